@@ -1,0 +1,127 @@
+"""One server for all processes that use a data folder: the first one in starts it, the last one out stops it.
+
+Who uses it is known to the kernel alone. Each user holds a shared lock on `users.lock`, which ends with the
+process however that ends; starting and stopping happen under an exclusive lock on `start.lock`. Whoever leaves
+and then gets `users.lock` exclusively was the last, and stops the server. If the last one was killed, the server
+runs on, and the next one in finds it ready.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from batchline.embedded.errors import EmbeddedPostgresError
+from batchline.embedded.postmaster import Postmaster
+
+if sys.platform != "win32":
+    import fcntl
+
+_DATABASE = "batchline"
+
+
+def default_data_dir() -> Path:
+    if chosen := os.environ.get("BATCHLINE_DATA_DIR"):
+        return Path(chosen)
+    import platformdirs  # Here because it takes longer to import than a warm start takes.
+
+    return platformdirs.user_data_path("batchline")
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedPostgres:
+    """A use of the server of a data folder, from `start` to `stop` or to the end of the process.
+
+    The cluster is in `data_dir/postgres`, the server's log in `data_dir/postgres.log`. The server listens on a
+    socket that only its own account and root may use, never on TCP; so there is no password.
+    """
+
+    data_dir: Path
+    url: str
+    postmaster_pid: int
+    _users: BinaryIO = field(repr=False)
+    _process: int = field(repr=False, default_factory=os.getpid)
+
+    @classmethod
+    def start(cls, data_dir: Path, *, settings: Mapping[str, str] | None = None) -> Self:
+        """Joins the server of `data_dir`; makes and starts it first where needed, whatever crashed before.
+
+        `settings` override Batchline's server settings, if it is this call that starts the server.
+        """
+        if sys.platform == "win32":
+            raise EmbeddedPostgresError(
+                "The embedded PostgreSQL does not run on Windows. Give a database with --database, or use WSL."
+            )
+        data_dir = data_dir.expanduser()
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data_dir = data_dir.resolve()
+        with _locked(data_dir / "start.lock"):
+            users = _open(data_dir / "users.lock")
+            try:
+                fcntl.flock(users, fcntl.LOCK_SH)
+                postmaster = _ensure_running(data_dir, settings or {})
+            except BaseException:
+                users.close()
+                raise
+        server = cls(data_dir, postmaster.url(_DATABASE), postmaster.pid, users)
+        atexit.register(server.stop)
+        return server
+
+    def stop(self) -> None:
+        """Leaves the server, and stops it if nobody else uses it. Stopping twice is stopping once."""
+        if os.getpid() != self._process:
+            return  # A fork shares its parent's lock and must not give it up.
+        atexit.unregister(self.stop)
+        with _locked(self.data_dir / "start.lock"):
+            if self._users.closed:
+                return
+            try:
+                # Gives up the shared lock in any case; nobody can take one now, under the start lock.
+                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            else:
+                _stop(self.data_dir)
+            finally:
+                # Closing alone would leave the lock with a fork that still has the file open.
+                fcntl.flock(self._users, fcntl.LOCK_UN)
+                self._users.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _ensure_running(data_dir: Path, settings: Mapping[str, str]) -> Postmaster:
+    postmaster = Postmaster.read(data_dir / "postgres")
+    if postmaster and postmaster.is_ready():
+        return postmaster
+    from batchline.embedded.cluster import Cluster  # Imports the wheel, 0.1 s that a warm start does without.
+
+    return Cluster.of(data_dir).ensure_running(settings)
+
+
+def _stop(data_dir: Path) -> None:
+    from batchline.embedded.cluster import Cluster
+
+    Cluster.of(data_dir).stop()
+
+
+def _open(path: Path) -> BinaryIO:
+    return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)  # type: ignore[return-value]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with _open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

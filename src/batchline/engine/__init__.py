@@ -1,0 +1,1 @@
+"""What happens to data: files in, batches, finalizing, duties."""

@@ -1,0 +1,1 @@
+"""An executor takes an item and gives a verdict."""

@@ -1,0 +1,35 @@
+"""The one id maker, and how ids look to people.
+
+Ids are UUIDs of version 7: they grow with time, so their index pages are written in order (LESSONS 6).
+Outside they carry a prefix as OpenAI's do: `file-…`, `batch_…`.
+"""
+
+import os
+import time
+from uuid import UUID
+
+FILE = "file-"
+BATCH = "batch_"
+EVENT = "evt_"
+
+
+def new_id() -> UUID:
+    """A UUID of version 7 (RFC 9562): 48 bits of milliseconds, then random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    value = (milliseconds & (1 << 48) - 1) << 80 | random
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return UUID(int=value)
+
+
+def show(prefix: str, value: UUID) -> str:
+    return prefix + value.hex
+
+
+def read(prefix: str, text: str) -> UUID | None:
+    """The id that `text` shows, or None: with its prefix, or the bare UUID in any spelling."""
+    try:
+        return UUID(text.removeprefix(prefix))
+    except ValueError:
+        return None

@@ -1,0 +1,199 @@
+"""The nouns of the design as frozen types, and the states that are derived from them.
+
+What passes through a worker thousands of times a second (items and verdicts) are msgspec structs, which
+cost a tenth of a frozen dataclass to make.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+DEFAULT_TENANT = "default"
+
+
+class BatchStatus(StrEnum):
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the lines of a batch are run; stored with the batch, so that any worker can go on with it."""
+
+    upstream: str | None = None
+    api_key_env: str | None = None
+    max_attempts: int = 5
+    timeout: float = 600.0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+NO_USAGE = Usage()
+
+
+class File(msgspec.Struct, frozen=True):
+    id: UUID
+    tenant: str
+    purpose: str
+    filename: str
+    bytes: int
+    line_count: int
+    object_key: str | None
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    id: UUID
+    tenant: str
+    file_id: UUID
+    endpoint: str | None
+    completion_window: str
+    settings: RunSettings
+    metadata: dict[str, str] | None
+    resume_key: str | None
+    total: int
+    completed: int
+    failed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    created_at: datetime
+    in_progress_at: datetime | None
+    expires_at: datetime
+    paused_at: datetime | None
+    cancelling_at: datetime | None
+    expiring_at: datetime | None
+    finalizing_at: datetime | None
+    completed_at: datetime | None
+    cancelled_at: datetime | None
+    expired_at: datetime | None
+    failed_at: datetime | None
+    ended_at: datetime | None
+    output_file_id: UUID | None
+    error_file_id: UUID | None
+    summary: dict[str, object] | None
+
+    @property
+    def status(self) -> BatchStatus:
+        """First match wins: an end, then what leads to it, then what is under way."""
+        facts = (
+            (self.cancelled_at, BatchStatus.CANCELLED),
+            (self.expired_at, BatchStatus.EXPIRED),
+            (self.failed_at, BatchStatus.FAILED),
+            (self.completed_at, BatchStatus.COMPLETED),
+            (self.cancelling_at, BatchStatus.CANCELLING),
+            (self.finalizing_at, BatchStatus.FINALIZING),
+            (self.paused_at, BatchStatus.PAUSED),
+            (self.in_progress_at, BatchStatus.IN_PROGRESS),
+        )
+        return next((status for at, status in facts if at is not None), BatchStatus.VALIDATING)
+
+    @property
+    def finished(self) -> int:
+        return self.completed + self.failed
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A span in a worker's hands, with what its lane and batch say about running it."""
+
+    span_id: int
+    lane_id: int
+    batch_id: UUID
+    attempt: int
+    task_id: str | None
+    size: int
+    url: str
+    model: str
+    key: str
+    seconds_left: float
+    settings: RunSettings
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One line to run. `custom_id` and `body` are UTF-8, as they were read."""
+
+    claim: Claim
+    ordinal: int
+    line_no: int
+    custom_id: bytes
+    body: bytes
+
+    @property
+    def request_id(self) -> str:
+        """Names the item for ever: the same after any crash and retry."""
+        return f"batch_req_{self.claim.batch_id.hex}_{self.line_no}"
+
+    @property
+    def idempotency_key(self) -> str:
+        """Names one attempt: what was sent before a crash carries the same key when it is sent again."""
+        return f"{self.claim.batch_id.hex}-{self.line_no}-{self.claim.attempt}"
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The item is done; `output` is its finished output line."""
+
+    item: Item
+    status_code: int
+    output: bytes
+    usage: Usage = NO_USAGE
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The item has failed for good; `output` is its finished error line."""
+
+    item: Item
+    output: bytes
+    status_code: int | None = None
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """The attempt failed; another one may start `delay` seconds from now, on the database's clock."""
+
+    item: Item
+    error_code: str
+    message: str
+    delay: float
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """The request never left, so this was no attempt; try again `delay` seconds from now."""
+
+    item: Item
+    delay: float = 0.0
+
+
+Verdict: TypeAlias = Completed | Failed | Retry | Deferred
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What a settle did to one batch."""
+
+    batch_id: UUID
+    ended: int
+    finished: bool
+    closing: bool
+
+
+class Horizon(msgspec.Struct, frozen=True):
+    """What an idle worker learns from one poll."""
+
+    claimable: bool
+    finalizable: bool
+    duty_due: bool
+    next_due: float | None

@@ -1,0 +1,66 @@
+"""The ways in which an upstream fails a request, and when."""
+
+import math
+from collections.abc import Callable
+from enum import Enum, auto
+from itertools import accumulate
+from random import Random
+
+from batchline.simulate.settings import SimulateSettings
+
+
+class Fault(Enum):
+    DROP_BEFORE = auto()
+    """The connection is closed before the request was executed."""
+    DROP_AFTER = auto()
+    """The connection is closed after the request was executed."""
+    HANG = auto()
+    ERROR_500 = auto()
+    ERROR_503 = auto()
+
+
+class FaultDice:
+    """One throw a request: the n-th admitted request of a seed always meets the same fate."""
+
+    def __init__(self, settings: SimulateSettings) -> None:
+        shares = {
+            Fault.DROP_BEFORE: settings.drop_rate / 2,
+            Fault.DROP_AFTER: settings.drop_rate / 2,
+            Fault.HANG: settings.hang_rate,
+            Fault.ERROR_500: settings.error_rate / 2,
+            Fault.ERROR_503: settings.error_rate / 2,
+        }
+        self._ladder = list(zip(accumulate(shares.values()), shares, strict=True))
+        self._loaded = any(shares.values())
+        self._throw = Random(settings.seed).random
+
+    def throw(self) -> Fault | None:
+        if not self._loaded:
+            return None
+        point = self._throw()
+        for bound, fault in self._ladder:
+            if point < bound:
+                return fault
+        return None
+
+
+class TokenBucket:
+    """Admits `rate` requests a second, and as many at once after a quiet second."""
+
+    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
+        self._rate = rate
+        self._capacity = max(1.0, rate)
+        self._tokens = self._capacity
+        self._clock = clock
+        self._filled_at = clock()
+
+    def wait_s(self) -> float:
+        """Take a token and return 0, or take none and return the seconds until there is one."""
+        now = self._clock()
+        self._tokens = min(self._capacity, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        # Rounded up to what Retry-After can say: a client that obeys it to the letter finds a token.
+        return math.ceil((1 - self._tokens) / self._rate * 1000) / 1000

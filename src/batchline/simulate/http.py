@@ -1,0 +1,288 @@
+"""HTTP/1.1 on one connection: parses requests, hands them over one at a time, writes answers in order.
+
+Pipelined requests wait until those before them are answered. Nothing here creates a task: an answer that is
+there at once is written inside `data_received`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Protocol, cast
+
+import httptools
+from msgspec import Struct
+
+from batchline.simulate.refusals import Refusal
+
+MAX_BODY = 64 * 1024 * 1024
+_MAX_KEY = 255
+_MAX_WAITING = 16
+_LINGER_S = 5.0
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_HEADS = {
+    int(status): b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\n" % (status, status.phrase.encode())
+    for status in HTTPStatus
+}
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+# Said also when it goes without saying: HTTP/1.0 clients keep a connection only if told so.
+_KEEP_ALIVE = b"Connection: keep-alive\r\n"
+_CLOSE = b"Connection: close\r\n"
+
+
+class Request(Struct, frozen=True, gc=False):
+    method: bytes
+    path: bytes
+    key: bytes | None
+    body: bytes
+    keep_alive: bool
+
+
+class Owner(Protocol):
+    """What a connection belongs to."""
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def handle(self, connection: "Connection", request: Request) -> None:
+        """Answer, now or later, or hang up."""
+
+    def closed(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+        self.gone = False
+        """Nobody is there to be answered any more."""
+        self._owner = owner
+        self._loop = loop
+        self._parser = httptools.HttpRequestParser(self)
+        self._current: Request | None = None
+        self._waiting: deque[Request | Refusal] = deque()
+        self._advancing = False
+        self._hanging = False
+        self._refused = False
+        self._winding_up = False
+        self._owes_continue = False
+        self._reading = True
+        self._writable = True
+        self._chunks_left: Iterator[bytes] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._begin_message()
+
+    # --- The transport's side ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._owner.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone = True
+        self._waiting.clear()
+        if self._linger is not None:
+            self._linger.cancel()
+        # The parser holds our callbacks: without this each connection would be left to the cycle collector.
+        del self._parser
+        self._owner.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.gone:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # The request was answered as if it had not asked. What follows it may be another protocol.
+            self._refused = True
+            self.wind_up()
+        except httptools.HttpParserCallbackError as error:
+            if not isinstance(error.__context__, Refusal):
+                raise
+            self._take(error.__context__)
+        except httptools.HttpParserError as error:
+            self._take(Refusal(400, f"Malformed HTTP: {error}", code="malformed_http"))
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._regulate_reading()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._regulate_reading()
+        if self._chunks_left is not None:
+            self._write_chunks()
+
+    def _regulate_reading(self) -> None:
+        """Read only what can be answered: not from a client that does not read, nor far ahead of its turn."""
+        wanted = self._writable and len(self._waiting) < _MAX_WAITING
+        if wanted != self._reading and not self.gone:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # --- The parser's side ---------------------------------------------------------------------------------
+
+    def _begin_message(self) -> None:
+        self._url = b""
+        self._key: bytes | None = None
+        self._expects_continue = False
+        self._size = 0
+        self._chunks: list[bytes] = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # By its length first: most headers are none of these, and lowering each is a tenth of a request.
+        match len(name):
+            case 15 if name.lower() == b"idempotency-key":
+                self._take_key(value)
+            case 14 if name.lower() == b"content-length":
+                self._check_size(int(value))
+            case 6 if name.lower() == b"expect":
+                self._expects_continue = value.lower() == b"100-continue"
+
+    def on_headers_complete(self) -> None:
+        if self._expects_continue:
+            self._owes_continue = True
+            self._pay_continue()
+
+    def on_body(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        self._check_size(self._size)
+        self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        parser, chunks = self._parser, self._chunks
+        request = Request(
+            parser.get_method(),
+            self._url.partition(b"?")[0],
+            self._key,
+            chunks[0] if len(chunks) == 1 else b"".join(chunks),
+            parser.should_keep_alive(),
+        )
+        self._owes_continue = False
+        self._begin_message()
+        self._take(request)
+
+    def _take_key(self, value: bytes) -> None:
+        if len(value) > _MAX_KEY:
+            raise Refusal(400, f"The Idempotency-Key is longer than {_MAX_KEY} characters.")
+        self._key = value or None
+
+    def _check_size(self, size: int) -> None:
+        if size > MAX_BODY:
+            raise Refusal(413, f"The body exceeds {MAX_BODY} bytes.", code="body_too_large")
+
+    # --- One request after the other -----------------------------------------------------------------------
+
+    def _take(self, request: Request | Refusal) -> None:
+        if self.gone:
+            return
+        if isinstance(request, Refusal):
+            self._refused = True
+        if self._current is None and not self._waiting:
+            self._begin(request)
+        else:
+            self._waiting.append(request)
+            self._regulate_reading()
+
+    def _begin(self, request: Request | Refusal) -> None:
+        if isinstance(request, Refusal):
+            self._refuse(request)
+        else:
+            self._current = request
+            self._owner.handle(self, request)
+
+    def _end(self) -> None:
+        last = self._is_last()
+        self._current = None
+        if last:
+            self._close()
+        elif not self._advancing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Go on with what waits. A loop, as recursion would be as deep as the client's pipeline."""
+        self._advancing = True
+        try:
+            while self._waiting and self._current is None and not self.gone:
+                self._begin(self._waiting.popleft())
+        finally:
+            self._advancing = False
+        self._regulate_reading()
+        self._pay_continue()
+
+    def _is_last(self) -> bool:
+        assert self._current is not None, "answered twice"
+        return not self._current.keep_alive or (self._winding_up and not self._waiting)
+
+    def _pay_continue(self) -> None:
+        """Ask for the body, once everything before it is answered."""
+        if self._owes_continue and self._current is None and not self._waiting and not self.gone:
+            self._owes_continue = False
+            self._transport.write(_CONTINUE)
+
+    # --- The answering side --------------------------------------------------------------------------------
+
+    def answer(self, status: int, body: bytes, headers: bytes = b"") -> None:
+        connection = _CLOSE if self._is_last() else _KEEP_ALIVE
+        self._write(status, body, headers + connection)
+        self._end()
+
+    def stream(self, content_type: bytes, chunks: Iterator[bytes]) -> None:
+        """Answer 200 with chunks, as fast as the client reads them."""
+        connection = _CLOSE if self._is_last() else _KEEP_ALIVE
+        self._transport.write(_STREAM_HEAD % (content_type, connection))
+        self._chunks_left = chunks
+        self._write_chunks()
+
+    def hang(self) -> None:
+        """Go silent until the client goes, which only a connection that is read can notice."""
+        self._hanging = self._refused = True
+        self._waiting.clear()
+        self._regulate_reading()
+
+    def hang_up(self) -> None:
+        if not self.gone:
+            self._close()
+
+    def wind_up(self) -> None:
+        """Close as soon as what was taken is answered."""
+        self._winding_up = True
+        if self._hanging:
+            self.abort()
+        elif self._current is None and not self._waiting and not self.gone:
+            self._close()
+
+    def abort(self) -> None:
+        self.gone = True
+        self._transport.abort()
+
+    def _write(self, status: int, body: bytes, headers: bytes) -> None:
+        self._transport.write(
+            b"%b%bContent-Length: %d\r\n\r\n%b" % (_HEADS[status], headers, len(body), body)
+        )
+
+    def _write_chunks(self) -> None:
+        assert self._chunks_left is not None
+        while self._writable and not self.gone:
+            chunk = next(self._chunks_left, b"")
+            self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            if not chunk:
+                self._chunks_left = None
+                self._end()
+                return
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer the last request there will be, and read the client out: if we closed while it still sends,
+        it would see a reset and not the answer."""
+        self._write(refusal.status, refusal.body, refusal.headers + _CLOSE)
+        self.gone = True
+        self._transport.write_eof()
+        self._linger = self._loop.call_later(_LINGER_S, self._transport.abort)
+
+    def _close(self) -> None:
+        self.gone = True
+        self._transport.close()

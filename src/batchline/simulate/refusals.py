@@ -1,0 +1,37 @@
+"""A request that is not executed, and the error envelope that says so."""
+
+import msgspec
+
+
+class Refusal(Exception):
+    """Becomes an HTTP answer in OpenAI's error envelope, all four keys always present."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: bytes = b"",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = msgspec.json.encode(
+            {"error": {"message": message, "type": type, "param": param, "code": code}}
+        )
+        self.headers = headers
+
+
+def unknown_url(method: bytes, path: bytes) -> Refusal:
+    return Refusal(404, f"Invalid URL ({_shown(method)} {_shown(path)})", code="unknown_url")
+
+
+def wrong_method(method: bytes, path: bytes, allowed: bytes) -> Refusal:
+    message = f"Not allowed to {_shown(method)} on {_shown(path)}: use {_shown(allowed)}."
+    return Refusal(405, message, code="method_not_supported", headers=b"Allow: %b\r\n" % allowed)
+
+
+def _shown(text: bytes) -> str:
+    return text.decode("latin-1")

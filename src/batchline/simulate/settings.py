@@ -1,0 +1,43 @@
+"""What a simulated upstream is told at its start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateSettings:
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 picks a free port."""
+    models: tuple[str, ...] = ("sim-small", "sim-large")
+    """What GET /v1/models lists. A request may name any model."""
+    seed: int = 0
+    """Decides the answers, the faults and the jitter."""
+    latency_ms: float = 0.0
+    jitter_ms: float = 0.0
+    """The upper end of what is added to each latency, uniformly."""
+    concurrency: int = 0
+    """Requests executed at a time; those beyond it queue. 0: no limit."""
+    rate_limit: float = 0.0
+    """Requests a second, with bursts of one second's worth; those beyond it get 429. 0: no limit."""
+    error_rate: float = 0.0
+    """Share answered 500 or 503, unexecuted."""
+    hang_rate: float = 0.0
+    """Share never answered and never executed."""
+    drop_rate: float = 0.0
+    """Share whose connection is closed unanswered, half of them after they were executed."""
+    record: bool = False
+    """Keep every execution for GET /executions. Memory grows with each."""
+    max_keys: int = 1_000_000
+    """Idempotency keys remembered; beyond it the oldest is forgotten, and would be executed again."""
+
+    def __post_init__(self) -> None:
+        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        for name in ("error_rate", "hang_rate", "drop_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be a share from 0 to 1, but is {getattr(self, name)}")
+        if self.error_rate + self.hang_rate + self.drop_rate > 1:
+            raise ValueError("error_rate, hang_rate and drop_rate must not exceed 1 together")
+        if self.max_keys < 1:
+            raise ValueError(f"max_keys must be at least 1, but is {self.max_keys}")

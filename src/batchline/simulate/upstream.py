@@ -1,0 +1,164 @@
+"""The upstream behind the HTTP: admits requests, executes each key once, answers its callers.
+
+A request passes, in this order: the key (a key that ran, or runs, is replayed), the body's validity, the rate
+limit, the faults, the queue for a slot, and its latency. The key comes first because a 429, 500 or 503 tells
+the caller that the request was not executed, which must stay true of a key whose first answer was lost.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from batchline.simulate.answers import render
+from batchline.simulate.faults import Fault, FaultDice, TokenBucket
+from batchline.simulate.ledger import Executed, Ledger
+from batchline.simulate.recipes import Recipe, RecipeReader
+from batchline.simulate.refusals import Refusal
+from batchline.simulate.settings import SimulateSettings
+
+
+class Caller(Protocol):
+    """Whoever waits for the answer to one request."""
+
+    @property
+    def gone(self) -> bool: ...
+
+    def answer(self, status: int, body: bytes, headers: bytes = b"") -> None: ...
+
+    def hang(self) -> None:
+        """Never answer."""
+
+    def hang_up(self) -> None:
+        """Close the connection without an answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Execution:
+    ledger: Ledger
+    key: bytes | None
+    recipe: Recipe
+    record: Executed | None
+    callers: list[Caller]
+    to_drop: Caller | None = None
+
+
+class Upstream:
+    def __init__(self, settings: SimulateSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._reader = RecipeReader(settings.seed)
+        self._dice = FaultDice(settings)
+        # A sequence of its own, so that jitter does not change which requests fail.
+        self._jitter = Random(f"jitter {settings.seed}").random
+        self._bucket = TokenBucket(settings.rate_limit, time.monotonic) if settings.rate_limit else None
+        self._instant = not (settings.latency_ms or settings.jitter_ms)
+        self._in_flight = 0
+        self._queue: deque[_Execution] = deque()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all keys and counts. What is under way still ends, and is counted nowhere."""
+        self.ledger = Ledger(self._settings.max_keys)
+        self.ledger.peak_in_flight = self._in_flight
+        self._running: dict[bytes, _Execution] = {}
+
+    def report(self) -> dict[str, int | dict[int, int]]:
+        return self.ledger.report(self._in_flight)
+
+    def receive(self, caller: Caller, path: bytes, key: bytes | None, body: bytes) -> None:
+        """Take one POST request, whose body has arrived in full."""
+        self.ledger.requests += 1
+        if key is not None and self._replay(caller, key):
+            return
+        try:
+            self._admit(caller, path, key, body)
+        except Refusal as refusal:
+            self._answer(caller, refusal.status, refusal.body, refusal.headers)
+
+    def _replay(self, caller: Caller, key: bytes) -> bool:
+        recipe = self.ledger.recipe_of(key)
+        running = self._running.get(key) if recipe is None else None
+        if recipe is not None:
+            self._answer_with(caller, recipe)
+        elif running is not None:
+            running.callers.append(caller)
+        else:
+            return False
+        self.ledger.replays += 1
+        return True
+
+    def _admit(self, caller: Caller, path: bytes, key: bytes | None, body: bytes) -> None:
+        recipe = self._reader.read(path, body)
+        self._check_rate()
+        match self._dice.throw():
+            case None:
+                self._execute(_Execution(self.ledger, key, recipe, self._record(key, recipe, body), [caller]))
+            case Fault.DROP_AFTER:
+                record = self._record(key, recipe, body)
+                self._execute(_Execution(self.ledger, key, recipe, record, [], to_drop=caller))
+            case Fault.DROP_BEFORE:
+                caller.hang_up()
+            case Fault.HANG:
+                caller.hang()
+            case Fault.ERROR_500:
+                raise Refusal(500, "Injected fault: the request was not executed.", type="server_error")
+            case Fault.ERROR_503:
+                raise Refusal(503, "Injected fault: the server is overloaded.", type="server_error")
+
+    def _check_rate(self) -> None:
+        wait_s = self._bucket.wait_s() if self._bucket is not None else 0.0
+        if wait_s:
+            message = f"Rate limit reached: {self._settings.rate_limit:g} requests a second."
+            headers = b"Retry-After: %.3f\r\n" % wait_s
+            raise Refusal(429, message, type="requests", code="rate_limit_exceeded", headers=headers)
+
+    def _record(self, key: bytes | None, recipe: Recipe, body: bytes) -> Executed | None:
+        if not self._settings.record:
+            return None
+        shown = None if key is None else key.decode("latin-1")
+        return Executed(shown, recipe.path, hashlib.sha256(body).hexdigest())
+
+    def _execute(self, execution: _Execution) -> None:
+        if execution.key is not None:
+            self._running[execution.key] = execution
+        if self._settings.concurrency and self._in_flight >= self._settings.concurrency:
+            self._queue.append(execution)
+        else:
+            self._start(execution)
+
+    def _start(self, execution: _Execution) -> None:
+        self._in_flight += 1
+        self.ledger.peak_in_flight = max(self.ledger.peak_in_flight, self._in_flight)
+        if self._instant:
+            self._finish(execution)
+        else:
+            delay_ms = self._settings.latency_ms + self._settings.jitter_ms * self._jitter()
+            self._loop.call_later(delay_ms / 1000, self._finish, execution)
+
+    def _finish(self, execution: _Execution) -> None:
+        execution.ledger.enter(execution.key, execution.recipe, execution.record)
+        if execution.key is not None and self._running.get(execution.key) is execution:
+            del self._running[execution.key]
+        self._in_flight -= 1
+        # Before the answers: a caller may send its next request at once, which must not pass the queue.
+        if self._queue:
+            self._start(self._queue.popleft())
+        if execution.to_drop is not None:
+            execution.to_drop.hang_up()
+        for caller in execution.callers:
+            self._answer_with(caller, execution.recipe)
+
+    def _answer_with(self, caller: Caller, recipe: Recipe) -> None:
+        if not caller.gone:
+            headers = b"x-request-id: req_%b\r\n" % recipe.digest.hex().encode()
+            self._answer(caller, 200, render(recipe), headers)
+
+    def _answer(self, caller: Caller, status: int, body: bytes, headers: bytes) -> None:
+        if not caller.gone:
+            counts = self.ledger.by_status
+            counts[status] = counts.get(status, 0) + 1
+            caller.answer(status, body, headers)

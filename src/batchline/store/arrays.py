@@ -1,0 +1,112 @@
+"""Columns of verdicts as PostgreSQL arrays in binary form, each with one fixed type.
+
+psycopg would look at every element to find the narrowest type that fits, and so make a new prepared
+statement for each mix of types; and it would want `str` for text that we hold as UTF-8 bytes already.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+_HEADER = struct.Struct(">iiIii")
+_LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
+
+
+class _Array:
+    """Values that go to the server as one array."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+
+class Int2Array(_Array):
+    """smallint[], may contain None."""
+
+
+class Int4Array(_Array):
+    """integer[], no None."""
+
+
+class Int8Array(_Array):
+    """bigint[], no None."""
+
+
+class Float8Array(_Array):
+    """float8[], no None."""
+
+
+class TextArray(_Array):
+    """text[] of UTF-8 bytes, may contain None."""
+
+
+def _fixed(values: Sequence[Any], oid: int, width: int, code: str) -> bytes:
+    cells: list[Any] = [width] * (2 * len(values))
+    cells[1::2] = values
+    return _HEADER.pack(1, 0, oid, len(values), 1) + struct.pack(f">{('i' + code) * len(values)}", *cells)
+
+
+def _varied(cells: Sequence[bytes | None], oid: int) -> bytes:
+    parts = [_HEADER.pack(1, 1, oid, len(cells), 1)]
+    for cell in cells:
+        if cell is None:
+            parts.append(_NULL)
+        else:
+            parts.append(_LENGTH.pack(len(cell)))
+            parts.append(cell)
+    return b"".join(parts)
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+
+class _Int2Dumper(_ArrayDumper):
+    oid = 1005
+
+    def dump(self, obj: Int2Array) -> Buffer:
+        return _varied([None if v is None else struct.pack(">h", v) for v in obj.values], 21)
+
+
+class _Int4Dumper(_ArrayDumper):
+    oid = 1007
+
+    def dump(self, obj: Int4Array) -> Buffer:
+        return _fixed(obj.values, 23, 4, "i")
+
+
+class _Int8Dumper(_ArrayDumper):
+    oid = 1016
+
+    def dump(self, obj: Int8Array) -> Buffer:
+        return _fixed(obj.values, 20, 8, "q")
+
+
+class _Float8Dumper(_ArrayDumper):
+    oid = 1022
+
+    def dump(self, obj: Float8Array) -> Buffer:
+        return _fixed(obj.values, 701, 8, "d")
+
+
+class _TextDumper(_ArrayDumper):
+    oid = 1009
+
+    def dump(self, obj: TextArray) -> Buffer:
+        return _varied(obj.values, 25)
+
+
+def register(context: AdaptContext) -> None:
+    adapters = context.adapters
+    assert adapters is not None
+    adapters.register_dumper(Int2Array, _Int2Dumper)
+    adapters.register_dumper(Int4Array, _Int4Dumper)
+    adapters.register_dumper(Int8Array, _Int8Dumper)
+    adapters.register_dumper(Float8Array, _Float8Dumper)
+    adapters.register_dumper(TextArray, _TextDumper)

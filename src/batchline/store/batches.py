@@ -1,0 +1,160 @@
+"""Batches: create, read, close, conclude, and the commit that ends them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+from psycopg.types.json import Jsonb
+
+from batchline.model import Batch, File, RunSettings
+from batchline.store.session import Session, run
+from batchline.store.spans import WorkerId
+from batchline.store.statements import statement
+
+_FIELDS = frozenset(Batch.__struct_fields__)
+
+
+class NewBatch(msgspec.Struct, frozen=True):
+    id: UUID
+    tenant: str
+    file_id: UUID
+    window: str
+    window_seconds: float
+    settings: RunSettings
+    endpoint: str | None = None
+    metadata: dict[str, str] | None = None
+    resume_key: str | None = None
+
+
+class FileNotFound(Exception):
+    """There is no such input file."""
+
+
+async def create(session: Session, new: NewBatch) -> Batch:
+    rows = await session.records(
+        statement("create_batch"),
+        {
+            "batch": new.id,
+            "tenant": new.tenant,
+            "file": new.file_id,
+            "endpoint": new.endpoint,
+            "window": new.window,
+            "window_seconds": new.window_seconds,
+            "settings": Jsonb(msgspec.to_builtins(new.settings)),
+            "metadata": None if new.metadata is None else Jsonb(new.metadata),
+            "resume_key": new.resume_key,
+        },
+    )
+    if not rows:
+        raise FileNotFound(f"no input file {new.file_id}")
+    return _batch(rows[0])
+
+
+async def get(session: Session, batch_id: UUID) -> Batch | None:
+    rows = await session.records(statement("get_batch"), {"batch": batch_id})
+    return _batch(rows[0]) if rows else None
+
+
+async def list_newest(session: Session, tenant: str, *, limit: int, after: UUID | None = None) -> list[Batch]:
+    rows = await session.records(statement("list_batches"), {"tenant": tenant, "limit": limit, "after": after})
+    return [_batch(row) for row in rows]
+
+
+async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:
+    rows = await session.records(statement("find_batch"), {"tenant": tenant, "resume_key": resume_key})
+    return _batch(rows[0]) if rows else None
+
+
+async def progress(session: Session, batch_id: UUID) -> tuple[int, int]:
+    """Items in flight, and items that wait for another try."""
+    ((in_flight, retrying),) = await session.rows(statement("progress"), {"batch": batch_id})
+    return in_flight, retrying
+
+
+async def close(session: Session, batch_id: UUID, reason: Literal["cancel", "expire", "pause"]) -> bool:
+    """Shut the lanes; False when the batch is past that."""
+    closed = bool(await session.rows(statement("close"), {"batch": batch_id, "reason": reason}))
+    if closed and reason != "pause":
+        await conclude(session, batch_id)
+    return closed
+
+
+async def resume(session: Session, batch_id: UUID) -> bool:
+    return bool(await session.rows(statement("resume"), {"batch": batch_id}))
+
+
+async def conclude(session: Session, batch_id: UUID) -> bool:
+    """Freeze a closing batch of which no live worker holds anything; True if that was done now."""
+    async with session.transaction() as connection:
+        params = {"batch": batch_id}
+        if not await run(connection, statement("conclude_lock"), params):
+            return False
+        return bool(await run(connection, statement("conclude"), params))
+
+
+async def claim_finalizing(session: Session, worker: WorkerId, batch_id: UUID | None = None) -> Batch | None:
+    rows = await session.records(
+        statement("claim_finalizing"),
+        {"worker": worker.id, "name": worker.name, "lease": worker.lease, "batch": batch_id},
+    )
+    return _batch(rows[0]) if rows else None
+
+
+async def yield_finalizing(session: Session, worker_id: UUID, batch_id: UUID) -> None:
+    await session.rows(statement("yield_finalizing"), {"batch": batch_id, "worker": worker_id})
+
+
+async def summarize(session: Session, batch_id: UUID) -> list[tuple[str, int | None, int, int]]:
+    """(outcome, status code, items, most attempts) for each pair that occurs."""
+    rows = await session.rows(statement("summarize"), {"batch": batch_id})
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+async def finish(
+    session: Session,
+    worker_id: UUID,
+    batch_id: UUID,
+    *,
+    output: File | None,
+    errors: File | None,
+    summary: dict[str, object],
+    event_id: UUID,
+) -> Batch | None:
+    """End the batch; None when this worker is not its finalizer any more."""
+    made: Sequence[File] = [file for file in (output, errors) if file is not None]
+    rows = await session.records(
+        statement("finish_batch"),
+        {
+            "batch": batch_id,
+            "worker": worker_id,
+            "output_file": output.id if output else None,
+            "error_file": errors.id if errors else None,
+            "summary": Jsonb(summary),
+            "file_ids": [file.id for file in made],
+            "filenames": [file.filename for file in made],
+            "file_bytes": [file.bytes for file in made],
+            "line_counts": [file.line_count for file in made],
+            "object_keys": [file.object_key for file in made],
+            "event": event_id,
+        },
+    )
+    return _batch(rows[0]) if rows else None
+
+
+async def wait_until_ended(session: Session, batch_id: UUID, interval: float = 0.2) -> Batch:
+    """The batch once it has ended."""
+    while True:
+        batch = await get(session, batch_id)
+        if batch is None:
+            raise FileNotFound(f"no batch {batch_id}")
+        if batch.ended_at is not None:
+            return batch
+        await asyncio.sleep(interval)
+
+
+def _batch(record: dict[str, Any]) -> Batch:
+    fields = {name: value for name, value in record.items() if name in _FIELDS}
+    fields["settings"] = msgspec.convert(fields["settings"], RunSettings)
+    return Batch(**fields)

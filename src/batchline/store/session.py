@@ -1,0 +1,129 @@
+"""A connection with a life: opened when first needed, given up when it fails or stays silent.
+
+Each role of a worker has a session of its own, so one that is blocked holds up no other. Every statement
+has a client-side time limit and every connection TCP keepalives (LESSONS 9: a silently dropped connection
+froze a claim loop for hours). Nothing relies on the session's state in the server, so all of it works
+through PgBouncer in transaction mode.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.string import ByteaBinaryLoader
+
+from batchline.store import arrays
+from batchline.store.statements import Statement
+
+Row = tuple[Any, ...]
+
+_KEEPALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+class StoreUnavailable(Exception):
+    """The database did not answer: not there, restarting, or silent for too long. Trying again may help."""
+
+
+class Session:
+    """One connection to the store, opened anew after a fault."""
+
+    def __init__(self, url: str, name: str, *, timeout: float = 30.0) -> None:
+        self._url = url
+        self._name = name
+        self._timeout = timeout
+        self._connection: psycopg.AsyncConnection[Row] | None = None
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> "Session":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
+        """Run one statement in a transaction of its own and give its rows."""
+        async with self._guarded() as connection, connection.cursor(binary=True) as cursor:
+            await cursor.execute(statement.text, params, prepare=True)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """As `rows`, by column name."""
+        async with self._guarded() as connection, connection.cursor(binary=True, row_factory=dict_row) as cursor:
+            await cursor.execute(statement.text, params)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def raw_rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
+        """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""
+        async with self._guarded() as connection, connection.cursor(binary=True) as cursor:
+            cursor.adapters.register_loader("text", ByteaBinaryLoader)
+            await cursor.execute(statement.text, params, prepare=True)
+            return await cursor.fetchall()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+        """Several statements in one transaction, all within one time limit."""
+        async with self._guarded() as connection, connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def open_ended(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+        """The bare connection, for streams that may take as long as they move; faults are translated."""
+        async with self._guarded(limit=None) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _guarded(self, limit: float | None = -1) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._timeout if limit == -1 else limit):
+                    if self._connection is None:
+                        self._connection = await connect(self._url, self._name)
+                    yield self._connection
+            except TimeoutError as error:
+                await self._drop()
+                raise StoreUnavailable(f"the database was silent for {self._timeout:g} s") from error
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                await self._drop()
+                raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+            except asyncio.CancelledError:
+                await self._drop()
+                raise
+
+    async def _drop(self) -> None:
+        """Forget the connection. Closing the socket also makes the server give up what it was doing."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.pgconn.finish()
+
+
+async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
+    connection = await psycopg.AsyncConnection.connect(
+        url, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
+    )
+    arrays.register(connection)
+    # Planning a claim takes longer than running it, so each statement is planned once, whatever its
+    # parameters. A pooler may hand us a server connection without this: slower then, not wrong.
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    return connection
+
+
+async def run(connection: psycopg.AsyncConnection[Row], statement: Statement, params: Mapping[str, Any]) -> list[Row]:
+    """One statement inside a transaction that the caller holds open."""
+    async with connection.cursor(binary=True) as cursor:
+        await cursor.execute(statement.text, params)
+        return await cursor.fetchall() if cursor.description else []

@@ -1,0 +1,29 @@
+-- close: cancel, expire or pause a batch. Its lanes leave the claim's index; O(lanes).
+--
+-- What is in flight may finish; free spans stay where they are, so the invariant holds, and nobody
+-- claims them from a shut lane. After a cancel or an expiry the caller runs conclude.
+-- Returns no row when the batch is past closing (it is finalizing, has ended, or is closing already).
+--
+-- Locks: the batch row, then its lanes. Claims hold lanes and never wait for a batch; settles hold spans
+-- and never wait for a lane; so no circle can form.
+WITH
+batch AS (
+    UPDATE batches
+    SET cancelling_at = CASE %(reason)s::text WHEN 'cancel' THEN now() END,
+        expiring_at = CASE %(reason)s::text WHEN 'expire' THEN now() END,
+        paused_at = CASE %(reason)s::text WHEN 'pause' THEN now() END
+    WHERE id = %(batch)s
+      AND finalizing_at IS NULL
+      AND ended_at IS NULL
+      AND cancelling_at IS NULL
+      AND expiring_at IS NULL
+      AND (%(reason)s::text <> 'pause' OR paused_at IS NULL)
+    RETURNING id
+),
+shut AS (
+    UPDATE lanes AS n
+    SET open = false
+    FROM batch
+    WHERE n.batch_id = batch.id AND n.open
+)
+SELECT id, pg_notify('batchline', 'closed ' || id) IS NULL AS told FROM batch

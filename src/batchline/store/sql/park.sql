@@ -1,0 +1,41 @@
+-- park: a provider has accepted items as task `task`; they wait for it in a span of their own.
+--
+-- The span is free: whoever claims it after `delay` seconds is given the task id and asks the provider,
+-- instead of sending the items again. Only the holder may park. One task id is known once per upstream,
+-- kept by a unique index: a second park of the same task is an error, not a second task.
+--
+-- Locks: the span.
+WITH
+span AS (
+    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt
+    FROM spans AS s
+    WHERE s.id = %(span)s AND s.worker_id = %(worker)s
+    FOR UPDATE
+),
+accepted AS (
+    SELECT s.*, s.outstanding * %(ordinals)s::int4multirange AS ordinals
+    FROM span AS s
+    WHERE NOT isempty(s.outstanding * %(ordinals)s::int4multirange)
+),
+shrunk AS (
+    UPDATE spans AS s
+    SET outstanding = a.outstanding - a.ordinals
+    FROM accepted AS a
+    WHERE s.id = a.id AND a.outstanding <> a.ordinals
+),
+emptied AS (
+    DELETE FROM spans AS s
+    USING accepted AS a
+    WHERE s.id = a.id AND a.outstanding = a.ordinals
+)
+INSERT INTO spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
+SELECT
+    lane_id,
+    batch_id,
+    ordinals,
+    attempt,
+    %(upstream)s::text,
+    %(task)s::text,
+    now() + make_interval(secs => %(delay)s)
+FROM accepted
+RETURNING id, span_size(outstanding) AS size

@@ -1,0 +1,22 @@
+-- release: a worker that stops frees what it holds, at once and with its attempt unchanged.
+--
+-- The attempt names the Idempotency-Key, so whatever was sent before is replayed, not run again.
+-- Returns the batches concerned; those that are closing must be concluded after this has committed.
+--
+-- Locks: the worker's spans in id order.
+WITH
+span AS (
+    SELECT id
+    FROM spans
+    WHERE worker_id = %(worker)s AND (%(spans)s::bigint[] IS NULL OR id = ANY (%(spans)s::bigint[]))
+    ORDER BY id
+    FOR UPDATE
+),
+freed AS (
+    UPDATE spans AS s
+    SET worker_id = NULL, available_at = now()
+    FROM span
+    WHERE s.id = span.id
+    RETURNING s.batch_id
+)
+SELECT DISTINCT batch_id FROM freed

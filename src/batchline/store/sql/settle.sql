@@ -1,0 +1,156 @@
+-- settle: take the verdicts of one worker on items that it was handed.
+--
+-- A verdict counts only while its ordinal is still in `outstanding`: the first one wins, a late one is
+-- dropped, nothing is counted twice. An outcome (completed, failed) is taken from whoever brings it first,
+-- also from a worker that was given up: it is a true answer. A retry or a deferral only from the worker
+-- that holds the span, or it would pull the item away from under its new holder.
+--
+-- Locks: spans in id order, then the batch rows in id order, as late as possible: results are inserted
+-- before, so settles of one batch queue for no more than each other's commit. Safe because everything is
+-- decided from locked rows: under READ COMMITTED they are seen in their newest version, all others as of
+-- the start of the statement. Whether a batch is over follows from its own locked row alone.
+--
+-- Returns each batch touched: `finished` if these verdicts ended it, `closing` if it is being cancelled
+-- or has expired, in which case the caller must run conclude after this has committed.
+WITH
+verdict AS (
+    SELECT DISTINCT ON (span_id, ordinal) *
+    FROM unnest(
+        %(spans)b::bigint[],
+        %(ordinals)b::integer[],
+        %(line_nos)b::integer[],
+        %(kinds)b::smallint[],
+        %(status_codes)b::smallint[],
+        %(input_tokens)b::integer[],
+        %(cached_tokens)b::integer[],
+        %(output_tokens)b::integer[],
+        %(reasoning_tokens)b::integer[],
+        %(outputs)b::text[],
+        %(error_codes)b::text[],
+        %(delays)b::float8[]
+    ) WITH ORDINALITY AS v (
+        span_id, ordinal, line_no, kind, status_code, input_tokens, cached_tokens, output_tokens,
+        reasoning_tokens, text, error_code, delay, nth
+    )
+    ORDER BY span_id, ordinal, nth
+),
+span AS (
+    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id
+    FROM spans AS s
+    WHERE s.id = ANY (%(distinct_spans)b::bigint[])
+    ORDER BY s.id
+    FOR UPDATE
+),
+-- kind: 0 completed, 1 failed, 2 retry, 3 deferred (it never left, so it is not an attempt)
+accepted AS (
+    SELECT v.*, s.lane_id, s.batch_id, s.attempt
+    FROM verdict AS v
+    JOIN span AS s ON s.id = v.span_id
+    WHERE s.outstanding @> v.ordinal AND (v.kind < 2 OR s.worker_id = %(worker)s)
+),
+ended AS (
+    INSERT INTO results
+        (lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output)
+    SELECT
+        lane_id,
+        line_no,
+        ordinal,
+        CASE kind WHEN 0 THEN 'completed'::outcome ELSE 'failed'::outcome END,
+        status_code,
+        attempt,
+        input_tokens,
+        output_tokens,
+        text
+    FROM accepted
+    WHERE kind < 2
+    RETURNING 1
+),
+-- What is left is computed from the locked version of the span. A condition on the row that UPDATE finds
+-- for itself would be tried on the snapshot's version first, and a span that shrank meanwhile be missed.
+rest AS (
+    SELECT s.id, s.outstanding - a.ordinals AS outstanding
+    FROM span AS s
+    JOIN (
+        SELECT span_id, range_agg(int4range(ordinal, ordinal, '[]')) AS ordinals FROM accepted GROUP BY span_id
+    ) AS a ON a.span_id = s.id
+),
+shrunk AS (
+    UPDATE spans AS s
+    SET outstanding = rest.outstanding
+    FROM rest
+    WHERE s.id = rest.id AND NOT isempty(rest.outstanding)
+    RETURNING 1
+),
+emptied AS (
+    DELETE FROM spans AS s
+    USING rest
+    WHERE s.id = rest.id AND isempty(rest.outstanding)
+    RETURNING 1
+),
+again AS (
+    INSERT INTO spans (lane_id, batch_id, outstanding, attempt, available_at)
+    SELECT
+        lane_id,
+        batch_id,
+        range_agg(int4range(ordinal, ordinal, '[]')),
+        attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
+        now() + make_interval(secs => delay)
+    FROM accepted
+    WHERE kind >= 2
+    GROUP BY lane_id, batch_id, attempt, kind, delay
+    RETURNING 1
+),
+attempted AS (
+    INSERT INTO retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)
+    SELECT batch_id, lane_id, ordinal, attempt, error_code, coalesce(text, ''), now() + make_interval(secs => delay)
+    FROM accepted
+    WHERE kind = 2
+    RETURNING 1
+),
+tally AS (
+    SELECT
+        batch_id,
+        count(*) FILTER (WHERE kind = 0) AS completed,
+        count(*) FILTER (WHERE kind = 1) AS failed,
+        coalesce(sum(input_tokens) FILTER (WHERE kind = 0), 0) AS input_tokens,
+        coalesce(sum(cached_tokens) FILTER (WHERE kind = 0), 0) AS cached_tokens,
+        coalesce(sum(output_tokens) FILTER (WHERE kind = 0), 0) AS output_tokens,
+        coalesce(sum(reasoning_tokens) FILTER (WHERE kind = 0), 0) AS reasoning_tokens
+    FROM accepted
+    -- Asking for the counts makes the inserts and updates above run before the batch row is locked.
+    WHERE (SELECT count(*) FROM ended)
+        + (SELECT count(*) FROM shrunk)
+        + (SELECT count(*) FROM emptied)
+        + (SELECT count(*) FROM again)
+        + (SELECT count(*) FROM attempted) > 0
+    GROUP BY batch_id
+),
+batch AS (
+    SELECT b.id
+    FROM batches AS b
+    WHERE b.id IN (SELECT batch_id FROM tally)
+    ORDER BY b.id
+    FOR NO KEY UPDATE
+),
+counted AS (
+    UPDATE batches AS b
+    SET completed = b.completed + t.completed,
+        failed = b.failed + t.failed,
+        input_tokens = b.input_tokens + t.input_tokens,
+        cached_tokens = b.cached_tokens + t.cached_tokens,
+        output_tokens = b.output_tokens + t.output_tokens,
+        reasoning_tokens = b.reasoning_tokens + t.reasoning_tokens,
+        finalizing_at = CASE
+            WHEN b.completed + b.failed + t.completed + t.failed = b.total THEN now()
+            ELSE b.finalizing_at
+        END
+    FROM tally AS t
+    JOIN batch ON batch.id = t.batch_id
+    WHERE b.id = t.batch_id
+    RETURNING
+        b.id,
+        t.completed + t.failed AS ended,
+        b.finalizing_at IS NOT NULL AS finished,
+        b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing
+)
+SELECT id, ended::integer, finished, closing FROM counted

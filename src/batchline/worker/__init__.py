@@ -1,0 +1,1 @@
+"""The loop that runs it: claim, dispatch, settle."""

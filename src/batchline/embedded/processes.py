@@ -1,18 +1,19 @@
 """Which processes belong to a cluster.
 
 Every process of the server shows its `cluster_name` in its command line, the postmaster as an argument, the
-others in their title. Command lines are open to everyone; the working folder would say the same, but root in a
-container may not look at another user's (it lacks CAP_SYS_PTRACE). A zombie's is empty, so that a killed
-postmaster which nobody reaps does not count as alive.
+others in their title. Command lines are open to everyone; the working folder would say the same, but root in
+a container may not look at another user's (it lacks CAP_SYS_PTRACE). A zombie's is empty, so a killed
+postmaster that nobody reaps does not count as alive.
 """
 
+import re
 import signal
 import time
 from contextlib import suppress
 
 import psutil
 
-_QUIT_SECONDS = 5
+_PATIENCE_SECONDS = 5
 _POLL_SECONDS = 0.02
 
 
@@ -25,24 +26,25 @@ def runs(pid: int, cluster_name: str) -> bool:
 
 
 def end_leftovers(cluster_name: str) -> None:
-    """Ends what a killed postmaster left running, as it does itself after a crash: SIGQUIT, in the end SIGKILL.
+    """Ends what a killed postmaster left running, as it would itself after a crash: SIGQUIT, then SIGKILL.
 
-    A backend in a long computation does not notice that its postmaster is gone, and no new server starts while
-    it lives.
+    A backend in a long computation does not notice that its postmaster is gone, and no new server starts
+    while it lives.
     """
     leftovers = [process for process in psutil.process_iter() if _belongs(process, cluster_name)]
-    patience = time.monotonic() + _QUIT_SECONDS
+    patient_until = time.monotonic() + _PATIENCE_SECONDS
     while leftovers:
         for process in leftovers:
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGQUIT if time.monotonic() < patience else signal.SIGKILL)
+                process.send_signal(signal.SIGQUIT if time.monotonic() < patient_until else signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
         leftovers = [process for process in leftovers if _belongs(process, cluster_name)]
 
 
 def _belongs(process: psutil.Process, cluster_name: str) -> bool:
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        # Spaces on both sides: batchline-fe00-12 is not batchline-fe00-123.
-        words = " ".join(process.cmdline()).replace("=", " ").replace(":", " ").split()
-        return process.name() == "postgres" and cluster_name in words
+        # Whole words only: batchline-fe00-12 is not batchline-fe00-123.
+        return process.name() == "postgres" and any(
+            cluster_name in re.split("[=: ]", argument) for argument in process.cmdline()
+        )
     return False

@@ -1,9 +1,9 @@
 """One server for all processes that use a data folder: the first one in starts it, the last one out stops it.
 
-Who uses it is known to the kernel alone. Each user holds a shared lock on `users.lock`, which ends with the
-process however that ends; starting and stopping happen under an exclusive lock on `start.lock`. Whoever leaves
-and then gets `users.lock` exclusively was the last, and stops the server. If the last one was killed, the server
-runs on, and the next one in finds it ready.
+Who uses it only the kernel knows. Each user holds a shared lock on `users.lock`, which ends with the process
+however that ends; starting and stopping happen under an exclusive lock on `start.lock`. Whoever leaves and
+then gets `users.lock` exclusively was the last one, and stops the server. If the last one was killed, the
+server runs on, and the next one in finds it ready.
 """
 
 import atexit
@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from batchline.embedded.errors import EmbeddedPostgresError
 from batchline.embedded.postmaster import Postmaster
@@ -22,29 +23,28 @@ from batchline.embedded.postmaster import Postmaster
 if sys.platform != "win32":
     import fcntl
 
-_DATABASE = "batchline"
-
 
 def default_data_dir() -> Path:
+    """BATCHLINE_DATA_DIR, or the place where this system keeps a user's data."""
     if chosen := os.environ.get("BATCHLINE_DATA_DIR"):
         return Path(chosen)
-    import platformdirs  # Here because it takes longer to import than a warm start takes.
+    import platformdirs  # Here, because to import it takes longer than a warm start.
 
     return platformdirs.user_data_path("batchline")
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedPostgres:
-    """A use of the server of a data folder, from `start` to `stop` or to the end of the process.
+    """One use of the server of a data folder, from `start` to `stop` or to the end of the process.
 
-    The cluster is in `data_dir/postgres`, the server's log in `data_dir/postgres.log`. The server listens on a
-    socket that only its own account and root may use, never on TCP; so there is no password.
+    The cluster is in `data_dir/postgres`, the server's log in `data_dir/postgres.log`. The server listens on
+    a socket that only its own account and root may use, never on TCP; hence no password.
     """
 
     data_dir: Path
     url: str
     postmaster_pid: int
-    _users: BinaryIO = field(repr=False)
+    _users: FileIO = field(repr=False)
     _process: int = field(repr=False, default_factory=os.getpid)
 
     @classmethod
@@ -55,7 +55,7 @@ class EmbeddedPostgres:
         """
         if sys.platform == "win32":
             raise EmbeddedPostgresError(
-                "The embedded PostgreSQL does not run on Windows. Give a database with --database, or use WSL."
+                "The embedded PostgreSQL does not run on Windows. Use WSL, or give another with --database."
             )
         data_dir = data_dir.expanduser()
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class EmbeddedPostgres:
             except BaseException:
                 users.close()
                 raise
-        server = cls(data_dir, postmaster.url(_DATABASE), postmaster.pid, users)
+        server = cls(data_dir, postmaster.url, postmaster.pid, users)
         atexit.register(server.stop)
         return server
 
@@ -81,14 +81,10 @@ class EmbeddedPostgres:
             if self._users.closed:
                 return
             try:
-                # Gives up the shared lock in any case; nobody can take one now, under the start lock.
-                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-            else:
-                _stop(self.data_dir)
+                if _is_last(self._users):
+                    _stop(self.data_dir)
             finally:
-                # Closing alone would leave the lock with a fork that still has the file open.
+                # To close the file is not enough while a fork has it open as well.
                 fcntl.flock(self._users, fcntl.LOCK_UN)
                 self._users.close()
 
@@ -103,9 +99,9 @@ class EmbeddedPostgres:
 
 def _ensure_running(data_dir: Path, settings: Mapping[str, str]) -> Postmaster:
     postmaster = Postmaster.read(data_dir / "postgres")
-    if postmaster and postmaster.is_ready():
+    if postmaster and postmaster.status == "ready" and postmaster.answers():
         return postmaster
-    from batchline.embedded.cluster import Cluster  # Imports the wheel, 0.1 s that a warm start does without.
+    from batchline.embedded.cluster import Cluster  # Here, because a warm start does without it and psutil.
 
     return Cluster.of(data_dir).ensure_running(settings)
 
@@ -116,8 +112,17 @@ def _stop(data_dir: Path) -> None:
     Cluster.of(data_dir).stop()
 
 
-def _open(path: Path) -> BinaryIO:
-    return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)  # type: ignore[return-value]
+def _is_last(users: FileIO) -> bool:
+    """Gives up the shared lock, whatever comes of it; under the start lock nobody new can take one."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(path: Path) -> FileIO:
+    return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
 
 
 @contextmanager

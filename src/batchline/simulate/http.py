@@ -6,7 +6,7 @@ there at once is written inside `data_received`.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -25,6 +25,7 @@ _HEADS = {
     int(status): b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\n" % (status, status.phrase.encode())
     for status in HTTPStatus
 }
+_ANSWER = b"%b%b%bContent-Length: %d\r\n\r\n%b"
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n"
 # Said also when it goes without saying: HTTP/1.0 clients keep a connection only if told so.
 _KEEP_ALIVE = b"Connection: keep-alive\r\n"
@@ -39,21 +40,23 @@ class Request(Struct, frozen=True, gc=False):
     keep_alive: bool
 
 
+Handler = Callable[["Connection", Request], None]
+"""Answers the request, now or later, or hangs or hangs up."""
+
+
 class Owner(Protocol):
-    """What a connection belongs to."""
+    """Whoever keeps the connections."""
 
     def opened(self, connection: "Connection") -> None: ...
-
-    def handle(self, connection: "Connection", request: Request) -> None:
-        """Answer, now or later, or hang up."""
 
     def closed(self, connection: "Connection") -> None: ...
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handle: Handler, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
         self.gone = False
         """Nobody is there to be answered any more."""
+        self._handle = handle
         self._owner = owner
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
@@ -134,14 +137,13 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # By its length first: most headers are none of these, and lowering each is a tenth of a request.
-        match len(name):
-            case 15 if name.lower() == b"idempotency-key":
-                self._take_key(value)
-            case 14 if name.lower() == b"content-length":
-                self._check_size(int(value))
-            case 6 if name.lower() == b"expect":
-                self._expects_continue = value.lower() == b"100-continue"
+        name = name.lower()
+        if name == b"idempotency-key":
+            self._take_key(value)
+        elif name == b"content-length":
+            self._check_size(int(value))
+        elif name == b"expect":
+            self._expects_continue = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         if self._expects_continue:
@@ -193,14 +195,13 @@ class Connection(asyncio.Protocol):
             self._refuse(request)
         else:
             self._current = request
-            self._owner.handle(self, request)
+            self._handle(self, request)
 
-    def _end(self) -> None:
-        last = self._is_last()
+    def _end(self, last: bool) -> None:
         self._current = None
         if last:
             self._close()
-        elif not self._advancing:
+        elif (self._waiting or self._owes_continue) and not self._advancing:
             self._advance()
 
     def _advance(self) -> None:
@@ -227,9 +228,9 @@ class Connection(asyncio.Protocol):
     # --- The answering side --------------------------------------------------------------------------------
 
     def answer(self, status: int, body: bytes, headers: bytes = b"") -> None:
-        connection = _CLOSE if self._is_last() else _KEEP_ALIVE
-        self._write(status, body, headers + connection)
-        self._end()
+        last = self._is_last()
+        self._write(status, body, headers, _CLOSE if last else _KEEP_ALIVE)
+        self._end(last)
 
     def stream(self, content_type: bytes, chunks: Iterator[bytes]) -> None:
         """Answer 200 with chunks, as fast as the client reads them."""
@@ -251,7 +252,7 @@ class Connection(asyncio.Protocol):
     def wind_up(self) -> None:
         """Close as soon as what was taken is answered."""
         self._winding_up = True
-        if self._hanging:
+        if self._hanging or self._linger is not None:
             self.abort()
         elif self._current is None and not self._waiting and not self.gone:
             self._close()
@@ -260,10 +261,8 @@ class Connection(asyncio.Protocol):
         self.gone = True
         self._transport.abort()
 
-    def _write(self, status: int, body: bytes, headers: bytes) -> None:
-        self._transport.write(
-            b"%b%bContent-Length: %d\r\n\r\n%b" % (_HEADS[status], headers, len(body), body)
-        )
+    def _write(self, status: int, body: bytes, headers: bytes, connection: bytes) -> None:
+        self._transport.write(_ANSWER % (_HEADS[status], headers, connection, len(body), body))
 
     def _write_chunks(self) -> None:
         assert self._chunks_left is not None
@@ -272,13 +271,13 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
             if not chunk:
                 self._chunks_left = None
-                self._end()
+                self._end(self._is_last())
                 return
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer the last request there will be, and read the client out: if we closed while it still sends,
         it would see a reset and not the answer."""
-        self._write(refusal.status, refusal.body, refusal.headers + _CLOSE)
+        self._write(refusal.status, refusal.body, refusal.headers, _CLOSE)
         self.gone = True
         self._transport.write_eof()
         self._linger = self._loop.call_later(_LINGER_S, self._transport.abort)

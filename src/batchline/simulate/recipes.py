@@ -17,12 +17,13 @@ from batchline.simulate.refusals import Refusal, unknown_url
 
 _BYTES_A_TOKEN = 4
 _DIMENSIONS = 8
+_MAX_INPUTS = 2048
 
 _ModelName = Annotated[str, Meta(min_length=1)]
 _TokenLimit = Annotated[int, Meta(ge=0)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
 _Dimensions = Annotated[int, Meta(ge=1, le=8192)]
-_Inputs = str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=2048)]
+_Inputs = str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
 
 
 class _ChatRequest(Struct, gc=False):
@@ -91,6 +92,8 @@ class RecipeReader:
         hasher = self._hasher.copy()
         hasher.update(body)
         try:
+            if not body.isascii():
+                body.decode()  # what a request does not name is skipped, unread, and could be no text at all
             return reader(body, hasher.digest())
         except msgspec.ValidationError as error:
             raise _invalid(str(error)) from error
@@ -166,6 +169,8 @@ def _input_count(value: str | list[str | int | list[int]]) -> int:
     """Texts in a prompt or input; an array of numbers is one text, given as its tokens."""
     if isinstance(value, str) or isinstance(value[0], int):
         return 1
+    if len(value) > _MAX_INPUTS:
+        raise Refusal(400, f"More than {_MAX_INPUTS} inputs in one request.", code="invalid_value")
     return len(value)
 
 

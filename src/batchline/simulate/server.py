@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from batchline.simulate.http import Connection, Request
+from batchline.simulate.http import Connection
 from batchline.simulate.routes import Routes
 from batchline.simulate.settings import SimulateSettings
 from batchline.simulate.upstream import Upstream
@@ -29,9 +29,11 @@ class Simulator:
         """Listen, and say where."""
         loop = asyncio.get_running_loop()
         routes = Routes(self._settings, Upstream(self._settings, loop))
-        self._handle = routes.handle
         self._server = await loop.create_server(
-            lambda: Connection(self, loop), self._settings.host, self._settings.port, backlog=_BACKLOG
+            lambda: Connection(routes.handle, self, loop),
+            self._settings.host,
+            self._settings.port,
+            backlog=_BACKLOG,
         )
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
@@ -54,9 +56,6 @@ class Simulator:
         self._deserted.clear()
         if self._stopping:
             connection.wind_up()
-
-    def handle(self, connection: Connection, request: Request) -> None:
-        self._handle(connection, request)
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)

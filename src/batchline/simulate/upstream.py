@@ -77,13 +77,13 @@ class Upstream:
         try:
             self._admit(caller, path, key, body)
         except Refusal as refusal:
-            self._answer(caller, refusal.status, refusal.body, refusal.headers)
+            _answer(self.ledger, caller, refusal.status, refusal.body, refusal.headers)
 
     def _replay(self, caller: Caller, key: bytes) -> bool:
         recipe = self.ledger.recipe_of(key)
         running = self._running.get(key) if recipe is None else None
         if recipe is not None:
-            self._answer_with(caller, recipe)
+            _answer_with(self.ledger, caller, recipe)
         elif running is not None:
             running.callers.append(caller)
         else:
@@ -150,15 +150,16 @@ class Upstream:
         if execution.to_drop is not None:
             execution.to_drop.hang_up()
         for caller in execution.callers:
-            self._answer_with(caller, execution.recipe)
+            _answer_with(execution.ledger, caller, execution.recipe)
 
-    def _answer_with(self, caller: Caller, recipe: Recipe) -> None:
-        if not caller.gone:
-            headers = b"x-request-id: req_%b\r\n" % recipe.digest.hex().encode()
-            self._answer(caller, 200, render(recipe), headers)
 
-    def _answer(self, caller: Caller, status: int, body: bytes, headers: bytes) -> None:
-        if not caller.gone:
-            counts = self.ledger.by_status
-            counts[status] = counts.get(status, 0) + 1
-            caller.answer(status, body, headers)
+def _answer_with(ledger: Ledger, caller: Caller, recipe: Recipe) -> None:
+    if not caller.gone:
+        headers = b"x-request-id: req_%b\r\n" % recipe.digest.hex().encode()
+        _answer(ledger, caller, 200, render(recipe), headers)
+
+
+def _answer(ledger: Ledger, caller: Caller, status: int, body: bytes, headers: bytes) -> None:
+    if not caller.gone:
+        ledger.by_status[status] = ledger.by_status.get(status, 0) + 1
+        caller.answer(status, body, headers)

@@ -1,11 +1,11 @@
 """Batches: create, read, close, conclude, and the commit that ends them."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from batchline.model import Batch, File, RunSettings
@@ -32,24 +32,36 @@ class FileNotFound(Exception):
     """There is no such input file."""
 
 
+class AlreadyThere(Exception):
+    """There is a batch with this resume key."""
+
+
 async def create(session: Session, new: NewBatch) -> Batch:
-    rows = await session.records(
-        statement("create_batch"),
-        {
-            "batch": new.id,
-            "tenant": new.tenant,
-            "file": new.file_id,
-            "endpoint": new.endpoint,
-            "window": new.window,
-            "window_seconds": new.window_seconds,
-            "settings": Jsonb(msgspec.to_builtins(new.settings)),
-            "metadata": None if new.metadata is None else Jsonb(new.metadata),
-            "resume_key": new.resume_key,
-        },
-    )
+    rows = await _insert(session, new)
     if not rows:
         raise FileNotFound(f"no input file {new.file_id}")
     return _batch(rows[0])
+
+
+async def _insert(session: Session, new: NewBatch) -> list[dict[str, Any]]:
+    try:
+        return await session.records(statement("create_batch"), _created(new))
+    except UniqueViolation as error:
+        raise AlreadyThere(f"there is a batch with resume key {new.resume_key}") from error
+
+
+def _created(new: NewBatch) -> dict[str, Any]:
+    return {
+        "batch": new.id,
+        "tenant": new.tenant,
+        "file": new.file_id,
+        "endpoint": new.endpoint,
+        "window": new.window,
+        "window_seconds": new.window_seconds,
+        "settings": Jsonb(msgspec.to_builtins(new.settings)),
+        "metadata": None if new.metadata is None else Jsonb(new.metadata),
+        "resume_key": new.resume_key,
+    }
 
 
 async def get(session: Session, batch_id: UUID) -> Batch | None:
@@ -58,13 +70,20 @@ async def get(session: Session, batch_id: UUID) -> Batch | None:
 
 
 async def list_newest(session: Session, tenant: str, *, limit: int, after: UUID | None = None) -> list[Batch]:
-    rows = await session.records(statement("list_batches"), {"tenant": tenant, "limit": limit, "after": after})
+    rows = await session.records(
+        statement("list_batches"), {"tenant": tenant, "limit": limit, "after": after}
+    )
     return [_batch(row) for row in rows]
 
 
 async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:
     rows = await session.records(statement("find_batch"), {"tenant": tenant, "resume_key": resume_key})
     return _batch(rows[0]) if rows else None
+
+
+async def retire(session: Session, tenant: str, resume_key: str) -> None:
+    """Let the next run of the same command make a batch of its own."""
+    await session.rows(statement("retire_batch"), {"tenant": tenant, "resume_key": resume_key})
 
 
 async def progress(session: Session, batch_id: UUID) -> tuple[int, int]:
@@ -141,17 +160,6 @@ async def finish(
         },
     )
     return _batch(rows[0]) if rows else None
-
-
-async def wait_until_ended(session: Session, batch_id: UUID, interval: float = 0.2) -> Batch:
-    """The batch once it has ended."""
-    while True:
-        batch = await get(session, batch_id)
-        if batch is None:
-            raise FileNotFound(f"no batch {batch_id}")
-        if batch.ended_at is not None:
-            return batch
-        await asyncio.sleep(interval)
 
 
 def _batch(record: dict[str, Any]) -> Batch:

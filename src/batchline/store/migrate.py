@@ -25,13 +25,22 @@ class SchemaStatus:
         return self.current == self.head
 
 
-class SchemaMissing(Exception):
-    """The database has no schema of this version."""
+class DatabaseUnreachable(Exception):
+    """No connection to the database could be made."""
+
+
+class UnknownRevision(Exception):
+    """There is no such version of the schema, or no way to it from here."""
 
 
 def status(url: str) -> SchemaStatus:
-    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
-        return SchemaStatus(_current(connection), HEAD)
+    try:
+        with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+            return SchemaStatus(_current(connection), HEAD)
+    except psycopg.OperationalError as error:
+        raise DatabaseUnreachable(f"cannot reach the database: {str(error).strip()}") from error
+    except psycopg.ProgrammingError as error:
+        raise DatabaseUnreachable(f"cannot read the database URL: {str(error).strip()}") from error
 
 
 def ensure(url: str) -> None:
@@ -60,6 +69,7 @@ def _migrate(url: str, direction: str, revision: str) -> None:
     import sqlalchemy
     from alembic import command
     from alembic.config import Config
+    from alembic.util.exc import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
@@ -69,5 +79,7 @@ def _migrate(url: str, direction: str, revision: str) -> None:
             connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             config.attributes["connection"] = connection
             getattr(command, direction)(config, revision)
+    except CommandError as error:
+        raise UnknownRevision(str(error)) from error
     finally:
         engine.dispose()

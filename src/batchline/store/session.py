@@ -34,6 +34,10 @@ class StoreUnavailable(Exception):
     """The database did not answer: not there, restarting, or silent for too long. Trying again may help."""
 
 
+class StatementRefused(Exception):
+    """The database will not take a value; trying again cannot help."""
+
+
 class Session:
     """One connection to the store, opened anew after a fault."""
 
@@ -63,7 +67,10 @@ class Session:
 
     async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """As `rows`, by column name."""
-        async with self._guarded() as connection, connection.cursor(binary=True, row_factory=dict_row) as cursor:
+        async with (
+            self._guarded() as connection,
+            connection.cursor(binary=True, row_factory=dict_row) as cursor,
+        ):
             await cursor.execute(statement.text, params)
             return await cursor.fetchall() if cursor.description else []
 
@@ -100,6 +107,8 @@ class Session:
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 await self._drop()
                 raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+            except psycopg.DataError as error:
+                raise StatementRefused(str(error).strip()) from error
             except asyncio.CancelledError:
                 await self._drop()
                 raise
@@ -122,7 +131,9 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
     return connection
 
 
-async def run(connection: psycopg.AsyncConnection[Row], statement: Statement, params: Mapping[str, Any]) -> list[Row]:
+async def run(
+    connection: psycopg.AsyncConnection[Row], statement: Statement, params: Mapping[str, Any]
+) -> list[Row]:
     """One statement inside a transaction that the caller holds open."""
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(statement.text, params)

@@ -51,12 +51,14 @@ async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) ->
         statement("claim"),
         {**scope.params(), "worker": worker.id, "name": worker.name, "lease": worker.lease, "limit": limit},
     )
-    return [Claim(*row[:-1], settings=msgspec.convert(row[-1], RunSettings)) for row in rows]
+    return [Claim(*(*row[:-1], msgspec.convert(row[-1], RunSettings))) for row in rows]
 
 
 async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
     by_span = {claim.span_id: claim for claim in claims}
-    rows = await session.raw_rows(statement("fetch"), {"spans": Int8Array(list(by_span)), "worker": worker_id})
+    rows = await session.raw_rows(
+        statement("fetch"), {"spans": Int8Array(list(by_span)), "worker": worker_id}
+    )
     return [Item(by_span[span_id], *rest) for span_id, *rest in rows]
 
 
@@ -66,7 +68,14 @@ async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict])
 
 
 async def park(
-    session: Session, worker_id: UUID, claim: Claim, ordinals: Sequence[int], *, upstream: str, task_id: str, delay: float
+    session: Session,
+    worker_id: UUID,
+    claim: Claim,
+    ordinals: Sequence[int],
+    *,
+    upstream: str,
+    task_id: str,
+    delay: float,
 ) -> int:
     """Move items into a span that waits for the provider's task; how many were moved."""
     rows = await session.rows(

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
@@ -20,4 +20,4 @@ def statement(name: str) -> Statement:
     """The statement in `sql/NAME.sql`, without its comments; its name stays, for pg_stat_statements."""
     source = (files("batchline.store") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     # The files are part of the package, so their text is as trusted as the code.
-    return Statement(name, cast(LiteralString, f"/* {name} */\n" + _COMMENT.sub("", source)))
+    return Statement(name, f"/* {name} */\n" + _COMMENT.sub("", source))

@@ -104,13 +104,14 @@ served AS (
     UNION ALL
     SELECT DISTINCT unnest(%(keys)s::text[]) WHERE %(batch)s::uuid IS NULL
 ),
--- The tenants that wait at each key, by a loose index scan: one probe a tenant, not one row a lane.
+-- The tenants that wait at each key, by a loose index scan: one probe a tenant, not one row a lane. Not those
+-- with nothing but lanes past their deadline: a share for them would be handed to nobody.
 waiting AS (
     SELECT
         served.key,
         (
             SELECT n.tenant FROM lanes AS n
-            WHERE open AND NOT drained AND n.key = served.key
+            WHERE open AND NOT drained AND n.key = served.key AND n.deadline > now()
             ORDER BY n.tenant LIMIT 1
         ) AS tenant
     FROM served
@@ -120,7 +121,7 @@ waiting AS (
         w.key,
         (
             SELECT n.tenant FROM lanes AS n
-            WHERE open AND NOT drained AND n.key = w.key AND n.tenant > w.tenant
+            WHERE open AND NOT drained AND n.key = w.key AND n.tenant > w.tenant AND n.deadline > now()
             ORDER BY n.tenant LIMIT 1
         )
     FROM waiting AS w
@@ -190,6 +191,7 @@ candidate AS (
     FROM lanes AS n
     CROSS JOIN room
     WHERE n.batch_id = %(batch)s::uuid AND n.open AND NOT n.drained AND n.deadline > now() AND room.n > 0
+      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
 ),
 chosen AS (
     SELECT id, tenant, share, row_number() OVER (ORDER BY items, tenant, deadline, id) AS rank

@@ -4,7 +4,7 @@
 -- claims them from a shut lane. After a cancel or an expiry the caller runs conclude.
 -- Returns no row when the batch is past closing (it is finalizing, has ended, or is closing already).
 --
--- Locks: the batch row, then its lanes. Claims hold lanes and never wait for a batch; settles hold spans
+-- Locks: the batch row, then its lanes in id order, as claims take them. Claims hold lanes and never wait for a batch; settles hold spans
 -- and never wait for a lane; so no circle can form.
 WITH
 batch AS (
@@ -20,10 +20,18 @@ batch AS (
       AND (%(reason)s::text <> 'pause' OR paused_at IS NULL)
     RETURNING id
 ),
+lane AS (
+    SELECT n.id
+    FROM lanes AS n
+    JOIN batch ON batch.id = n.batch_id
+    WHERE n.open
+    ORDER BY n.id
+    FOR NO KEY UPDATE OF n
+),
 shut AS (
     UPDATE lanes AS n
     SET open = false
-    FROM batch
-    WHERE n.batch_id = batch.id AND n.open
+    FROM lane
+    WHERE n.id = lane.id
 )
 SELECT id, pg_notify('batchline', 'closed ' || id) IS NULL AS told FROM batch

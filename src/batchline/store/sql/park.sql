@@ -4,6 +4,8 @@
 -- instead of sending the items again. Only the holder may park. One task id is known once per upstream,
 -- kept by a unique index: a second park of the same task is an error, not a second task.
 --
+-- A task that is still running is parked again by whoever asked: its old span goes before the new one comes.
+--
 -- Locks: the span.
 WITH
 span AS (
@@ -27,6 +29,7 @@ emptied AS (
     DELETE FROM spans AS s
     USING accepted AS a
     WHERE s.id = a.id AND a.outstanding = a.ordinals
+    RETURNING 1
 )
 INSERT INTO spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
 SELECT
@@ -38,4 +41,6 @@ SELECT
     %(task)s::text,
     now() + make_interval(secs => %(delay)s)
 FROM accepted
+-- Asking for the count makes the delete run first; else the insert would meet the task's own old span.
+WHERE (SELECT count(*) FROM emptied) >= 0
 RETURNING id, span_size(outstanding) AS size

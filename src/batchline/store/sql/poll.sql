@@ -1,8 +1,9 @@
--- poll: all that an idle worker asks, in one read-only statement: is there work, is a duty due, and how
--- many seconds until the next known thing comes due (a retry, a lease that ends, a deadline, a duty).
+-- poll: all that an idle worker asks, in one read-only statement: is there work, is a batch to finalize, is
+-- a duty due, and how many seconds until the next known thing comes due (a retry, the end of a lease, a
+-- deadline, a duty, an event).
 WITH
 freed AS (
-    SELECT s.available_at AS at, s.batch_id
+    SELECT s.available_at AS at
     FROM spans AS s
     JOIN lanes AS n ON n.id = s.lane_id
     WHERE s.worker_id IS NULL
@@ -13,10 +14,32 @@ freed AS (
     ORDER BY s.available_at
     LIMIT 1
 ),
+-- When the first lease ends under which somebody else holds what this worker could run.
 held AS (
-    SELECT min(coalesce(w.lease_until, now())) AS at
-    FROM (SELECT DISTINCT worker_id FROM spans WHERE worker_id IS NOT NULL AND worker_id <> %(worker)s) AS s
+    SELECT min(coalesce(w.lease_until, now() - interval '1 second')) AS at
+    FROM spans AS s
+    JOIN lanes AS n ON n.id = s.lane_id
     LEFT JOIN workers AS w ON w.id = s.worker_id
+    WHERE s.worker_id IS NOT NULL
+      AND s.worker_id <> %(worker)s
+      AND n.open
+      AND n.deadline > now()
+      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+      AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+),
+-- When the first closing batch will have no live worker left, so that it can be concluded.
+closing AS (
+    SELECT min(coalesce(
+        (
+            SELECT max(w.lease_until)
+            FROM spans AS s
+            JOIN workers AS w ON w.id = s.worker_id
+            WHERE s.batch_id = b.id
+        ),
+        now()
+    )) AS at
+    FROM batches AS b
+    WHERE b.finalizing_at IS NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
 ),
 deadline AS (
     SELECT min(expires_at) AS at
@@ -42,16 +65,21 @@ SELECT
     EXISTS (
         SELECT
         FROM batches AS b
-        LEFT JOIN workers AS w ON w.id = b.finalizer
         WHERE b.finalizing_at IS NOT NULL
           AND b.ended_at IS NULL
-          AND (b.finalizer IS NULL OR coalesce(w.lease_until < now(), true))
+          AND (
+              b.finalizer IS NULL
+              OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
+          )
           AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
     ) AS finalizable,
-    coalesce(least(deadline.at, duty.at, event.at) <= now(), false) AS duty_due,
-    extract(epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at) - now())::float8 AS next_due
+    coalesce(least(deadline.at, duty.at, event.at, closing.at) <= now(), false) AS duty_due,
+    extract(
+        epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, closing.at) - now()
+    )::float8 AS next_due
 FROM duty
 CROSS JOIN held
+CROSS JOIN closing
 CROSS JOIN deadline
 CROSS JOIN event
 LEFT JOIN freed ON true

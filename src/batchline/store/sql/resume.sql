@@ -1,6 +1,6 @@
 -- resume: open the lanes of a paused batch again. Returns no row when it is not paused.
 --
--- Locks: the batch row, then its lanes.
+-- Locks: the batch row, then its lanes in id order, as claims take them.
 WITH
 batch AS (
     UPDATE batches
@@ -12,10 +12,17 @@ batch AS (
       AND expiring_at IS NULL
     RETURNING id
 ),
+lane AS (
+    SELECT n.id
+    FROM lanes AS n
+    JOIN batch ON batch.id = n.batch_id
+    ORDER BY n.id
+    FOR NO KEY UPDATE OF n
+),
 opened AS (
     UPDATE lanes AS n
     SET open = true
-    FROM batch
-    WHERE n.batch_id = batch.id
+    FROM lane
+    WHERE n.id = lane.id
 )
 SELECT id, pg_notify('batchline', 'open ' || id) IS NULL AS told FROM batch

@@ -107,9 +107,12 @@ CREATE TABLE batches (
     CHECK (completed + failed <= total)
 ) WITH ({HOT});
 CREATE INDEX batches_newest ON batches (tenant, created_at, id);
-CREATE INDEX batches_resume ON batches (tenant, resume_key) WHERE resume_key IS NOT NULL;
+-- Two commands that start at once make one batch: the second finds the first's.
+CREATE UNIQUE INDEX batches_resume ON batches (tenant, resume_key) WHERE resume_key IS NOT NULL;
 CREATE INDEX batches_file ON batches (file_id);
 CREATE INDEX batches_running ON batches (expires_at) WHERE finalizing_at IS NULL AND ended_at IS NULL;
+CREATE INDEX batches_closing ON batches (id)
+    WHERE finalizing_at IS NULL AND (cancelling_at IS NOT NULL OR expiring_at IS NOT NULL);
 CREATE INDEX batches_finalizing ON batches (finalizing_at)
     WHERE finalizing_at IS NOT NULL AND ended_at IS NULL;
 

@@ -1,0 +1,258 @@
+"""Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import typer
+from rich.table import Table
+
+from batchline.cli import options, progress
+from batchline.cli.console import CommandError, out, print_json, read_batch_id, show_batch
+from batchline.cli.failing import failing
+from batchline.cli.files import check_inputs, ingest_inputs
+from batchline.cli.options import Exit
+from batchline.cli.place import Place, open_place, run_async
+from batchline.cli.run import exit_code
+from batchline.cli.run_command import check_window, run_settings
+from batchline.engine import batches as ordering
+from batchline.model import DEFAULT_TENANT, Batch, RunSettings
+from batchline.store import batches, outputs
+from batchline.store.session import Session
+
+_REFRESH = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    app.command("submit")(submit)
+    app.command("status")(status)
+    app.command("watch")(watch)
+    app.command("results")(results)
+    app.command("list")(list_batches)
+    app.command("cancel")(cancel)
+    app.command("pause")(pause)
+    app.command("resume")(resume)
+
+
+def submit(
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Files of requests, one a line.")
+    ],
+    upstream: options.Upstream = None,
+    api_key_env: options.ApiKeyEnv = None,
+    max_attempts: options.MaxAttempts = 5,
+    timeout: options.Timeout = 600.0,
+    window: options.Window = "24h",
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a batch of the lines of INPUT for `batchline worker` to run, and print its id."""
+    with failing(as_json):
+        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        check_window(window)
+        check_inputs(inputs)
+        with open_place(database, data_dir) as place:
+            batch = run_async(_submit(place, inputs, settings, window, as_json))
+        _tell(batch, as_json)
+
+
+async def _submit(
+    place: Place, inputs: list[Path], settings: RunSettings, window: str, silent: bool
+) -> Batch:
+    file = await ingest_inputs(inputs, place.url, silent=silent)
+    async with Session(place.url, "submit") as session:
+        return await ordering.create(
+            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=settings
+        )
+
+
+def status(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show a batch."""
+    with failing(as_json), open_place(database, data_dir) as place:
+        _tell(run_async(_get(place, read_batch_id(batch))), as_json)
+
+
+def watch(
+    batch: Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: the newest batch.")] = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Watch a batch until it has ended. Exit code as of `run`."""
+    with failing(as_json), open_place(database, data_dir) as place:
+        ended = run_async(_watch(place, None if batch is None else read_batch_id(batch), as_json))
+        _tell(ended, as_json)
+        raise typer.Exit(exit_code(ended))
+
+
+async def _watch(place: Place, batch_id: UUID | None, silent: bool) -> Batch:
+    async with Session(place.url, "watch") as session:
+        if batch_id is None:
+            newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
+            if not newest:
+                raise CommandError("there is no batch yet")
+            batch_id = newest[0].id
+        gauge = progress.Gauge(session, batch_id)
+        with progress.display(out(), str(batch_id)[:8], silent=silent) as screen:
+            while True:
+                batch, snapshot = await gauge.read()
+                screen.show(snapshot)
+                if batch.ended_at is not None:
+                    return batch
+                await asyncio.sleep(_REFRESH)
+
+
+def results(
+    batch: options.BatchId,
+    errors: Annotated[bool, typer.Option("--errors", help="The error lines instead.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A file instead of stdout.")] = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write the output lines of a batch in input order, also while it still runs."""
+    with failing(as_json), open_place(database, data_dir) as place:
+        if as_json and output is None:
+            raise CommandError("--json prints one document; give -o FILE for the lines")
+        which: Literal["output", "errors"] = "errors" if errors else "output"
+        written, complete = run_async(_results(place, read_batch_id(batch), which, output))
+        if as_json:
+            print_json({"lines": written, "complete": complete, "output": str(output)})
+
+
+async def _results(
+    place: Place, batch_id: UUID, which: Literal["output", "errors"], target: Path | None
+) -> tuple[int, bool]:
+    async with Session(place.url, "results") as session:
+        batch = await _found(session, batch_id)
+        stream = target.open("wb") if target else sys.stdout.buffer
+        written = 0
+        try:
+            async for block in outputs.lines(session, batch_id, which):
+                written += block.count(b"\n")
+                stream.write(block)
+            stream.flush()
+        finally:
+            if target:
+                stream.close()
+        return written, batch.ended_at is not None
+
+
+def list_batches(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="The page behind this batch.")
+    ] = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """List batches, newest first."""
+    with failing(as_json), open_place(database, data_dir) as place:
+        found = run_async(_list(place, limit, None if after is None else read_batch_id(after)))
+        if as_json:
+            print_json({"data": [show_batch(batch) for batch in found]})
+            return
+        table = Table("id", "status", "done", "failed", "total", "created", box=None)
+        for batch in found:
+            shown = show_batch(batch)
+            table.add_row(
+                shown["id"],
+                shown["status"],
+                f"{batch.finished:,}",
+                f"{batch.failed:,}",
+                f"{batch.total:,}",
+                f"{batch.created_at:%Y-%m-%d %H:%M:%S}",
+            )
+        out().print(table)
+
+
+async def _list(place: Place, limit: int, after: UUID | None) -> list[Batch]:
+    async with Session(place.url, "list") as session:
+        return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=after)
+
+
+def cancel(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel a batch: what is in flight finishes, the rest never runs, results so far are kept."""
+    _change(batch, "cancel", database, data_dir, as_json)
+
+
+def pause(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Pause a batch: what is in flight finishes, the rest waits."""
+    _change(batch, "pause", database, data_dir, as_json)
+
+
+def resume(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Let a paused batch go on."""
+    _change(batch, "resume", database, data_dir, as_json)
+
+
+def _change(
+    batch: str,
+    change: Literal["cancel", "pause", "resume"],
+    database: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+) -> None:
+    with failing(as_json), open_place(database, data_dir) as place:
+        _tell(run_async(_changed(place, read_batch_id(batch), change)), as_json)
+
+
+async def _changed(place: Place, batch_id: UUID, change: Literal["cancel", "pause", "resume"]) -> Batch:
+    async with Session(place.url, change) as session:
+        before = await _found(session, batch_id)
+        if change == "resume":
+            done = await batches.resume(session, batch_id)
+        else:
+            done = await batches.close(session, batch_id, change)
+        if not done:
+            raise CommandError(f"cannot {change} a batch that is {before.status}", Exit.SOME_FAILED)
+        return await _found(session, batch_id)
+
+
+async def _get(place: Place, batch_id: UUID) -> Batch:
+    async with Session(place.url, "status") as session:
+        return await _found(session, batch_id)
+
+
+async def _found(session: Session, batch_id: UUID) -> Batch:
+    batch = await batches.get(session, batch_id)
+    if batch is None:
+        raise CommandError(f"there is no batch {batch_id}")
+    return batch
+
+
+def _tell(batch: Batch, as_json: bool) -> None:
+    shown: dict[str, Any] = show_batch(batch)
+    if as_json:
+        print_json(shown)
+        return
+    counts = shown["request_counts"]
+    out().print(
+        f"{shown['id']}  {shown['status']}  {counts['completed']:,} completed, {counts['failed']:,} failed"
+        f" of {counts['total']:,}",
+        markup=False,
+    )

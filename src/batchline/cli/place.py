@@ -1,0 +1,101 @@
+"""Where a command works: a database with its schema in place, and the folder of output files."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from batchline.cli.console import CommandError
+from batchline.config import Settings
+from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
+from batchline.engine.objects import Objects
+from batchline.store import migrate
+from batchline.store.migrate import DatabaseUnreachable
+
+Result = TypeVar("Result")
+
+
+_LOOK_AFTER_SERVER = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    url: str
+    objects: Objects
+    # The data folder of the embedded server; None when the database is somebody else's.
+    embedded_in: Path | None = None
+
+    @asynccontextmanager
+    async def kept_running(self) -> AsyncIterator[None]:
+        """While this lasts, an embedded server that was killed is started again."""
+        if self.embedded_in is None:
+            yield
+            return
+        keeping = asyncio.create_task(_keep_running(self.embedded_in))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+
+async def _keep_running(data_dir: Path) -> None:
+    """Joining the server starts it where it is gone, and costs a millisecond where it is not."""
+    while True:
+        await asyncio.sleep(_LOOK_AFTER_SERVER)
+        server = await asyncio.to_thread(EmbeddedPostgres.start, data_dir)
+        await asyncio.to_thread(server.stop)
+
+
+@contextmanager
+def open_place(database: str | None, data_dir: Path | None, *, migrated: bool = True) -> Iterator[Place]:
+    """The database, started if it is our own, with the newest schema unless told otherwise."""
+    settings = Settings(data_dir=(data_dir or default_data_dir()).expanduser().absolute(), database=database)
+    try:
+        if settings.database is not None:
+            yield _ready(settings.database, settings, migrated, None)
+            return
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        with EmbeddedPostgres.start(settings.data_dir) as server:
+            yield _ready(server.url, settings, migrated, settings.data_dir)
+    except OSError as error:
+        raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
+    except (EmbeddedPostgresError, DatabaseUnreachable) as error:
+        raise CommandError(str(error)) from error
+
+
+def _ready(url: str, settings: Settings, migrated: bool, embedded_in: Path | None) -> Place:
+    if migrated:
+        migrate.ensure(url)
+    return Place(url, Objects.in_folder(settings.objects_dir), embedded_in)
+
+
+def run_async(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run on uvloop where there is one."""
+    if sys.platform == "win32":
+        return asyncio.run(main)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def set_up_logging(verbose: bool = False) -> None:
+    """Logs go to stderr, so that stdout holds nothing but what was asked for."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,246 @@
+"""`batchline run`: a JSONL in, every line run exactly once, an output file out.
+
+The same command again goes on where the last one stopped; when that one was finished, it says so and
+writes the output again.
+"""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from batchline import ids
+from batchline.cli import progress
+from batchline.cli.console import CommandError, err, out
+from batchline.cli.files import check_inputs, ingest_inputs, save_file
+from batchline.cli.options import Exit
+from batchline.cli.place import Place
+from batchline.config import WorkerSettings
+from batchline.engine import batches as ordering
+from batchline.engine.ingest import digest
+from batchline.executors import http
+from batchline.executors.http import HttpExecutor
+from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
+from batchline.store import batches, files
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.worker.worker import Worker
+
+_REFRESH = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """What the command line asks for."""
+
+    inputs: tuple[Path, ...]
+    settings: RunSettings
+    output: Path
+    errors: Path
+    window: str
+    concurrency: int
+    fresh: bool
+    as_json: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    batch: Batch
+    resumed: bool
+    interrupted: bool
+
+
+async def run(order: RunOrder, place: Place) -> RunOutcome:
+    async with place.kept_running(), Session(place.url, "run") as session:
+        batch, resumed = await _find_or_create(order, place, session)
+        interrupted = False
+        if batch.ended_at is None:
+            batch, interrupted = await _work(order, place, session, batch)
+        if not interrupted:
+            await _save(order, place, session, batch)
+        return RunOutcome(batch, resumed, interrupted)
+
+
+async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tuple[Batch, bool]:
+    check_inputs(order.inputs)
+    upstream = order.settings.upstream or ""
+    fingerprint = await asyncio.to_thread(digest, order.inputs)
+    key = ordering.resume_key(fingerprint, upstream)
+    if order.fresh:
+        await batches.retire(session, DEFAULT_TENANT, key)
+    found = await batches.find(session, DEFAULT_TENANT, key)
+    if found is not None and found.ended_at is not None:
+        return found, True
+    await _check_upstream(order.settings)
+    if found is not None:
+        if found.paused_at is not None:
+            await batches.resume(session, found.id)
+        return found, True
+    file = await files.find(session, DEFAULT_TENANT, fingerprint)
+    if file is None:
+        file = await ingest_inputs(order.inputs, place.url, silent=order.as_json)
+    created = await ordering.create(
+        session,
+        tenant=DEFAULT_TENANT,
+        file_id=file.id,
+        window=order.window,
+        settings=order.settings,
+        resume_key=key,
+    )
+    return created, False
+
+
+async def _check_upstream(settings: RunSettings) -> None:
+    """An upstream that is not there is found out before anything is written."""
+    name = settings.api_key_env
+    if name is not None and not os.environ.get(name):
+        raise CommandError(f"the environment variable {name}, named by --api-key-env, is not set")
+    trouble = await http.check(settings)
+    if trouble is not None:
+        raise CommandError(f"{trouble}; nothing was run")
+
+
+async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -> tuple[Batch, bool]:
+    """Run the batch to its end, or until told to stop; the batch as it is then."""
+    ended = asyncio.Event()
+    executor = HttpExecutor(concurrency=order.concurrency)
+    worker = Worker(
+        place.url,
+        executor,
+        place.objects,
+        WorkerSettings(concurrency=order.concurrency),
+        Scope(batch_id=batch.id),
+        on_ended=lambda _: ended.set(),
+    )
+    signals = _Signals(worker, order.as_json)
+    working = asyncio.create_task(worker.run())
+    try:
+        with signals, progress.display(out(), _title(order), silent=order.as_json) as screen:
+            batch = await _watch(session, batch.id, screen, ended, working, executor, worker)
+            worker.stop()
+            await working
+    finally:
+        working.cancel()
+        await executor.close()
+    return batch, batch.ended_at is None
+
+
+async def _watch(
+    session: Session,
+    batch_id: UUID,
+    screen: progress.Display,
+    ended: asyncio.Event,
+    working: asyncio.Task[None],
+    executor: HttpExecutor,
+    worker: Worker,
+) -> Batch:
+    """Show the batch until it has ended or the worker has."""
+    gauge = progress.Gauge(session, batch_id)
+    while True:
+        over = working.done()
+        try:
+            batch, snapshot = await gauge.read(_note(executor, worker))
+            screen.show(snapshot)
+            if batch.ended_at is not None or over:
+                return batch
+        except StoreUnavailable as error:
+            if over:
+                raise CommandError(f"the database is gone: {error}", Exit.INTERRUPTED) from error
+        waits = [working, asyncio.ensure_future(ended.wait())]
+        await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
+        waits[1].cancel()
+
+
+def _note(executor: HttpExecutor, worker: Worker) -> str:
+    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in executor.unreachable.items())
+    return unreachable or worker.finalizer.trouble or ""
+
+
+async def _save(order: RunOrder, place: Place, session: Session, batch: Batch) -> None:
+    await save_file(place, session, batch.output_file_id, order.output)
+    if batch.error_file_id is not None:
+        await save_file(place, session, batch.error_file_id, order.errors)
+    else:
+        order.errors.unlink(missing_ok=True)
+
+
+def _title(order: RunOrder) -> str:
+    first = order.inputs[0].name
+    return first if len(order.inputs) == 1 else f"{first} and {len(order.inputs) - 1} more"
+
+
+class _Signals:
+    """Ctrl-C drains, a second one leaves at once."""
+
+    def __init__(self, worker: Worker, silent: bool) -> None:
+        self._worker = worker
+        self._silent = silent
+        self._count = 0
+
+    def __enter__(self) -> None:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, self._received)
+
+    def __exit__(self, *exc: object) -> None:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(name)
+
+    def _received(self) -> None:
+        self._count += 1
+        if self._count == 1 and not self._silent:
+            err().print("stopping: waiting for what is in flight; once more to leave now")
+        self._worker.stop()
+
+
+def exit_code(batch: Batch) -> Exit:
+    done = batch.status is BatchStatus.COMPLETED and batch.failed == 0
+    return Exit.OK if done else Exit.SOME_FAILED
+
+
+def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
+    """The last word to a person."""
+    batch = outcome.batch
+    if outcome.interrupted:
+        return (
+            f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; go on with\n"
+            f"  {order.command}"
+        )
+    before = "finished before; " if outcome.resumed and batch.ended_at is not None else ""
+    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
+    if batch.completed:
+        parts.append(f"output in {order.output}")
+    missing = batch.total - batch.completed
+    if missing:
+        parts.append(f"{missing:,} without an answer, their errors in {order.errors}")
+    if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
+        parts.append("--fresh runs it anew")
+    return "; ".join(parts)
+
+
+def resume_command() -> str:
+    """The command as it was given."""
+    return shlex.join(["batchline", *sys.argv[1:]])
+
+
+def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
+    batch = outcome.batch
+    return {
+        "batch_id": ids.show(ids.BATCH, batch.id),
+        "status": batch.status.value,
+        "interrupted": outcome.interrupted,
+        "resumed": outcome.resumed,
+        "total": batch.total,
+        "completed": batch.completed,
+        "failed": batch.failed,
+        "input_tokens": batch.input_tokens,
+        "output_tokens": batch.output_tokens,
+        "output": str(order.output) if batch.output_file_id else None,
+        "errors": str(order.errors) if batch.error_file_id else None,
+        "resume": order.command if outcome.interrupted else None,
+        "summary": batch.summary,
+    }

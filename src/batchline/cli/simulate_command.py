@@ -1,0 +1,74 @@
+"""`batchline simulate`: an upstream to try and test against."""
+
+from typing import Annotated
+
+import typer
+
+from batchline.cli import options
+from batchline.cli.console import CommandError, err, print_json
+from batchline.cli.failing import failing
+from batchline.simulate import SimulateSettings, serve
+
+
+def register(app: typer.Typer) -> None:
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0 picks a free one.")] = 8000,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    latency: Annotated[float, typer.Option("--latency", min=0, metavar="MS", help="Of each answer.")] = 0.0,
+    jitter: Annotated[float, typer.Option("--jitter", min=0, metavar="MS", help="Added at random.")] = 0.0,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=0, help="Answered at once; others queue. 0: no limit.")
+    ] = 0,
+    rate_limit: Annotated[
+        float, typer.Option("--rate-limit", min=0, metavar="RPS", help="Beyond it: 429. 0: no limit.")
+    ] = 0.0,
+    error_rate: Annotated[
+        float, typer.Option("--error-rate", min=0, max=1, help="Share answered 5xx.")
+    ] = 0.0,
+    hang_rate: Annotated[
+        float, typer.Option("--hang-rate", min=0, max=1, help="Share never answered.")
+    ] = 0.0,
+    drop_rate: Annotated[
+        float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is cut.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Decides answers and faults.")] = 0,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep every execution for GET /executions.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, as told.
+
+    GET /stats says what it really executed.
+    """
+    with failing(as_json):
+        try:
+            settings = SimulateSettings(
+                host=host,
+                port=port,
+                latency_ms=latency,
+                jitter_ms=jitter,
+                concurrency=concurrency,
+                rate_limit=rate_limit,
+                error_rate=error_rate,
+                hang_rate=hang_rate,
+                drop_rate=drop_rate,
+                seed=seed,
+                record=record,
+            )
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        try:
+            serve(settings, on_ready=lambda host, port: _ready(host, port, as_json))
+        except OSError as error:
+            raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def _ready(host: str, port: int, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": f"http://{host}:{port}"})
+    else:
+        err().print(f"simulated upstream at http://{host}:{port}, Ctrl-C ends it")

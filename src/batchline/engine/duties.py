@@ -1,0 +1,62 @@
+"""What any worker does for all: close what is overdue, conclude what was left, sweep, tell of events.
+
+Nothing here is needed for a batch to end when nobody crashes. It is what makes it end all the same.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+import structlog
+
+from batchline.engine.finalize import sweep_objects
+from batchline.engine.objects import Objects
+from batchline.store import batches, duties
+from batchline.store.duties import Event
+from batchline.store.session import Session
+
+Listener = Callable[[Event], Awaitable[None]]
+
+# An upload that takes longer than this has lost its lease long ago.
+GARBAGE_AGE = timedelta(hours=6)
+
+_log = structlog.get_logger("batchline.duties")
+
+
+async def attend(session: Session, objects: Objects, listeners: Sequence[Listener]) -> None:
+    """Do all that is due now."""
+    for batch_id in await duties.overdue(session):
+        if await batches.close(session, batch_id, "expire"):
+            _log.info("batch expired", batch=str(batch_id))
+    for batch_id in await duties.unconcluded(session):
+        await batches.conclude(session, batch_id)
+    while (name := await duties.take_duty(session)) is not None:
+        await _perform(name, session, objects)
+    while (event := await duties.take_event(session)) is not None:
+        await _deliver(event, session, listeners)
+
+
+async def _perform(name: str, session: Session, objects: Objects) -> None:
+    match name:
+        case "sweep":
+            await duties.forget_workers(session)
+            removed = await sweep_objects(session, objects, GARBAGE_AGE)
+            if removed:
+                _log.info("swept", objects=removed)
+        case "orphans":
+            while await duties.drop_orphan_lines(session):
+                pass
+        case _:
+            # A newer version of the schema may know more duties than this worker: they are not for it.
+            _log.warning("unknown duty", duty=name)
+
+
+async def _deliver(event: Event, session: Session, listeners: Sequence[Listener]) -> None:
+    """Tell every listener; an event that one of them refused comes again, for all of them."""
+    for listener in listeners:
+        try:
+            await listener(event)
+        except Exception:  # noqa: BLE001
+            # A listener is foreign code, and its failure must change nothing but its own delivery.
+            _log.exception("listener failed", event_type=event.type, batch=str(event.batch_id))
+            return
+    await duties.event_delivered(session, event.id)

@@ -1,0 +1,15 @@
+"""What the worker asks of an executor."""
+
+from typing import Protocol
+
+from batchline.model import Item, Verdict
+
+
+class Executor(Protocol):
+    async def run(self, item: Item) -> Verdict:
+        """Run the item once. Whatever goes wrong is a verdict on this item; only cancellation is raised."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. Nothing is run afterwards."""
+        ...

@@ -1,0 +1,10 @@
+-- overdue: batches whose deadline is past and that nobody has closed yet.
+SELECT id
+FROM batches
+WHERE expires_at <= now()
+  AND finalizing_at IS NULL
+  AND ended_at IS NULL
+  AND cancelling_at IS NULL
+  AND expiring_at IS NULL
+ORDER BY expires_at
+LIMIT 100

@@ -1,0 +1,100 @@
+"""Claimed items that wait to be sent, and how many more are wanted.
+
+The buffer holds about two seconds of work at the measured rate, so that a slow upstream never lets one
+worker hoard (LESSONS 19), and a fast one never waits for a claim.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from uuid import UUID
+
+from batchline.config import WorkerSettings
+from batchline.model import Item
+from batchline.worker.rate import Rate
+
+_MOST_BYTES = 64 * 2**20
+
+
+class Buffer:
+    def __init__(self, settings: WorkerSettings, rate: Rate) -> None:
+        self._settings = settings
+        self._rate = rate
+        self._items: deque[Item] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._hungry = asyncio.Event()
+        self._hungry.set()
+        self._low = 0
+        self._average_size = 0.0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def idle(self) -> int:
+        """How many takers wait."""
+        return len(self._waiters)
+
+    def put(self, items: Iterable[Item]) -> None:
+        arrived = list(items)
+        if arrived:
+            self._average_size = sum(len(item.body) for item in arrived) / len(arrived)
+        self._items.extend(arrived)
+        self._low = self._target() // 2
+        if len(self._items) > self._low:
+            self._hungry.clear()
+        self._wake(len(self._items))
+
+    async def take(self) -> Item | None:
+        """The next item; None when the buffer is closed."""
+        while not self._items:
+            if self._closed:
+                return None
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            self._hungry.set()
+            await waiter
+        item = self._items.popleft()
+        if len(self._items) <= self._low:
+            self._hungry.set()
+        return item
+
+    async def hungry(self) -> None:
+        """Wait until more is wanted."""
+        await self._hungry.wait()
+
+    def wanted(self) -> int:
+        return max(self.idle + self._target() - len(self._items), 0)
+
+    def sated(self) -> None:
+        """Nothing more is wanted just now."""
+        self._hungry.clear()
+
+    def discard(self, batch_id: UUID | None = None) -> list[Item]:
+        """Take back what was not sent, all of it or that of one batch."""
+        gone = [item for item in self._items if batch_id is None or item.claim.batch_id == batch_id]
+        if gone:
+            kept = [item for item in self._items if batch_id is not None and item.claim.batch_id != batch_id]
+            self._items = deque(kept)
+            self._hungry.set()
+        return gone
+
+    def close(self) -> None:
+        """No more items will come; takers that find nothing left go home."""
+        self._closed = True
+        self._wake(len(self._waiters))
+
+    def _target(self) -> int:
+        """Two seconds of work; nothing ahead while the rate is unknown. Large bodies make it fewer."""
+        items = min(self._rate.per_second * self._settings.buffer_seconds, self._settings.buffer_most)
+        if self._average_size:
+            items = min(items, _MOST_BYTES / self._average_size)
+        return int(items)
+
+    def _wake(self, most: int) -> None:
+        while most > 0 and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                most -= 1

@@ -1,0 +1,71 @@
+"""Keeps the buffer filled as long as there is hope of work."""
+
+import asyncio
+
+import structlog
+
+from batchline.config import WorkerSettings
+from batchline.store import spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.worker.buffer import Buffer
+from batchline.worker.lease import Lease
+from batchline.worker.pause import Pause
+
+# One claim brings at most this many lines, so that reading them never holds up the loop for long.
+_MOST = 2_000
+
+_log = structlog.get_logger("batchline.claimer")
+
+
+class Claimer:
+    def __init__(
+        self, session: Session, lease: Lease, scope: Scope, settings: WorkerSettings, buffer: Buffer
+    ) -> None:
+        self._session = session
+        self._lease = lease
+        self._scope = scope
+        self._settings = settings
+        self._buffer = buffer
+        # Set when there may be something to claim: at the start, when told so, when a poll saw it.
+        self.hope = asyncio.Event()
+        self.hope.set()
+        self.found = asyncio.Event()
+        self.claimed = 0
+
+    async def run(self) -> None:
+        pause = Pause()
+        while True:
+            await self.hope.wait()
+            await self._buffer.hungry()
+            try:
+                if not await self._claim():
+                    self.hope.clear()
+                pause.reset()
+            except StoreUnavailable as error:
+                _log.warning("cannot claim", reason=str(error))
+                await pause.wait()
+
+    async def _claim(self) -> bool:
+        """Fill the buffer; False when nothing was there."""
+        want = self._buffer.wanted()
+        if not want:
+            self._buffer.sated()
+            return True
+        asked_at = self._lease.now()
+        worker = self._lease.worker
+        claims = await spans.claim(self._session, worker, self._scope, min(want, _MOST))
+        if not claims:
+            return False
+        if self._lease.worker is not worker:
+            # The lease was lost while this was asked: what came is the old name's, and is left alone.
+            return True
+        self._lease.renewed(asked_at)
+        items = await spans.fetch(self._session, worker.id, claims)
+        missing = sum(claim.size for claim in claims) - len(items)
+        if missing:
+            _log.error("claimed lines could not be read", missing=missing)
+        self.claimed += len(items)
+        self._buffer.put(items)
+        self.found.set()
+        return True

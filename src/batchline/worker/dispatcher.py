@@ -1,0 +1,50 @@
+"""Runs buffered items, as many at once as allowed, and hands their verdicts to the settler."""
+
+import asyncio
+
+import structlog
+
+from batchline.executors.executor import Executor
+from batchline.worker.buffer import Buffer
+from batchline.worker.lease import Lease
+from batchline.worker.settler import Settler
+
+_log = structlog.get_logger("batchline.dispatcher")
+
+
+class Dispatcher:
+    """A fixed crew of runners: a task for each item would cost more than the item."""
+
+    def __init__(
+        self, executor: Executor, buffer: Buffer, settler: Settler, lease: Lease, concurrency: int
+    ) -> None:
+        self._executor = executor
+        self._buffer = buffer
+        self._settler = settler
+        self._lease = lease
+        self._concurrency = concurrency
+        self.in_flight = 0
+
+    async def run(self) -> None:
+        """Until the buffer is closed and empty."""
+        async with asyncio.TaskGroup() as crew:
+            for _ in range(self._concurrency):
+                crew.create_task(self._runner())
+
+    async def _runner(self) -> None:
+        while (item := await self._buffer.take()) is not None:
+            if self._lease.lost:
+                self._let_go()
+                continue
+            self.in_flight += 1
+            try:
+                self._settler.add(await self._executor.run(item))
+            finally:
+                self.in_flight -= 1
+
+    def _let_go(self) -> None:
+        """Stop sending: from now on others may run what this worker holds. Answers still under way are
+        brought in all the same; the first verdict on an item counts, whoever brings it."""
+        dropped = len(self._buffer.discard()) + 1
+        _log.warning("lease lost, unsent items left to others", items=dropped)
+        self._lease.start_over()

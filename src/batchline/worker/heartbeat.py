@@ -1,0 +1,46 @@
+"""Renews the lease while anything is held; silent otherwise.
+
+It runs in the same loop as everything else on purpose: a loop that is blocked sends no heartbeat, and its
+work is taken over (LESSONS 9).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from batchline.config import WorkerSettings
+from batchline.store import spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.worker.lease import Lease
+
+_log = structlog.get_logger("batchline.heartbeat")
+
+
+class Heartbeat:
+    def __init__(
+        self, session: Session, lease: Lease, settings: WorkerSettings, holding: Callable[[], bool]
+    ) -> None:
+        self._session = session
+        self._lease = lease
+        self._settings = settings
+        self._holding = holding
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.renew_every)
+            if not self._holding():
+                self._lease.rest()
+                continue
+            await self._renew()
+
+    async def _renew(self) -> None:
+        asked_at = self._lease.now()
+        worker = self._lease.worker
+        try:
+            await spans.renew(self._session, worker)
+        except StoreUnavailable as error:
+            _log.warning("lease not renewed", reason=str(error))
+            return
+        if self._lease.worker is worker:
+            self._lease.renewed(asked_at)

@@ -1,0 +1,32 @@
+"""Hears of batch events on a connection of its own, outside any pooler.
+
+Everything works without it, only later: polls find the same work.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+
+from batchline.store.events import notifications
+from batchline.store.session import StoreUnavailable
+from batchline.worker.pause import Pause
+
+_log = structlog.get_logger("batchline.listener")
+
+
+class Listener:
+    def __init__(self, url: str, on_event: Callable[[str, UUID | None], None]) -> None:
+        self._url = url
+        self._on_event = on_event
+
+    async def run(self) -> None:
+        pause = Pause(first=0.2, most=15.0)
+        while True:
+            try:
+                async for kind, batch_id in notifications(self._url):
+                    pause.reset()
+                    self._on_event(kind, batch_id)
+            except StoreUnavailable as error:
+                _log.warning("not listening", reason=str(error))
+            await pause.wait()

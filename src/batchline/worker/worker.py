@@ -1,0 +1,216 @@
+"""One asyncio process that finishes lines: claim, dispatch, settle; heartbeat, listener, duties beside it.
+
+Life: `run` until `stop` is called (twice: at once), until it is drained, or until its time is up. What was
+claimed and not sent is given back; what was sent is waited for, or released to be sent again under the
+same idempotency key.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from uuid import UUID
+
+import structlog
+
+from batchline.config import WorkerSettings
+from batchline.engine.duties import Listener as EventListener
+from batchline.engine.objects import Objects
+from batchline.executors.executor import Executor
+from batchline.model import Batch, Deferred, Settled
+from batchline.store import batches, spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.worker.attendant import Attendant
+from batchline.worker.buffer import Buffer
+from batchline.worker.claimer import Claimer
+from batchline.worker.clock import Clock, steady
+from batchline.worker.dispatcher import Dispatcher
+from batchline.worker.finalizer import Finalizer
+from batchline.worker.heartbeat import Heartbeat
+from batchline.worker.lease import Lease
+from batchline.worker.listener import Listener
+from batchline.worker.rate import Rate
+from batchline.worker.settler import Settler
+
+_log = structlog.get_logger("batchline.worker")
+
+
+class Worker:
+    def __init__(
+        self,
+        url: str,
+        executor: Executor,
+        objects: Objects,
+        settings: WorkerSettings,
+        scope: Scope,
+        *,
+        listeners: Sequence[EventListener] = (),
+        on_ended: Callable[[Batch], None] | None = None,
+        clock: Clock = steady,
+    ) -> None:
+        self._settings = settings
+        self._on_ended = on_ended
+        self._sessions = {
+            name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize")
+        }
+        self.lease = Lease(settings, clock)
+        self.rate = Rate(clock)
+        self.buffer = Buffer(settings, self.rate)
+        self.settler = Settler(self._sessions["settle"], self.lease, settings, self.rate, self._settled)
+        self.dispatcher = Dispatcher(executor, self.buffer, self.settler, self.lease, settings.concurrency)
+        self.claimer = Claimer(self._sessions["claim"], self.lease, scope, settings, self.buffer)
+        self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
+        self.attendant = Attendant(
+            self._sessions["attend"],
+            self.lease,
+            scope,
+            settings,
+            objects,
+            self.claimer,
+            self.finalizer,
+            listeners,
+        )
+        self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
+        self._listener = Listener(url, self._heard)
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._stop = asyncio.Event()
+        self._abort = asyncio.Event()
+
+    def stop(self) -> None:
+        """First call: finish what was sent, then leave. Second call: release it and leave now."""
+        if self._stop.is_set():
+            self._abort.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as services:
+                # The crew ends by itself, once the buffer is closed; the others are sent home one by one.
+                crew = services.create_task(self.dispatcher.run())
+                settling = services.create_task(self.settler.run())
+                heartbeat = services.create_task(self._heartbeat.run())
+                finalizing = services.create_task(self.finalizer.run())
+                seekers = [
+                    services.create_task(task)
+                    for task in (self.claimer.run(), self.attendant.run(), self._listener.run())
+                ]
+                await self._until_told()
+                await _send_home(seekers)
+                await self._finish(crew, settling)
+                await self._finish_finalizing(finalizing)
+                await _send_home([heartbeat])
+            await self._leave()
+        finally:
+            if self._retry_timer is not None:
+                self._retry_timer.cancel()
+            for session in self._sessions.values():
+                await session.close()
+
+    async def _until_told(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.max_seconds):
+                if self._settings.drain:
+                    await self._until_drained()
+                else:
+                    await self._stop.wait()
+        except TimeoutError:
+            _log.info("time is up", seconds=self._settings.max_seconds)
+
+    async def _until_drained(self) -> None:
+        """Until nothing is left that this worker could do now or is waiting to do again."""
+        while not self._stop.is_set():
+            if self._busy() or await self.attendant.sees_work():
+                await _first(self._stop.wait(), asyncio.sleep(0.02))
+            else:
+                return
+
+    async def _finish(self, crew: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
+        """Give back what was not sent, wait for what was, settle all of it."""
+        for item in self.buffer.discard():
+            self.settler.add(Deferred(item))
+        self.buffer.close()
+        await _first(asyncio.wait([crew]), self._abort.wait())
+        if not crew.done():
+            await _send_home([crew])
+        self.settler.close()
+        await _first(asyncio.wait([settling]), self._abort.wait())
+        if not settling.done():
+            await _send_home([settling])
+
+    async def _finish_finalizing(self, finalizing: asyncio.Task[None]) -> None:
+        """A finalizer at work may end it; at once when told twice."""
+        while self.finalizer.busy and not self._abort.is_set():
+            await _first(self._abort.wait(), asyncio.sleep(0.02))
+        await _send_home([finalizing])
+
+    async def _leave(self) -> None:
+        """Free whatever is still held under this name, and take the name off the list."""
+        session = self._sessions["settle"]
+        try:
+            for batch_id in await spans.release(session, self.lease.worker.id):
+                await batches.conclude(session, batch_id)
+            await spans.leave(session, self.lease.worker.id)
+        except StoreUnavailable as error:
+            _log.warning("left without releasing; the lease will end by itself", reason=str(error))
+
+    def _holding(self) -> bool:
+        return bool(
+            len(self.buffer) or self.dispatcher.in_flight or self.settler.unsettled or self.finalizer.busy
+        )
+
+    def _busy(self) -> bool:
+        """Something is held, may be claimable, or waits here for another try."""
+        return self._holding() or self.claimer.hope.is_set() or self._retry_timer is not None
+
+    def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
+        if any(row.finished for row in settled):
+            self.finalizer.call()
+        if any(row.closing for row in settled):
+            self.attendant.call()
+        if earliest_retry is not None:
+            self._expect_retry(earliest_retry)
+
+    def _expect_retry(self, delay: float) -> None:
+        """Try to claim when the first retry comes due, a moment later than the database's clock says."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay + 0.002
+        if self._retry_timer is not None:
+            if self._retry_timer.when() <= due:
+                return
+            self._retry_timer.cancel()
+        self._retry_timer = loop.call_at(due, self._retry_due)
+
+    def _retry_due(self) -> None:
+        self._retry_timer = None
+        self.claimer.hope.set()
+        # There may be later ones; the poll knows when.
+        self.attendant.call()
+
+    def _ended(self, batch: Batch) -> None:
+        if self._on_ended is not None:
+            self._on_ended(batch)
+
+    def _heard(self, kind: str, batch_id: UUID | None) -> None:
+        match kind:
+            case "open" | "listening":
+                self.claimer.hope.set()
+            case "closed" if batch_id is not None:
+                for item in self.buffer.discard(batch_id):
+                    self.settler.add(Deferred(item))
+                self.attendant.call()
+
+
+async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def _first(*waits: Coroutine[object, object, object]) -> None:
+    """Wait until one of them is over; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,53 @@
+"""A real PostgreSQL for all tests, and a fresh database from a migrated template for each."""
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from batchline.embedded import EmbeddedPostgres
+from batchline.store import migrate
+
+_COUNTER = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """BATCHLINE_TEST_DATABASE_URL, or an embedded server. Without fsync: these tests crash processes,
+    never the machine; the ones that crash PostgreSQL start one of their own."""
+    outside = os.environ.get("BATCHLINE_TEST_DATABASE_URL")
+    if outside:
+        yield outside
+        return
+    with tempfile.TemporaryDirectory(prefix="batchline-test-") as folder:
+        with EmbeddedPostgres.start(Path(folder), settings={"fsync": "off"}) as server:
+            yield server.url
+
+
+def with_database(url: str, name: str) -> str:
+    return make_conninfo(**{**conninfo_to_dict(url), "dbname": name})
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> str:
+    name = f"template_{os.getpid()}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    migrate.up(with_database(server_url, name))
+    return name
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """A fresh, migrated database."""
+    name = f"test_{os.getpid()}_{next(_COUNTER)}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")  # type: ignore[arg-type]
+        yield with_database(server_url, name)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]

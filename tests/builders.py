@@ -12,10 +12,16 @@ time or misfortune can do: `pass_time`, `kill`, `overrun`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, LiteralString, TypeVar, cast
+from typing import TypeVar
 from uuid import UUID
+
+import psycopg
+from psycopg import sql as psql
+from psycopg.conninfo import make_conninfo
 
 from batchline.ids import new_id
 from batchline.model import (
@@ -55,8 +61,32 @@ def on(url: str, scenario: Callable[[Session], Awaitable[T]]) -> T:
 async def sql(db: Session, query: str, **params: object) -> list[Row]:
     """Any SQL: what a test asks the database behind the store's back, and how it does damage."""
     async with db.transaction() as connection:
-        cursor = await connection.execute(cast(LiteralString, query), params)
+        cursor = await connection.execute(query.encode(), params)
         return await cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def a_database(server_url: str, template: str | None = None) -> Iterator[str]:
+    """A database for as long as it is needed: empty, or made from a template."""
+    name = psql.Identifier(f"made_{os.getpid()}_{new_id().hex[-12:]}")
+    source = psql.Identifier(template or "template0")
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(psql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, source))
+        try:
+            yield make_conninfo(server_url, dbname=name.as_string().strip('"'))
+        finally:
+            connection.execute(psql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+async def wipe(db: Session) -> None:
+    """Empty all tables; quicker than another database."""
+    await sql(
+        db,
+        """
+        TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers, outbox
+        RESTART IDENTITY
+        """,
+    )
 
 
 # Files and batches
@@ -80,7 +110,8 @@ async def a_file(db: Session, lanes: Mapping[str, int], *, tenant: str = DEFAULT
             INSERT INTO file_lanes (file_no, lane_no, model, url, total)
             SELECT no, nth - 1, model, '/v1/chat/completions', total
             FROM file
-            CROSS JOIN unnest(%(models)s::text[], %(totals)s::integer[]) WITH ORDINALITY AS m (model, total, nth)
+            CROSS JOIN unnest(%(models)s::text[], %(totals)s::integer[])
+                WITH ORDINALITY AS m (model, total, nth)
             RETURNING *
         ),
         line AS (
@@ -162,7 +193,13 @@ async def complete(db: Session, worker: WorkerId, items: Iterable[Item]) -> None
 
 
 async def park(
-    db: Session, worker: WorkerId, items: Sequence[Item], task_id: str, *, upstream: str = "provider", delay: float = 0.0
+    db: Session,
+    worker: WorkerId,
+    items: Sequence[Item],
+    task_id: str,
+    *,
+    upstream: str = "provider",
+    delay: float = 0.0,
 ) -> int:
     """Park items of one span as one task."""
     (claim,) = {item.claim.span_id: item.claim for item in items}.values()
@@ -223,18 +260,15 @@ async def pass_time(db: Session) -> None:
     await sql(db, "UPDATE spans SET available_at = now() WHERE worker_id IS NULL AND available_at > now()")
 
 
-async def overrun(db: Session, batch: Batch) -> None:
+async def overrun(db: Session, batch_id: UUID) -> None:
     """The batch is past its deadline."""
     await sql(
         db,
         """
-        WITH batch AS (UPDATE batches SET expires_at = now() - interval '1 second' WHERE id = %(batch)s RETURNING *)
+        WITH batch AS (
+            UPDATE batches SET expires_at = now() - interval '1 second' WHERE id = %(batch)s RETURNING *
+        )
         UPDATE lanes SET deadline = batch.expires_at FROM batch WHERE batch_id = batch.id
         """,
-        batch=batch.id,
+        batch=batch_id,
     )
-
-
-def columns(rows: Sequence[Row]) -> list[Any]:
-    """The first column of each row."""
-    return [row[0] for row in rows]

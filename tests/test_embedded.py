@@ -16,6 +16,7 @@ from typing import LiteralString
 import psutil
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
 
@@ -93,6 +94,11 @@ def ask(server: EmbeddedPostgres, query: LiteralString) -> object:
         return row and row[0]
 
 
+def socket_of(server: EmbeddedPostgres) -> Path:
+    address = conninfo_to_dict(server.url)
+    return Path(str(address["host"]), f".s.PGSQL.{address['port']}")
+
+
 def eventually(fact: Callable[[], object], expectation: str) -> None:
     deadline = time.monotonic() + 20
     while not fact():
@@ -143,7 +149,7 @@ def test_the_server_is_durable_unless_told_otherwise(data_dir: Path) -> None:
 def test_the_server_lets_nobody_in_but_its_own_account(data_dir: Path) -> None:
     with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
         assert ask(server, "SHOW listen_addresses") == ""
-        assert (data_dir / "postgres/.s.PGSQL.5432").stat().st_mode & 0o777 == 0o700
+        assert socket_of(server).stat().st_mode & 0o777 == 0o700
 
 
 def test_the_server_listens_on_no_network(data_dir: Path) -> None:
@@ -186,14 +192,19 @@ def test_the_end_of_a_process_is_leaving(data_dir: Path) -> None:
 
 
 def test_a_fork_does_not_give_up_its_parents_use(data_dir: Path) -> None:
-    with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
-        child = os.fork()
-        if child == 0:
-            server.stop()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert ask(server, "SELECT 1") == 1
-    assert_stopped(data_dir, server.postmaster_pid)
+    parent = """
+import os, sys
+from pathlib import Path
+from batchline.embedded import EmbeddedPostgres
+
+with EmbeddedPostgres.start(Path(sys.argv[1])) as server:
+    if child := os.fork():
+        os.waitpid(child, 0)
+        os.kill(server.postmaster_pid, 0)
+        print(server.postmaster_pid)
+"""
+    done = subprocess.run([sys.executable, "-c", parent, str(data_dir)], stdout=subprocess.PIPE, check=True)
+    assert_stopped(data_dir, int(done.stdout))
 
 
 def test_the_server_holds_none_of_the_locks(data_dir: Path, user: Callable[[], User]) -> None:
@@ -289,7 +300,8 @@ def test_a_process_killed_while_it_starts_the_server_leaves_no_harm(
     data_dir: Path, user: Callable[[], User]
 ) -> None:
     killed = user()
-    eventually(lambda: psutil.Process(killed.process.pid).children(), "pg_ctl has been started")
+    pid_file, process = data_dir / "postgres/postmaster.pid", psutil.Process(killed.process.pid)
+    eventually(lambda: process.children() or pid_file.exists(), "pg_ctl has been started")
     killed.kill()
     with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
         assert ask(server, "SELECT 1") == 1
@@ -307,7 +319,7 @@ def test_processes_that_start_at_the_same_moment_get_one_server(tmp_path: Path) 
 
 def test_a_server_that_lost_its_socket_is_replaced(data_dir: Path) -> None:
     with EmbeddedPostgres.start(data_dir, settings=FAST) as deaf:
-        (data_dir / "postgres/.s.PGSQL.5432").unlink()
+        socket_of(deaf).unlink()
         with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
             assert is_gone(deaf.postmaster_pid)
             assert ask(server, "SELECT 1") == 1
@@ -329,6 +341,7 @@ def test_any_path_will_do(data_dir: Path, tmp_path: Path, name: str) -> None:
         with EmbeddedPostgres.start(odd) as again:
             assert again.postmaster_pid == server.postmaster_pid
     assert_stopped(odd, server.postmaster_pid)
+    assert not socket_of(server).exists()
 
 
 def test_a_pgport_in_the_environment_changes_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +368,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "postgres").iterdir()] == ["diary.txt"]
 
 
-def test_a_server_that_cannot_start_says_why(data_dir: Path, user: Callable[[], User]) -> None:
+def test_a_server_that_cannot_start_says_why(data_dir: Path) -> None:
     with pytest.raises(EmbeddedPostgresError, match='unrecognized configuration parameter "no_such_setting"'):
         EmbeddedPostgres.start(data_dir, settings={"no_such_setting": "1"})
     with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
@@ -412,7 +425,7 @@ def test_a_full_queue_of_connections_is_a_living_server(data_dir: Path) -> None:
         while refusal == 0:
             client = cleanup.enter_context(socket.socket(socket.AF_UNIX))
             client.setblocking(False)
-            refusal = client.connect_ex(str(data_dir / "postgres/.s.PGSQL.5432"))
+            refusal = client.connect_ex(str(socket_of(server)))
         assert refusal == errno.EAGAIN
         with EmbeddedPostgres.start(data_dir) as patient:
             assert patient.postmaster_pid == server.postmaster_pid

@@ -18,7 +18,7 @@ import pytest
 
 from batchline.simulate import SimulateSettings, Simulator, answer_to
 from batchline.simulate.faults import Fault, FaultDice, TokenBucket
-from batchline.simulate.http import MAX_BODY, Connection
+from batchline.simulate.http import MAX_BODY, Connection, Request
 
 CHAT = "/v1/chat/completions"
 DEADLINE_S = 10.0
@@ -398,19 +398,6 @@ def test_pipeline_of_thousands_behind_a_slow_request_is_answered() -> None:
     run(test())
 
 
-def test_request_that_arrives_byte_by_byte_is_read_whole() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            client = await upstream.connect()
-            for byte in request(chat(), key="k"):
-                client.send(bytes([byte]))
-                await client.writer.drain()
-            assert (await client.answer()).body == answer_to(CHAT, chat())
-            assert (await upstream.stats())["distinct_keys"] == 1
-
-    run(test())
-
-
 def test_chunked_body_is_answered_like_one_with_a_length() -> None:
     async def test() -> None:
         async with simulating() as upstream:
@@ -480,6 +467,18 @@ class Nobody:
     def opened(self, connection: Connection) -> None: ...
 
     def closed(self, connection: Connection) -> None: ...
+
+
+def test_request_that_arrives_byte_by_byte_is_read_whole() -> None:
+    async def test() -> None:
+        read: list[Request] = []
+        connection = Connection(lambda _, request: read.append(request), Nobody(), asyncio.get_running_loop())
+        connection.connection_made(Valve())
+        for byte in request(chat(), key="k"):
+            connection.data_received(bytes([byte]))
+        assert read == [Request(b"POST", CHAT.encode(), b"k", chat(), keep_alive=True)]
+
+    run(test())
 
 
 def test_client_is_not_read_from_while_it_does_not_read_or_is_far_ahead_of_its_answers() -> None:
@@ -704,6 +703,17 @@ def test_request_that_hangs_is_neither_answered_nor_executed_and_its_connection_
     run(test())
 
 
+def test_connection_that_hangs_is_read_on_so_that_its_end_is_noticed() -> None:
+    async def test() -> None:
+        valve = Valve()
+        connection = Connection(lambda connection, _: connection.hang(), Nobody(), asyncio.get_running_loop())
+        connection.connection_made(valve)
+        connection.data_received(request(chat()) * 100)
+        assert valve.open
+
+    run(test())
+
+
 # --- Stats -------------------------------------------------------------------------------------------------
 
 
@@ -787,14 +797,17 @@ def test_stop_closes_idle_connections_and_answers_what_is_under_way() -> None:
 
 def test_stop_hangs_up_on_what_hangs_and_on_what_outlasts_the_grace() -> None:
     async def test() -> None:
-        for settings in (SimulateSettings(hang_rate=1), SimulateSettings(latency_ms=60_000)):
+        for settings, grace_s in (
+            (SimulateSettings(hang_rate=1), 60),
+            (SimulateSettings(latency_ms=60_000), 0.01),
+        ):
             simulator = Simulator(settings)
             upstream = Upstream(*await simulator.start())
             client = await upstream.connect()
             client.send(request(chat()))
             await upstream.until_received(1)
             async with asyncio.timeout(DEADLINE_S):
-                await simulator.stop(grace_s=0.01)
+                await simulator.stop(grace_s)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
                 await client.answer()
             await upstream.close_clients()

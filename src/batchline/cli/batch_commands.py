@@ -134,11 +134,11 @@ async def _results(
     async with Session(place.url, "results") as session:
         batch = await _found(session, batch_id)
         stream = target.open("wb") if target else sys.stdout.buffer
-        written = 0
         try:
-            async for block in outputs.lines(session, batch_id, which):
-                written += block.count(b"\n")
-                stream.write(block)
+            async with outputs.lines(session, batch_id, which) as lines:
+                async for block in lines:
+                    stream.write(block)
+                written = lines.count
             stream.flush()
         finally:
             if target:

@@ -40,8 +40,8 @@ def _tell(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    for finding in report.findings:
-        err().print(f"{finding.check}: {finding.where}: {finding.message}", markup=False)
+    for finding in report.findings + report.notes:
+        err().print(str(finding), markup=False)
     verdict = "clean" if not report.findings else f"{len(report.findings)} findings"
     out().print(
         f"{verdict}: {report.batches:,} batches, {report.lanes:,} lanes, {report.results:,} results,"

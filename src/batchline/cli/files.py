@@ -71,7 +71,7 @@ async def save_file(place: Place, session: Session, file_id: UUID | None, target
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        os.unlink(temporary)
         raise
 
 

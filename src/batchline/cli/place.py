@@ -14,11 +14,13 @@ import structlog
 from batchline.cli.console import CommandError
 from batchline.config import Settings
 from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
-from batchline.engine.objects import Objects
+from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.store import migrate
 from batchline.store.migrate import DatabaseUnreachable
 
 Result = TypeVar("Result")
+
+_log = structlog.get_logger("batchline.place")
 
 
 _LOOK_AFTER_SERVER = 1.0
@@ -49,8 +51,11 @@ async def _keep_running(data_dir: Path) -> None:
     """Joining the server starts it where it is gone, and costs a millisecond where it is not."""
     while True:
         await asyncio.sleep(_LOOK_AFTER_SERVER)
-        server = await asyncio.to_thread(EmbeddedPostgres.start, data_dir)
-        await asyncio.to_thread(server.stop)
+        try:
+            server = await asyncio.to_thread(EmbeddedPostgres.start, data_dir)
+            await asyncio.to_thread(server.stop)
+        except EmbeddedPostgresError as error:
+            _log.error("the embedded PostgreSQL does not start", reason=str(error))
 
 
 @contextmanager
@@ -66,14 +71,14 @@ def open_place(database: str | None, data_dir: Path | None, *, migrated: bool = 
             yield _ready(server.url, settings, migrated, settings.data_dir)
     except OSError as error:
         raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
-    except (EmbeddedPostgresError, DatabaseUnreachable) as error:
+    except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
         raise CommandError(str(error)) from error
 
 
 def _ready(url: str, settings: Settings, migrated: bool, embedded_in: Path | None) -> Place:
     if migrated:
         migrate.ensure(url)
-    return Place(url, Objects.in_folder(settings.objects_dir), embedded_in)
+    return Place(url, Objects.at(settings.objects_dir), embedded_in)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:

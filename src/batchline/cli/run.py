@@ -5,7 +5,6 @@ writes the output again.
 """
 
 import asyncio
-import os
 import shlex
 import signal
 import sys
@@ -22,7 +21,6 @@ from batchline.cli.place import Place
 from batchline.config import WorkerSettings
 from batchline.engine import batches as ordering
 from batchline.engine.ingest import digest
-from batchline.executors import http
 from batchline.executors.http import HttpExecutor
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
 from batchline.store import batches, files
@@ -97,10 +95,11 @@ async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tu
 
 async def _check_upstream(settings: RunSettings) -> None:
     """An upstream that is not there is found out before anything is written."""
-    name = settings.api_key_env
-    if name is not None and not os.environ.get(name):
-        raise CommandError(f"the environment variable {name}, named by --api-key-env, is not set")
-    trouble = await http.check(settings)
+    executor = HttpExecutor()
+    try:
+        trouble = await executor.check(settings.upstream or "", settings.api_key_env)
+    finally:
+        await executor.close()
     if trouble is not None:
         raise CommandError(f"{trouble}; nothing was run")
 
@@ -108,7 +107,7 @@ async def _check_upstream(settings: RunSettings) -> None:
 async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -> tuple[Batch, bool]:
     """Run the batch to its end, or until told to stop; the batch as it is then."""
     ended = asyncio.Event()
-    executor = HttpExecutor(concurrency=order.concurrency)
+    executor = HttpExecutor()
     worker = Worker(
         place.url,
         executor,

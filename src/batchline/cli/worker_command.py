@@ -33,7 +33,7 @@ def work(
     ] = None,
     lease: Annotated[
         float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
-    ] = WorkerSettings.lease,
+    ] = 15.0,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -53,7 +53,7 @@ def work(
 
 
 async def _work(place: Place, settings: WorkerSettings, upstream: str | None) -> int:
-    executor = HttpExecutor(concurrency=settings.concurrency, default_upstream=upstream)
+    executor = HttpExecutor(upstream=upstream)
     worker = Worker(place.url, executor, place.objects, settings, Scope())
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -35,11 +35,12 @@ class Account:
             for folder in path.resolve().parents:
                 _allow(folder, self._passing_bit(folder.stat()))
 
-    def use(self, installation: Path) -> None:
-        """Lets the account run the programs of `installation`, also one unpacked under a umask of 077."""
-        self.reach(installation)
-        if os.geteuid() == 0 and not (installation / "bin/postgres").stat().st_mode & stat.S_IXOTH:
-            for part in (installation, *installation.rglob("*")):
+    def use(self, programs: Path) -> None:
+        """Lets the account read and run what is in a folder, also if it was unpacked under a umask of 077."""
+        self.reach(programs)
+        if os.geteuid() == 0 and not programs.stat().st_mode & stat.S_IXOTH:
+            # The folder itself comes last: it is open only when everything in it is.
+            for part in (*programs.rglob("*"), programs):
                 executable = part.stat().st_mode & stat.S_IXUSR
                 _allow(part, stat.S_IROTH | (stat.S_IXOTH if executable else 0))
 

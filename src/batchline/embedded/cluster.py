@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -71,9 +72,14 @@ class Cluster:
         except EmbeddedPostgresError:
             if runs(postmaster.pid, self.name):
                 raise  # Otherwise it ended before it could be told to.
+        if (socket_dir := Path(postmaster.socket_dir)) != self.folder:
+            with suppress(OSError):
+                socket_dir.rmdir()
 
     def _ensure_made(self) -> None:
         self.account.use(self.installation)
+        if (libraries := self.installation.parent.with_suffix(".libs")).exists():
+            self.account.use(libraries)
         self.account.reach(self.folder)
         for unfinished in self.data_dir.glob(f"{_UNFINISHED}*"):
             # The initdb of a killed process may still be writing into it; what it adds goes next time.

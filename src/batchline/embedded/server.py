@@ -66,7 +66,7 @@ class EmbeddedPostgres:
                 fcntl.flock(users, fcntl.LOCK_SH)
                 postmaster = _ensure_running(data_dir, settings or {})
             except BaseException:
-                users.close()
+                _release(users)
                 raise
         server = cls(data_dir, postmaster.url, postmaster.pid, users)
         atexit.register(server.stop)
@@ -84,9 +84,7 @@ class EmbeddedPostgres:
                 if _is_last(self._users):
                     _stop(self.data_dir)
             finally:
-                # To close the file is not enough while a fork has it open as well.
-                fcntl.flock(self._users, fcntl.LOCK_UN)
-                self._users.close()
+                _release(self._users)
 
     def __enter__(self) -> Self:
         return self
@@ -125,8 +123,17 @@ def _open(path: Path) -> FileIO:
     return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
 
 
+def _release(file: FileIO) -> None:
+    # To close the file is not enough while a fork has it open as well.
+    fcntl.flock(file, fcntl.LOCK_UN)
+    file.close()
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with _open(path) as file:
+    file = _open(path)
+    try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    finally:
+        _release(file)

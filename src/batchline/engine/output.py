@@ -1,7 +1,7 @@
 """Output lines: what becomes of an item, as one line of JSON.
 
-A line is compact, valid UTF-8, and holds no raw control character, so that a line feed ends it and nothing else
-does. An upstream's answer is proven to be JSON and then embedded as it came: nothing is decoded but its usage.
+A line is compact, valid UTF-8, and holds no raw control character, so that nothing but a line feed ends it.
+An upstream's answer is proven to be JSON and then embedded as it came: nothing is decoded but its usage.
 """
 
 import re

@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 
 MOST_ASKED = 3600.0
 
-# The grid's finest step is 2**-4 s; from 1 s on a step is an eighth to a sixteenth of the delay. Powers of two,
-# so that rounding is exact.
+# The grid's finest step is 2**-4 s; from 1 s on a step is an eighth to a sixteenth of the delay. Steps are
+# powers of two, so that rounding is exact.
 _FINEST = -4
 
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)

@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
     # --- One request after the other -----------------------------------------------------------------------
 
     def _take(self, request: Request | Refusal) -> None:
-        if self.gone:
+        if self.gone or self._hanging:
             return
         if isinstance(request, Refusal):
             self._refused = True
@@ -278,6 +278,7 @@ class Connection(asyncio.Protocol):
         """Answer the last request there will be, and read the client out: if we closed while it still sends,
         it would see a reset and not the answer."""
         self._write(refusal.status, refusal.body, refusal.headers, _CLOSE)
+        self._regulate_reading()
         self.gone = True
         self._transport.write_eof()
         self._linger = self._loop.call_later(_LINGER_S, self._transport.abort)

@@ -58,6 +58,8 @@ class Ledger:
             del self._recipes[self._ages.popleft()]
 
     def report(self, in_flight: int) -> dict[str, int | dict[int, int]]:
+        """What GET /stats shows. `distinct_keys` are keys executed; `in_flight` is what executes, not what
+        queues or hangs; `by_status` counts the answers to POST requests, which those dropped do not get."""
         return {
             "requests": self.requests,
             "executed": self._executed,

@@ -4,8 +4,9 @@
 -- claims them from a shut lane. After a cancel or an expiry the caller runs conclude.
 -- Returns no row when the batch is past closing (it is finalizing, has ended, or is closing already).
 --
--- Locks: the batch row, then its lanes in id order, as claims take them. Claims hold lanes and never wait for a batch; settles hold spans
--- and never wait for a lane; so no circle can form.
+-- Locks: the batch row, then its lanes in id order, as claims take them: in any other order a claim of two
+-- of them would meet us half-way. Claims hold lanes and never wait for a batch; settles hold spans and never
+-- wait for a lane; so no circle can form.
 WITH
 batch AS (
     UPDATE batches

@@ -1,0 +1,85 @@
+"""Drains a batch of any design: claim 500, finish 500 of those in hand at random, until nothing is left."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+from batchline.ids import new_id
+from batchline.model import Completed, Item
+from batchline.store import spans
+from batchline.store.session import Session
+from batchline.store.spans import Scope, WorkerId
+from benchmarks.inputs import OUTPUT, USAGE
+
+CHUNK = 500
+# A worker has several claims in hand, and answers come in any order.
+_IN_HAND = 4 * CHUNK
+
+Work = TypeVar("Work")
+
+
+class Design(Protocol[Work]):
+    """Hands out work with its body, and takes one result text for each."""
+
+    async def claim(self, limit: int) -> Sequence[Work]: ...
+
+    async def settle(self, finished: Sequence[Work]) -> None: ...
+
+
+class CursorAndSpans:
+    """Batchline's own statements, as a worker calls them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._worker = WorkerId(new_id(), "benchmark", timedelta(minutes=10))
+
+    async def claim(self, limit: int) -> Sequence[Item]:
+        claims = await spans.claim(self._session, self._worker, Scope(), limit)
+        return await spans.fetch(self._session, self._worker.id, claims) if claims else []
+
+    async def settle(self, finished: Sequence[Item]) -> None:
+        verdicts = [Completed(item, 200, OUTPUT, USAGE) for item in finished]
+        await spans.settle(self._session, self._worker.id, verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    items: int
+    # Of each pair of a claim and a settle.
+    seconds: list[float]
+
+    @property
+    def rate(self) -> float:
+        return self.items / sum(self.seconds)
+
+    def tenth(self, nth: int) -> float:
+        """Items a second in the nth tenth of the pairs, counted from 0. The first and the last pairs are left
+        out: the first fill the hand, the last find nothing to claim."""
+        pairs = self.seconds[_IN_HAND // CHUNK : -_IN_HAND // CHUNK]
+        size = len(pairs) // 10
+        return size * CHUNK / sum(pairs[nth * size : (nth + 1) * size])
+
+
+async def drain(design: Design[Work]) -> Drained:
+    """Only claims and settles are timed, not the shuffling."""
+    shuffle = random.Random(0).shuffle
+    hand: list[Work] = []
+    items, seconds = 0, []
+    while True:
+        begun = perf_counter()
+        claimed = await design.claim(CHUNK)
+        elapsed = perf_counter() - begun
+        hand.extend(claimed)
+        shuffle(hand)
+        if len(hand) >= _IN_HAND or not claimed:
+            finished, hand = hand[:CHUNK], hand[CHUNK:]
+            if not finished:
+                return Drained(items, seconds)
+            begun = perf_counter()
+            await design.settle(finished)
+            elapsed += perf_counter() - begun
+            items += len(finished)
+        seconds.append(elapsed)

@@ -1,0 +1,90 @@
+"""What contestants work on: lines in the database, lines in a file, results. The same payload for all."""
+
+from pathlib import Path
+from uuid import UUID
+
+from psycopg import sql
+
+from batchline.ids import new_id
+from batchline.model import DEFAULT_TENANT, Batch, RunSettings, Usage
+from batchline.store import batches
+from batchline.store.batches import NewBatch
+from batchline.store.session import Session
+from benchmarks.server import execute
+
+MODEL = "sim-small"
+URL = "/v1/chat/completions"
+WINDOW = 86_400.0
+
+# A body of about 300 bytes in SQL, for line `g` of generate_series.
+BODY = sql.SQL(
+    """'{"model":"sim-small","messages":[{"role":"user","content":"Line ' || g || ': ' """
+    """|| repeat('what is said here matters little ', 7) || '"}]}'"""
+)
+
+# A finished output line of about 400 bytes.
+OUTPUT = (
+    b'{"id":"batch_req_0198c0de0198c0de0198c0de0198c0de_123456","custom_id":"line-123456","response":'
+    b'{"status_code":200,"request_id":"req_0123456789abcdef","body":{"id":"chatcmpl-0123456789","object":'
+    b'"chat.completion","model":"sim-small","choices":[{"index":0,"message":{"role":"assistant","content":'
+    b'"An answer of no importance."},"finish_reason":"stop"}],"usage":{"prompt_tokens":70,"completion_tokens":'
+    b'6,"total_tokens":76}}},"error":null}'
+)
+USAGE = Usage(input_tokens=70, output_tokens=6)
+
+
+def add_file(url: str, lines: int) -> UUID:
+    """A file that says it has so many lines, all in one lane."""
+    file_id = new_id()
+    execute(
+        url,
+        sql.SQL("""
+            WITH file AS (
+                INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+                VALUES (%(id)s, %(tenant)s, 'batch', 'input.jsonl', 0, %(lines)s)
+                RETURNING no
+            )
+            INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+            SELECT no, 0, %(model)s, %(url)s, %(lines)s FROM file
+        """),
+        {"id": file_id, "tenant": DEFAULT_TENANT, "lines": lines, "model": MODEL, "url": URL},
+    )
+    return file_id
+
+
+def fill_file(url: str, lines: int) -> UUID:
+    """A file with its lines, made in the database: ingest is measured elsewhere."""
+    file_id = add_file(url, lines)
+    execute(
+        url,
+        sql.SQL("""
+            INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+            SELECT no, 0, g, g + 1, 'line-' || g, {body}
+            FROM files CROSS JOIN generate_series(0, line_count - 1) AS g
+            WHERE id = %(id)s
+        """).format(body=BODY),
+        {"id": file_id},
+    )
+    execute(url, sql.SQL("VACUUM ANALYZE lines"))
+    return file_id
+
+
+async def a_batch(session: Session, file_id: UUID, upstream: str | None = None) -> Batch:
+    settings = RunSettings(upstream=upstream)
+    return await batches.create(
+        session, NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", WINDOW, settings)
+    )
+
+
+def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500) -> Path:
+    """An input file as users bring it; every line has about `line_bytes` bytes."""
+    line = (
+        '{{"custom_id":"line-{nth:08}","method":"POST","url":"' + URL + '","body":{{"model":"' + MODEL + '",'
+        '"messages":[{{"role":"user","content":"Line {nth:08}: {words}"}}]}}}}\n'
+    )
+    words = "what is said here matters little "
+    room = line_bytes - len(line.format(nth=0, words=""))
+    words = (words * (room // len(words) + 1))[:room]
+    with path.open("w") as file:
+        file.writelines(line.format(nth=nth, words=words) for nth in range(lines))
+    return path

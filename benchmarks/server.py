@@ -1,0 +1,71 @@
+"""A fresh PostgreSQL with Batchline's own durable settings, and databases on it that last for one comparison."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from batchline.embedded import EmbeddedPostgres
+from batchline.store import migrate
+
+_TOLD = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_level",
+    "wal_compression",
+    "max_wal_size",
+    "checkpoint_timeout",
+    "shared_buffers",
+    "jit",
+    "autovacuum",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    log: Path
+    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
+
+    @contextmanager
+    def database(self, *, migrated: bool = True) -> Iterator[str]:
+        """The URL of a new database, which is dropped afterwards."""
+        name = f"contest_{next(self._numbers)}"
+        execute(self.url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            url = make_conninfo(self.url, dbname=name)
+            if migrated:
+                migrate.ensure(url)
+            yield url
+        finally:
+            execute(self.url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def settle_down(self) -> None:
+        """Write out what earlier turns left in memory, so that this turn does not pay for it."""
+        execute(self.url, sql.SQL("CHECKPOINT"))
+
+    def settings(self) -> dict[str, str]:
+        with psycopg.connect(self.url) as connection:
+            rows = connection.execute("SELECT name, current_setting(name) FROM pg_settings").fetchall()
+        known = dict(rows)
+        return {name: known[name] for name in ("server_version", *_TOLD)}
+
+
+@contextmanager
+def a_server(folder: Path, **settings: str) -> Iterator[Server]:
+    with EmbeddedPostgres.start(folder, settings=settings) as server:
+        yield Server(server.url, server.data_dir / "postgres.log")
+
+
+def execute(url: str, query: sql.SQL | sql.Composed, params: dict[str, Any] | None = None) -> list[Any]:
+    """One statement on a connection of its own."""
+    with psycopg.connect(url, autocommit=True, application_name="benchmark") as connection:
+        cursor = connection.execute(query, params)
+        return cursor.fetchall() if cursor.description else []

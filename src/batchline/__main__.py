@@ -1,0 +1,5 @@
+"""`python -m batchline`."""
+
+from batchline.cli.main import main
+
+main()

@@ -1,0 +1,202 @@
+"""The output and error lines of a batch in input order, as bytes straight from COPY.
+
+Nothing is parsed on the way and no row is made for a line that never ran: its error line is composed in
+SQL. Also works while the batch runs; then it gives the results so far.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from psycopg import AsyncConnection, errors, sql
+from psycopg.abc import PQGen
+from psycopg.generators import copy_from
+from psycopg.pq.abc import PGconn
+
+from batchline.model import Batch, File
+from batchline.store import batches
+from batchline.store.session import Row, Session, StoreUnavailable, run
+from batchline.store.statements import statement
+
+Which = Literal["output", "errors"]
+
+NEVER_RUN = {
+    "batch_expired": "This request could not be executed before the completion window expired.",
+    "batch_cancelled": "This request was not executed: the batch was cancelled.",
+}
+
+_BLOCK = 512 * 1024
+# Long, because the lines that never ran are sorted before the first of them comes.
+_SILENCE = 600.0
+_QUOTE = b"\x01"
+_CONTENTION = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+_CONTROL_TO_SPACE = bytes.maketrans(bytes(range(32)), b" " * 32)
+
+
+class BatchNotFound(Exception):
+    """There is no such batch."""
+
+
+class Contended(StoreUnavailable):
+    """Another transaction was in the way, so nothing was done. Trying again at once may help."""
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """Where one lane's lines lie; `ending` is the code of those that never ran, if any can be."""
+
+    id: int
+    file_no: int
+    lane_no: int
+    ending: str | None
+
+
+class Lines:
+    """Lines as blocks of bytes, at least `_BLOCK` each but for the last; `count` of them have been given."""
+
+    def __init__(self, connection: AsyncConnection[Row]) -> None:
+        self._connection = connection
+        self._ended = False
+        self.count = 0
+
+    def __aiter__(self) -> "Lines":
+        return self
+
+    async def __anext__(self) -> bytes:
+        rows = [] if self._ended else await self._rows()
+        if not rows:
+            raise StopAsyncIteration
+        self.count += len(rows)
+        block = b"".join(rows)
+        return b"".join(map(_mended, rows)) if _QUOTE in block else block
+
+    async def _rows(self) -> list[memoryview]:
+        try:
+            async with asyncio.timeout(_SILENCE):
+                rows, self._ended = await self._connection.wait(_receive(self._connection.pgconn))
+                return rows
+        except (TimeoutError, asyncio.CancelledError):
+            # A COPY that is left in mid-stream must be read to its end, but a silent server sends none.
+            self._connection.pgconn.finish()
+            raise
+
+
+@asynccontextmanager
+async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator[Lines]:
+    """The completed lines, or all others that have ended; the COPY is over when the context is."""
+    async with session.open_ended() as connection, connection.transaction():
+        await run(connection, statement("stream_settings"), {})
+        select = selection(batch_id, which, await _lanes(connection, batch_id))
+        query = sql.SQL(statement("stream_lines").text).format(lines=select)
+        async with connection.cursor() as cursor, cursor.copy(query) as copy:
+            stream = Lines(connection)
+            yield stream
+            # Does nothing at the end of the stream; before it, tells the server to stop.
+            await copy.finish(_Abandoned())
+
+
+def selection(batch_id: UUID, which: Which, lanes: Sequence[Lane]) -> sql.Composed:
+    """The query for the lines. COPY takes no parameters, so all values are in the text."""
+    outcome = sql.Literal("completed" if which == "output" else "failed")
+    results = sql.SQL(statement("lane_results").text)
+    parts = [results.format(lane=sql.Literal(lane.id), outcome=outcome) for lane in lanes]
+    if which == "errors":
+        parts += [_never_run(batch_id, lane, lane.ending) for lane in lanes if lane.ending]
+    return sql.SQL(statement("merge_lanes").text).format(lanes=sql.SQL("\nUNION ALL\n").join(parts))
+
+
+async def find_lanes(session: Session, batch_id: UUID) -> list[Lane]:
+    async with session.transaction() as connection:
+        return await _lanes(connection, batch_id)
+
+
+async def finish(
+    session: Session,
+    worker_id: UUID,
+    batch_id: UUID,
+    *,
+    output: File | None,
+    errors: File | None,
+    summary: dict[str, object],
+    event_id: UUID,
+) -> Batch | None:
+    """End the batch as `batches.finish` does, with contention told apart from a database that is away."""
+    try:
+        return await batches.finish(
+            session, worker_id, batch_id, output=output, errors=errors, summary=summary, event_id=event_id
+        )
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, _CONTENTION):
+            raise Contended(str(error)) from error
+        raise
+
+
+async def garbage(
+    session: Session, found: Sequence[tuple[str, UUID | None, datetime]], older_than: timedelta
+) -> list[str]:
+    """Of the objects found (key, batch, last change), the keys of those that nobody needs."""
+    rows = await session.rows(
+        statement("garbage_objects"),
+        {
+            "keys": [key for key, _, _ in found],
+            "batches": [batch_id for _, batch_id, _ in found],
+            "modified": [modified for _, _, modified in found],
+            "older_than": older_than,
+        },
+    )
+    return [key for (key,) in rows]
+
+
+class _Abandoned(Exception):
+    """The reader has left the stream."""
+
+
+async def _lanes(connection: AsyncConnection[Row], batch_id: UUID) -> list[Lane]:
+    rows = await run(connection, statement("batch_lanes"), {"batch": batch_id})
+    if not rows:
+        raise BatchNotFound(f"no batch {batch_id}")
+    return [Lane(*row) for row in rows]
+
+
+def _never_run(batch_id: UUID, lane: Lane, ending: str) -> sql.Composed:
+    """What all the error lines have in common is made here, so that the JSON is right."""
+    error = msgspec.json.encode({"code": ending, "message": NEVER_RUN[ending]}).decode()
+    return sql.SQL(statement("lane_never_run").text).format(
+        before=sql.Literal(f'{{"id":"batch_req_{batch_id.hex}_'),
+        after=sql.Literal(f',"response":null,"error":{error}}}'),
+        file=sql.Literal(lane.file_no),
+        lane_no=sql.Literal(lane.lane_no),
+        lane=sql.Literal(lane.id),
+    )
+
+
+def _receive(pgconn: PGconn) -> PQGen[tuple[list[memoryview], bool]]:
+    """Rows until they make a block, and whether that was the end.
+
+    Waits once a block, where `async for` over psycopg's copy goes through the event loop's machinery once a
+    row: half the processor time for a million rows of 450 bytes (1.7 s instead of 3.1 s).
+    """
+    rows: list[memoryview] = []
+    size = 0
+    while size < _BLOCK:
+        row = yield from copy_from(pgconn)
+        if not isinstance(row, memoryview):
+            return rows, True
+        rows.append(row)
+        size += len(row)
+    return rows, False
+
+
+def _mended(row: memoryview) -> bytes:
+    """A row as one line, whatever is in it.
+
+    COPY has quoted a row that holds a line break or one of our two marks. JSON allows them between values
+    only, where a space is as good; and one item must stay one line.
+    """
+    line = bytes(row)
+    if not line.startswith(_QUOTE):
+        return line
+    return line[1:-2].replace(_QUOTE * 2, _QUOTE).translate(_CONTROL_TO_SPACE) + b"\n"

@@ -1,0 +1,31 @@
+-- add_file: the row of a file whose lines were copied in the same transaction, and its lanes.
+--
+-- Comes last, when size, digest and lanes are known; its commit is what makes the file exist.
+-- `lane_models`, `lane_urls` and `lane_totals` are in the order of the lanes' numbers. Locks: none but its own rows.
+WITH
+file AS (
+    INSERT INTO files (id, no, tenant, purpose, filename, bytes, line_count, digest)
+    OVERRIDING SYSTEM VALUE
+    VALUES (
+        %(id)s,
+        %(no)s,
+        %(tenant)s,
+        %(purpose)s,
+        %(filename)s,
+        %(bytes)s,
+        %(line_count)s,
+        %(digest)s
+    )
+    RETURNING *
+),
+lane AS (
+    INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+    SELECT file.no, part.nth - 1, part.model, part.url, part.total
+    FROM file
+    CROSS JOIN unnest(
+        %(lane_models)s::text[],
+        %(lane_urls)s::text[],
+        %(lane_totals)s::integer[]
+    ) WITH ORDINALITY AS part (model, url, total, nth)
+)
+SELECT id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at FROM file

@@ -1,0 +1,62 @@
+-- doctor_files: an input file has the lines that it says: in all, in each lane, numbered without gaps, and no
+-- line number twice, for the line number names the item (its result's key, its Idempotency-Key).
+--
+-- One pass over `lines` in the order of its key.
+WITH
+file AS (
+    SELECT f.id, f.no, f.line_count
+    FROM files AS f
+    WHERE f.object_key IS NULL
+      AND (
+          %(batch)s::uuid IS NULL
+          OR f.id = (SELECT b.file_id FROM batches AS b WHERE b.id = %(batch)s::uuid)
+      )
+),
+-- lane_no is NULL in the row of the whole file.
+counted AS MATERIALIZED (
+    SELECT
+        l.file_no,
+        l.lane_no,
+        count(*) AS lines,
+        min(l.ordinal) AS first,
+        max(l.ordinal) AS last,
+        count(DISTINCT l.line_no) AS numbers
+    FROM lines AS l
+    JOIN file AS f ON f.no = l.file_no
+    GROUP BY l.file_no, ROLLUP (l.lane_no)
+),
+finding AS (
+    SELECT
+        'file_lines' AS name,
+        f.id AS file_id,
+        format('line_count is %%s, but there are %%s lines', f.line_count, coalesce(c.lines, 0)) AS message
+    FROM file AS f
+    LEFT JOIN counted AS c ON c.file_no = f.no AND c.lane_no IS NULL
+    WHERE f.line_count <> coalesce(c.lines, 0)
+    UNION ALL
+    SELECT 'file_numbers', f.id, format('%%s lines share %%s line numbers', c.lines, c.numbers)
+    FROM file AS f
+    JOIN counted AS c ON c.file_no = f.no AND c.lane_no IS NULL
+    WHERE c.lines <> c.numbers
+    UNION ALL
+    SELECT
+        'file_lanes',
+        f.id,
+        format(
+            'lane %%s is said to have %%s lines, and has %%s, with ordinals from %%s to %%s',
+            coalesce(part.lane_no, c.lane_no),
+            coalesce(part.total, 0),
+            coalesce(c.lines, 0),
+            coalesce(c.first, 0),
+            coalesce(c.last, -1)
+        )
+    FROM (SELECT p.* FROM file_lanes AS p JOIN file ON file.no = p.file_no) AS part
+    FULL JOIN (SELECT * FROM counted WHERE lane_no IS NOT NULL) AS c
+        ON c.file_no = part.file_no AND c.lane_no = part.lane_no
+    JOIN file AS f ON f.no = coalesce(part.file_no, c.file_no)
+    WHERE (part.total, 0, part.total - 1) IS DISTINCT FROM (c.lines, c.first, c.last)
+)
+SELECT name, file_id, NULL::uuid AS batch_id, NULL::bigint AS lane_id, message
+FROM finding
+ORDER BY name, file_id, message
+LIMIT %(most)s

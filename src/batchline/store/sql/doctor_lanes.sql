@@ -1,0 +1,75 @@
+-- doctor_lanes: the lanes of a batch are those of its file, they add up, their cursor and `drained` agree, and
+-- they are open exactly while items may be handed out.
+--
+-- Small tables only. A file may be deleted once its batches have ended; then there is nothing to compare with.
+WITH
+batch AS (
+    SELECT
+        b.*,
+        f.no AS file_no,
+        f.line_count,
+        b.paused_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
+    FROM batches AS b
+    LEFT JOIN files AS f ON f.id = b.file_id
+    WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
+),
+lane AS (
+    SELECT
+        n.*,
+        b.shut,
+        b.finalizing_at IS NULL AND b.ended_at IS NULL AS running,
+        b.file_no AS batch_file_no
+    FROM lanes AS n
+    JOIN batch AS b ON b.id = n.batch_id
+),
+summed AS (
+    SELECT batch_id, count(*) AS lanes, sum(total) AS total FROM lane GROUP BY batch_id
+),
+finding AS (
+    SELECT
+        'drained' AS name,
+        batch_id,
+        id AS lane_id,
+        format('drained is %%s, but %%s of %%s are handed out', drained, next, total) AS message
+    FROM lane
+    WHERE drained <> (next = total)
+    UNION ALL
+    SELECT 'lane_open', batch_id, id, 'the lane is open, but its batch is paused, being cancelled or expired'
+    FROM lane
+    WHERE open AND shut
+    UNION ALL
+    SELECT 'lane_open', batch_id, id, 'the lane is shut, but its batch is running: nobody will claim the rest'
+    FROM lane
+    WHERE NOT open AND NOT shut AND running
+    UNION ALL
+    SELECT
+        'lane_total',
+        n.batch_id,
+        n.id,
+        CASE
+            WHEN part.total IS NULL THEN format('its file has no lane %%s', n.lane_no)
+            ELSE format('total is %%s, but lane %%s of its file has %%s lines', n.total, n.lane_no, part.total)
+        END
+    FROM lane AS n
+    LEFT JOIN file_lanes AS part ON part.file_no = n.file_no AND part.lane_no = n.lane_no
+    WHERE n.batch_file_no IS NOT NULL
+      AND (n.total IS DISTINCT FROM part.total OR n.file_no <> n.batch_file_no)
+    UNION ALL
+    SELECT
+        'batch_total',
+        b.id,
+        NULL,
+        format('total is %%s, its lanes add up to %%s', b.total, coalesce(s.total, 0))
+            || coalesce(format(', its file has %%s lines', b.line_count), '')
+    FROM batch AS b
+    LEFT JOIN summed AS s ON s.batch_id = b.id
+    WHERE b.total <> coalesce(s.total, 0) OR b.total <> b.line_count
+    UNION ALL
+    SELECT 'batch_file', b.id, NULL, 'the batch has not ended, but its input file is gone'
+    FROM batch AS b
+    WHERE b.file_no IS NULL AND b.ended_at IS NULL
+)
+SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
+FROM finding
+ORDER BY name, batch_id, lane_id
+LIMIT %(most)s

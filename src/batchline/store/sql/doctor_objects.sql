@@ -1,0 +1,13 @@
+-- doctor_objects: a page of the files whose content lies in the object store: all, or those of one batch.
+SELECT f.id, f.object_key
+FROM files AS f
+WHERE f.object_key IS NOT NULL
+  AND (%(after)s::uuid IS NULL OR f.id > %(after)s::uuid)
+  AND (
+      %(batch)s::uuid IS NULL
+      OR f.id IN (
+          SELECT unnest(ARRAY[b.output_file_id, b.error_file_id]) FROM batches AS b WHERE b.id = %(batch)s::uuid
+      )
+  )
+ORDER BY f.id
+LIMIT %(most)s

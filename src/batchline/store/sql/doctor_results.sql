@@ -1,0 +1,109 @@
+-- doctor_results: the one invariant, lane by lane: [0, next) is the ordinals of results and the outstanding of
+-- spans, each item in one of them. And the batch's counters are what its results say.
+--
+-- One pass over `results`, each compared with its line. A result's line number is its key, and lines have one
+-- number for one ordinal; so where all results agree with their lines, no ordinal can occur twice, and the sum of
+-- the counts proves the union. What is outstanding comes in from outside the pass (LATERAL), or a join that
+-- spills to disk would write it out once a row.
+--
+-- A frozen batch has dropped its spans: there, results are within [0, next), and need not fill it.
+WITH
+lane AS MATERIALIZED (
+    SELECT
+        n.id,
+        n.batch_id,
+        n.file_no,
+        n.lane_no,
+        n.next,
+        b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
+        -- The file of a batch that has ended may be deleted, and its lines with it.
+        b.ended_at IS NULL OR EXISTS (SELECT FROM files AS f WHERE f.no = n.file_no) AS has_lines,
+        coalesce(held.outstanding, '{}') AS outstanding,
+        coalesce(held.items, 0) AS held
+    FROM lanes AS n
+    JOIN batches AS b ON b.id = n.batch_id
+    LEFT JOIN (
+        SELECT lane_id, range_agg(outstanding) AS outstanding, sum(span_size(outstanding)) AS items
+        FROM spans
+        GROUP BY lane_id
+    ) AS held ON held.lane_id = n.id
+    WHERE %(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid
+),
+counted AS MATERIALIZED (
+    SELECT n.id, n.batch_id, n.next, n.frozen, n.has_lines, n.held, c.*
+    FROM lane AS n
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) AS results,
+            count(*) FILTER (WHERE r.ordinal < 0 OR r.ordinal >= n.next) AS outside,
+            count(*) FILTER (WHERE n.outstanding @> r.ordinal) AS unfinished,
+            count(*) FILTER (WHERE l.line_no IS DISTINCT FROM r.line_no) AS strangers,
+            min(r.line_no) FILTER (WHERE l.line_no IS DISTINCT FROM r.line_no) AS first_stranger,
+            count(*) FILTER (WHERE r.outcome = 'completed') AS completed,
+            count(*) FILTER (WHERE r.outcome = 'failed') AS failed,
+            coalesce(sum(r.input_tokens), 0) AS input_tokens,
+            coalesce(sum(r.output_tokens), 0) AS output_tokens
+        FROM results AS r
+        LEFT JOIN lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no AND l.ordinal = r.ordinal
+        WHERE r.lane_id = n.id
+    ) AS c
+),
+tally AS (
+    SELECT
+        batch_id,
+        sum(completed) AS completed,
+        sum(failed) AS failed,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens
+    FROM counted
+    GROUP BY batch_id
+),
+finding AS (
+    SELECT
+        'partition' AS name,
+        batch_id,
+        id AS lane_id,
+        format('%%s items are handed out, but %%s have results and %%s are outstanding', next, results, held) AS message
+    FROM counted
+    WHERE results + held <> next AND NOT frozen
+    UNION ALL
+    SELECT 'result_range', batch_id, id, format('%%s results are of items outside [0,%%s)', outside, next)
+    FROM counted
+    WHERE outside > 0
+    UNION ALL
+    SELECT 'result_outstanding', batch_id, id, format('%%s items have a result and are outstanding as well', unfinished)
+    FROM counted
+    WHERE unfinished > 0
+    UNION ALL
+    SELECT
+        'result_line',
+        batch_id,
+        id,
+        format('%%s results do not agree with their line, first the one of line %%s', strangers, first_stranger)
+    FROM counted
+    WHERE strangers > 0 AND has_lines
+    UNION ALL
+    SELECT
+        'counters',
+        b.id,
+        NULL,
+        format(
+            'the batch counts %%s completed, %%s failed, %%s input and %%s output tokens; its results say %%s, %%s, %%s and %%s',
+            b.completed,
+            b.failed,
+            b.input_tokens,
+            b.output_tokens,
+            t.completed,
+            t.failed,
+            t.input_tokens,
+            t.output_tokens
+        )
+    FROM batches AS b
+    JOIN tally AS t ON t.batch_id = b.id
+    WHERE (b.completed, b.failed, b.input_tokens, b.output_tokens)
+       <> (t.completed, t.failed, t.input_tokens, t.output_tokens)
+)
+SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
+FROM finding
+ORDER BY name, batch_id, lane_id
+LIMIT %(most)s

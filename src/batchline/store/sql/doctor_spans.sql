@@ -1,0 +1,53 @@
+-- doctor_spans: what spans say is outstanding was handed out, is in one span only, and belongs to a batch that
+-- still runs. Spans are few; each lane's are compared as one multirange.
+WITH
+span AS (
+    SELECT s.*, n.id AS known, n.batch_id AS lane_batch_id, n.next, b.finalizing_at, b.ended_at
+    FROM spans AS s
+    LEFT JOIN lanes AS n ON n.id = s.lane_id
+    LEFT JOIN batches AS b ON b.id = n.batch_id
+    WHERE %(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid OR n.batch_id = %(batch)s::uuid
+),
+finding AS (
+    SELECT
+        'span_lane' AS name,
+        batch_id,
+        lane_id,
+        CASE
+            WHEN known IS NULL THEN format('span %%s is of a lane that is not there', id)
+            ELSE format('span %%s says it is of batch %%s', id, batch_id)
+        END AS message
+    FROM span
+    WHERE known IS NULL OR batch_id <> lane_batch_id
+    UNION ALL
+    SELECT
+        'span_range',
+        lane_batch_id,
+        lane_id,
+        format('span %%s holds %%s, but only [0,%%s) is handed out', id, outstanding, next)
+    FROM span
+    WHERE NOT outstanding <@ int4range(0, next)
+    UNION ALL
+    SELECT 'span_frozen', lane_batch_id, lane_id, format('span %%s is left, but the batch is frozen or has ended', id)
+    FROM span
+    WHERE finalizing_at IS NOT NULL OR ended_at IS NOT NULL
+    UNION ALL
+    SELECT
+        'span_overlap',
+        lane_batch_id,
+        lane_id,
+        format(
+            'its %%s spans hold %%s items, of which only %%s are different: some are in two spans',
+            count(*),
+            sum(span_size(outstanding)),
+            span_size(range_agg(outstanding))
+        )
+    FROM span
+    GROUP BY lane_batch_id, lane_id
+    HAVING sum(span_size(outstanding)) <> span_size(range_agg(outstanding))
+)
+-- A multirange of thousands of pieces is no help to read.
+SELECT name, NULL::uuid AS file_id, batch_id, lane_id, left(message, 500) AS message
+FROM finding
+ORDER BY name, batch_id, lane_id, message
+LIMIT %(most)s

@@ -1,0 +1,9 @@
+-- find_file: the newest input file of a tenant with this content, if one is there and has not expired.
+SELECT id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at
+FROM files
+WHERE tenant = %(tenant)s
+  AND digest = %(digest)s
+  AND object_key IS NULL
+  AND (expires_at IS NULL OR expires_at > now())
+ORDER BY created_at DESC, id DESC
+LIMIT 1

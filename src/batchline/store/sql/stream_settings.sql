@@ -1,0 +1,8 @@
+-- stream_settings: how lines are streamed, for one transaction: in the order of the index, by one process.
+--
+-- Left alone, the planner scans all results in parallel and sorts them, also with good statistics: faster
+-- to the last row by its reckoning, but it spills the whole output file to disk before the first row
+-- leaves, and it keeps workers waiting on a slow client.
+SELECT
+    set_config('enable_sort', 'off', true),
+    set_config('max_parallel_workers_per_gather', '0', true)

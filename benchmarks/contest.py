@@ -76,9 +76,7 @@ async def alternate(rounds: int, *contestants: Contestant) -> list[Series]:
     for nth in range(rounds):
         for contestant in contestants if nth % 2 == 0 else reversed(contestants):
             values[contestant.name].append(await contestant.turn())
-    return [
-        Series(contestant.name, contestant.unit, values[contestant.name]) for contestant in contestants
-    ]
+    return [Series(contestant.name, contestant.unit, values[contestant.name]) for contestant in contestants]
 
 
 def ratio(name: str, over: Series, under: Series, bar: Bar | None = None) -> Figure:

@@ -15,6 +15,7 @@ from batchline.store.spans import Scope, WorkerId
 from benchmarks.inputs import OUTPUT, USAGE
 
 CHUNK = 500
+LEASE = timedelta(minutes=10)
 # A worker has several claims in hand, and answers come in any order.
 _IN_HAND = 4 * CHUNK
 
@@ -34,7 +35,7 @@ class CursorAndSpans:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._worker = WorkerId(new_id(), "benchmark", timedelta(minutes=10))
+        self._worker = WorkerId(new_id(), "benchmark", LEASE)
 
     async def claim(self, limit: int) -> Sequence[Item]:
         claims = await spans.claim(self._session, self._worker, Scope(), limit)
@@ -67,7 +68,8 @@ async def drain(design: Design[Work]) -> Drained:
     """Only claims and settles are timed, not the shuffling."""
     shuffle = random.Random(0).shuffle
     hand: list[Work] = []
-    items, seconds = 0, []
+    items = 0
+    seconds: list[float] = []
     while True:
         begun = perf_counter()
         claimed = await design.claim(CHUNK)

@@ -27,8 +27,8 @@ OUTPUT = (
     b'{"id":"batch_req_0198c0de0198c0de0198c0de0198c0de_123456","custom_id":"line-123456","response":'
     b'{"status_code":200,"request_id":"req_0123456789abcdef","body":{"id":"chatcmpl-0123456789","object":'
     b'"chat.completion","model":"sim-small","choices":[{"index":0,"message":{"role":"assistant","content":'
-    b'"An answer of no importance."},"finish_reason":"stop"}],"usage":{"prompt_tokens":70,"completion_tokens":'
-    b'6,"total_tokens":76}}},"error":null}'
+    b'"An answer of no importance."},"finish_reason":"stop"}],"usage":{"prompt_tokens":70,'
+    b'"completion_tokens":6,"total_tokens":76}}},"error":null}'
 )
 USAGE = Usage(input_tokens=70, output_tokens=6)
 
@@ -71,9 +71,7 @@ def fill_file(url: str, lines: int) -> UUID:
 
 async def a_batch(session: Session, file_id: UUID, upstream: str | None = None) -> Batch:
     settings = RunSettings(upstream=upstream)
-    return await batches.create(
-        session, NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", WINDOW, settings)
-    )
+    return await batches.create(session, NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", WINDOW, settings))
 
 
 def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500) -> Path:

@@ -1,4 +1,4 @@
-"""A fresh PostgreSQL with Batchline's own durable settings, and databases on it that last for one comparison."""
+"""A fresh PostgreSQL with Batchline's own durable settings, and databases that last for one comparison."""
 
 import itertools
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class Server:
     def settings(self) -> dict[str, str]:
         with psycopg.connect(self.url) as connection:
             rows = connection.execute("SELECT name, current_setting(name) FROM pg_settings").fetchall()
-        known = dict(rows)
+        known: dict[str, str] = dict(rows)
         return {name: known[name] for name in ("server_version", *_TOLD)}
 
 
@@ -69,3 +69,8 @@ def execute(url: str, query: sql.SQL | sql.Composed, params: dict[str, Any] | No
     with psycopg.connect(url, autocommit=True, application_name="benchmark") as connection:
         cursor = connection.execute(query, params)
         return cursor.fetchall() if cursor.description else []
+
+
+def vacuum(url: str) -> None:
+    """Leave the database as a diligent autovacuum would."""
+    execute(url, sql.SQL("VACUUM ANALYZE"))

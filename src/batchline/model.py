@@ -197,3 +197,5 @@ class Horizon(msgspec.Struct, frozen=True):
     finalizable: bool
     duty_due: bool
     next_due: float | None
+    # Seconds until something that was handed out before may be claimed again; None: there is no such thing.
+    next_free: float | None

@@ -15,7 +15,7 @@ from uuid import UUID
 from batchline import ids
 from batchline.cli import progress
 from batchline.cli.console import CommandError, err, out
-from batchline.cli.files import check_inputs, ingest_inputs, save_file
+from batchline.cli.files import ingest_inputs, save_file
 from batchline.cli.options import Exit
 from batchline.cli.place import Place
 from batchline.config import WorkerSettings
@@ -65,7 +65,6 @@ async def run(order: RunOrder, place: Place) -> RunOutcome:
 
 
 async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tuple[Batch, bool]:
-    check_inputs(order.inputs)
     upstream = order.settings.upstream or ""
     fingerprint = await asyncio.to_thread(digest, order.inputs)
     key = ordering.resume_key(fingerprint, upstream)

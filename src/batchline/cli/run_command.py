@@ -8,6 +8,7 @@ import typer
 from batchline.cli import options, run
 from batchline.cli.console import CommandError, err, out, print_json
 from batchline.cli.failing import failing
+from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.place import open_place, run_async
 from batchline.engine.batches import InvalidWindow, window_seconds
@@ -47,6 +48,7 @@ def run_inputs(
     with failing(as_json):
         settings = run_settings(upstream, api_key_env, max_attempts, timeout)
         check_window(window)
+        check_inputs(inputs)
         target = _writable(output or inputs[0].with_suffix(".output.jsonl"))
         order = run.RunOrder(
             inputs=tuple(inputs),

@@ -1,17 +1,17 @@
 """Files in: JSONL from paths or streams into `lines`, whole or not at all, in flat memory.
 
-One pass over the input hashes it, reads it (engine/reading.py) and copies its lines into the database, all in
-one transaction, so that a file that is refused, a process that is killed and a call that is cancelled leave
+One pass over the input hashes it, reads it (engine/reading.py) and copies its lines into the database, all
+in one transaction: a file that is refused, a process that is killed and a call that is cancelled leave
 nothing behind. Lines are copied also after a first error, because duplicates are found among copied lines.
 """
 
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import BinaryIO
 from zlib import crc32
 
 import msgspec
@@ -23,36 +23,40 @@ from batchline.store import files
 from batchline.store.session import Session
 
 _PURPOSE = "batch"
-# Small enough that the server has work from the last block while the next is read, and that an event loop
-# which serves others too is held up for no more than two milliseconds.
+# The server works on one block while the next is read; and other tasks of the event loop wait for a
+# millisecond at most. Blocks twice as large made the allocator return and fault in their pages each time.
 _BLOCK = 128 * 1024
 
 
 class Source(msgspec.Struct, frozen=True):
-    """One part of the input. A sync iterable is asked for its blocks on the event loop: it must not wait for long."""
+    """One part of the input: a path, or blocks of any size.
+
+    A sync iterable is asked for its blocks on the event loop, so it should have them ready.
+    """
 
     name: str
     content: Path | Iterable[bytes] | AsyncIterable[bytes]
 
 
 class InputUnreadable(Exception):
-    """An input cannot be read: it is not there, not allowed, a folder, or the disk failed."""
+    """An input cannot be read: it is not there, not allowed, not a file, or its disk or stream failed."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
+        super().__init__(f"{name} cannot be read: {reason}")
+        self.name = name
 
 
 class FileRefused(Exception):
-    """The input holds lines that cannot be run, or none that can; nothing was stored."""
+    """The input has lines that cannot be run, or none that can. Nothing of it was stored."""
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
         first = self.errors[0]
-        where = first.source if first.line is None else f"{first.source}, line {first.line}"
-        message = f"{where}: {first.message}"
+        place = first.source if first.line is None else f"{first.source}, line {first.line}"
+        message = f"{place}: {first.message}"
         if len(self.errors) > 1:
-            many = f"{len(self.errors)} errors or more" if len(self.errors) >= MOST_ERRORS else f"{len(self.errors)} errors"
-            message = f"{many}, the first in {message}"
+            more = " or more" if len(self.errors) == MOST_ERRORS else ""
+            message = f"{len(self.errors)} errors{more}, the first in {message}"
         super().__init__(message)
 
 
@@ -65,32 +69,33 @@ async def ingest(
     rules: ReadingRules | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> File:
-    """Take `sources` in as one file, in their order. `on_progress` is told the number of bytes read so far."""
+    """Take `sources` in as one file, in their order. `on_progress` is told how many bytes have been read."""
     check_readable([source.content for source in sources if isinstance(source.content, Path)])
     reader = Reader(rules or ReadingRules())
     sieve = Sieve()
-    total = 0
-    outer = sha256()
+    size = 0
+    digests = []
     async with Session(url, "ingest") as session, files.incoming(session) as incoming:
         async with incoming.lines() as writer:
             for source in sources:
-                inner = sha256()
                 reader.begin(source.name)
-                async for block in _blocks(source):
-                    inner.update(block)
-                    total += len(block)
-                    await _write(reader.feed(block), sieve, writer)
-                    if on_progress:
-                        on_progress(total)
-                    if reader.gave_up:
-                        break
-                await _write(reader.end(), sieve, writer)
-                outer.update(inner.digest())
+                content = sha256()
+                async with aclosing(_blocks(source)) as blocks:
+                    async for block in blocks:
+                        content.update(block)
+                        size += len(block)
+                        await _copy(reader.feed(block), sieve, writer)
+                        if on_progress is not None:
+                            on_progress(size)
+                        if reader.gave_up:
+                            break
+                await _copy(reader.end(), sieve, writer)
+                digests.append(content.digest())
                 if reader.gave_up:
                     break
         if sieve.suspects != []:
-            for duplicate in await incoming.duplicates(sieve.suspects, MOST_ERRORS):
-                reader.refuse_duplicate(duplicate.line_no, duplicate.custom_id, duplicate.first_line_no)
+            for found in await incoming.duplicates(sieve.suspects, MOST_ERRORS):
+                reader.refuse_duplicate(found.line_no, found.custom_id, found.first_line_no)
         if errors := reader.errors():
             raise FileRefused(errors)
         return await incoming.add(
@@ -99,33 +104,122 @@ async def ingest(
                 tenant=tenant,
                 purpose=_PURPOSE,
                 filename=filename,
-                bytes=total,
-                digest=outer.digest(),
+                size=size,
+                digest=_combined(digests),
                 lanes=[files.FileLane(lane.model, lane.url, lane.total) for lane in reader.lanes],
             )
         )
-async def _write(lines, sieve, writer):
+
+
+def digest(paths: Sequence[Path]) -> bytes:
+    """What `ingest` stores as the digest of these files, so that the same input is found again."""
+    digests = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                digests.append(file_digest(file, "sha256").digest())
+        except (OSError, ValueError) as error:
+            raise InputUnreadable(str(path), _reason(error)) from error
+    return _combined(digests)
+
+
+def check_readable(paths: Iterable[Path]) -> None:
+    """Raises InputUnreadable for the first path that is not a file which can be opened."""
+    for path in paths:
+        try:
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise InputUnreadable(str(path), "it is a folder")
+            # A pipe would be empty when its content is needed after its digest.
+            if not stat.S_ISREG(mode):
+                raise InputUnreadable(str(path), "it is not a regular file")
+            os.close(os.open(path, os.O_RDONLY))
+        except (OSError, ValueError) as error:
+            raise InputUnreadable(str(path), _reason(error)) from error
+
+
+class Sieve:
+    """Tells which custom_ids may be duplicates: never misses one, and is seldom wrong.
+
+    One bit for each value of a checksum: 16 MiB, whatever the number of lines. A million custom_ids that
+    count up meet nowhere in it, for a CRC keeps apart what differs in few bits; of a million random ones
+    0.4 % meet. Only these suspects are looked up in the database, where sorting all ids would cost half as
+    much as copying the lines.
+    """
+
+    # Beyond this many, as in a file of ten million random ids, or one id throughout, all are suspect.
+    _MOST_SUSPECTS = 250_000
+    _BITS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+    def __init__(self) -> None:
+        # None: all of them.
+        self.suspects: list[bytes] | None = []
+        self._seen = bytearray(2**24)
+
+    def sift(self, custom_ids: list[bytes]) -> None:
+        if self.suspects is None:
+            return
+        seen, bits = self._seen, self._BITS
+        met = set()
+        for checksum in map(crc32, custom_ids):
+            bit = bits[checksum & 7]
+            place = checksum >> 8
+            byte = seen[place]
+            if byte & bit:
+                met.add(checksum)
+            else:
+                seen[place] = byte | bit
+        if met:
+            self.suspects += [custom_id for custom_id in custom_ids if crc32(custom_id) in met]
+            if len(self.suspects) > self._MOST_SUSPECTS:
+                self.suspects = None
+
+
+async def _copy(lines: Lines, sieve: Sieve, writer: files.LineWriter) -> None:
     if lines.bodies:
         sieve.sift(lines.custom_ids)
         await writer.write(lines.lane_nos, lines.ordinals, lines.line_nos, lines.custom_ids, lines.bodies)
-def check_readable(paths): pass
-async def _blocks(source):
-    with open(source.content,'rb') as f:
-        while b:=f.read(_BLOCK): yield b
-class Sieve:
-    def __init__(self):
-        self.suspects=[]
-        self._seen=bytearray(2**24)
-    def sift(self, custom_ids):
-        seen=self._seen; bits=_BITS; doubtful=set()
-        for code in map(crc32, custom_ids):
-            bit = bits[code & 7]
-            slot = code >> 8
-            byte = seen[slot]
-            if byte & bit:
-                doubtful.add(code)
-            else:
-                seen[slot] = byte | bit
-        if doubtful:
-            self.suspects+=[c for c in custom_ids if crc32(c) in doubtful]
-_BITS=tuple(1<<i for i in range(8))
+
+
+async def _blocks(source: Source) -> AsyncGenerator[bytes]:
+    """The content of a source in blocks of a good size."""
+    try:
+        match source.content:
+            case Path() as path:
+                with path.open("rb", buffering=0) as file:
+                    while block := file.read(_BLOCK):
+                        yield block
+                        await asyncio.sleep(0)
+            case content:
+                rest = bytearray()
+                async for piece in _pieces(content):
+                    rest += piece
+                    if len(rest) >= _BLOCK:
+                        yield bytes(rest)
+                        rest.clear()
+                yield bytes(rest)
+    except OSError as error:
+        raise InputUnreadable(source.name, _reason(error)) from error
+
+
+async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The blocks as they come, cut where they are large."""
+    if isinstance(content, AsyncIterable):
+        async for block in content:
+            for start in range(0, len(block), _BLOCK):
+                yield block[start : start + _BLOCK]
+    else:
+        for block in content:
+            for start in range(0, len(block), _BLOCK):
+                yield block[start : start + _BLOCK]
+            await asyncio.sleep(0)
+
+
+def _combined(digests: list[bytes]) -> bytes:
+    """A hash of hashes, so that ["ab"] and ["a", "b"] differ."""
+    return sha256(b"".join(digests)).digest()
+
+
+def _reason(error: OSError | ValueError) -> str:
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return (strerror or str(error) or type(error).__name__).lower()

@@ -10,6 +10,10 @@ class Executor(Protocol):
         """Run the item once. Whatever goes wrong is a verdict on this item; only cancellation is raised."""
         ...
 
+    def wind_down(self) -> None:
+        """The worker stops: what waits to be sent is given back, what was sent may finish."""
+        ...
+
     async def close(self) -> None:
         """Let go of connections. Nothing is run afterwards."""
         ...

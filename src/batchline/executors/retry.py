@@ -39,8 +39,8 @@ class Backoff:
 class Outage:
     """An upstream that cannot be connected to, from the first failure to the next answer.
 
-    Failures count in rounds: what was under way together fails together, and makes the delay longer once. All
-    of a round share one delay, so that they wait in one span.
+    Failures count in rounds: the delay grows only when a request fails that was started after the last delay
+    had passed. However many fail meanwhile, all share that delay, so that they wait in few spans.
     """
 
     def __init__(self, backoff: Backoff, clock: Callable[[], float], random: Callable[[], float]) -> None:
@@ -48,17 +48,22 @@ class Outage:
         self._clock = clock
         self._random = random
         self._rounds = 0
-        self._round_began = -math.inf
         self._delay = 0.0
+        self._next_round = -math.inf
         self.reason = ""
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next try makes sense."""
+        return max(self._next_round - self._clock(), 0.0)
 
     def failed(self, started: float, reason: str) -> float:
         """Note a failure of what was started then, and say how long to wait."""
         self.reason = reason
-        if started >= self._round_began:
+        if started >= self._next_round:
             self._rounds += 1
-            self._round_began = self._clock()
             self._delay = rounded_up(self._backoff.delay(self._rounds, self._random))
+            self._next_round = self._clock() + self._delay
         return self._delay
 
 

@@ -32,6 +32,7 @@ NEVER_RUN = {
 _BLOCK = 512 * 1024
 # Long, because the lines that never ran are sorted before the first of them comes.
 _SILENCE = 600.0
+_MERGE_AT_ONCE = 100
 _QUOTE = b"\x01"
 _CONTENTION = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 _CONTROL_TO_SPACE = bytes.maketrans(bytes(range(32)), b" " * 32)
@@ -87,30 +88,32 @@ class Lines:
 @asynccontextmanager
 async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator[Lines]:
     """The completed lines, or all others that have ended; the COPY is over when the context is."""
-    async with session.open_ended() as connection, connection.transaction():
+    # Before the transaction, so that the stream holds no lock at all on batches and lanes.
+    lanes = await find_lanes(session, batch_id)
+    query = sql.SQL(statement("stream_lines").text).format(lines=selection(batch_id, which, lanes))
+    async with session.open_ended() as connection, connection.transaction(), connection.cursor() as cursor:
         await run(connection, statement("stream_settings"), {})
-        select = selection(batch_id, which, await _lanes(connection, batch_id))
-        query = sql.SQL(statement("stream_lines").text).format(lines=select)
-        async with connection.cursor() as cursor, cursor.copy(query) as copy:
-            stream = Lines(connection)
-            yield stream
+        async with cursor.copy(query) as copy:
+            yield Lines(connection)
             # Does nothing at the end of the stream; before it, tells the server to stop.
             await copy.finish(_Abandoned())
 
 
 def selection(batch_id: UUID, which: Which, lanes: Sequence[Lane]) -> sql.Composed:
-    """The query for the lines. COPY takes no parameters, so all values are in the text."""
+    """The query for the lines with their numbers. COPY takes no parameters, so all values are in the text."""
     outcome = sql.Literal("completed" if which == "output" else "failed")
     results = sql.SQL(statement("lane_results").text)
     parts = [results.format(lane=sql.Literal(lane.id), outcome=outcome) for lane in lanes]
     if which == "errors":
         parts += [_never_run(batch_id, lane, lane.ending) for lane in lanes if lane.ending]
-    return sql.SQL(statement("merge_lanes").text).format(lanes=sql.SQL("\nUNION ALL\n").join(parts))
+    return _merged(parts)
 
 
 async def find_lanes(session: Session, batch_id: UUID) -> list[Lane]:
-    async with session.transaction() as connection:
-        return await _lanes(connection, batch_id)
+    rows = await session.rows(statement("batch_lanes"), {"batch": batch_id})
+    if not rows:
+        raise BatchNotFound(f"no batch {batch_id}")
+    return [Lane(*row) for row in rows]
 
 
 async def finish(
@@ -154,11 +157,13 @@ class _Abandoned(Exception):
     """The reader has left the stream."""
 
 
-async def _lanes(connection: AsyncConnection[Row], batch_id: UUID) -> list[Lane]:
-    rows = await run(connection, statement("batch_lanes"), {"batch": batch_id})
-    if not rows:
-        raise BatchNotFound(f"no batch {batch_id}")
-    return [Lane(*row) for row in rows]
+def _merged(parts: Sequence[sql.Composed]) -> sql.Composed:
+    """Merge in several stages: a UNION of five thousand parts is deeper than the server's stack."""
+    merge = sql.SQL(statement("merge_lanes").text)
+    while len(parts) > 1:
+        groups = [parts[n : n + _MERGE_AT_ONCE] for n in range(0, len(parts), _MERGE_AT_ONCE)]
+        parts = [merge.format(lanes=sql.SQL("\nUNION ALL\n").join(group)) for group in groups]
+    return parts[0]
 
 
 def _never_run(batch_id: UUID, lane: Lane, ending: str) -> sql.Composed:

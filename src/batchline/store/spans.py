@@ -108,6 +108,15 @@ async def renew(session: Session, worker: WorkerId) -> None:
     await session.rows(statement("renew"), {"worker": worker.id, "name": worker.name, "lease": worker.lease})
 
 
+async def living_workers(session: Session) -> list[tuple[UUID, str]]:
+    return [(worker_id, name) for worker_id, name in await session.rows(statement("living_workers"), {})]
+
+
+async def bury(session: Session, worker_id: UUID) -> None:
+    """End the lease of a worker whose process is known to be dead."""
+    await session.rows(statement("bury_worker"), {"worker": worker_id})
+
+
 async def leave(session: Session, worker_id: UUID) -> None:
     await session.rows(statement("leave"), {"worker": worker_id})
 

@@ -20,6 +20,9 @@ from batchline.worker.claimer import Claimer
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
 
+# A retry that comes due within this time is worth waiting for, also for a worker that only drains.
+_SOON = 60.0
+
 _log = structlog.get_logger("batchline.attendant")
 
 
@@ -59,7 +62,7 @@ class Attendant:
             await self._wait()
 
     async def sees_work(self) -> bool:
-        """Poll, and set everybody to what there is to do; False when there is nothing."""
+        """Poll, and set everybody to what there is to do; False when there is nothing now or soon."""
         if self._claimer.found.is_set():
             self._claimer.found.clear()
             self._interval = self._settings.poll_least
@@ -75,7 +78,8 @@ class Attendant:
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             return True
-        return horizon.claimable or horizon.finalizable or horizon.duty_due
+        soon = horizon.next_free is not None and horizon.next_free < _SOON
+        return soon or horizon.claimable or horizon.finalizable or horizon.duty_due
 
     async def _wait(self) -> None:
         # Some more than the interval, at random: a crowd of idle workers must not ask in step.

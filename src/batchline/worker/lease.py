@@ -5,14 +5,13 @@ moment it asked for the last renewal that succeeded, and gives up well before. A
 name: whatever the old one held is left to be taken.
 """
 
-import os
-import socket
 from datetime import timedelta
 
 from batchline.config import WorkerSettings
 from batchline.ids import new_id
 from batchline.store.spans import WorkerId
 from batchline.worker.clock import Clock
+from batchline.worker.kin import name_of_this_process
 
 
 class Lease:
@@ -44,5 +43,4 @@ class Lease:
         self.rest()
 
     def _incarnation(self) -> WorkerId:
-        name = f"{socket.gethostname()}:{os.getpid()}"
-        return WorkerId(new_id(), name, timedelta(seconds=self._settings.lease))
+        return WorkerId(new_id(), name_of_this_process(), timedelta(seconds=self._settings.lease))

@@ -19,6 +19,7 @@ from batchline.model import Batch, Deferred, Settled
 from batchline.store import batches, spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.worker import kin
 from batchline.worker.attendant import Attendant
 from batchline.worker.buffer import Buffer
 from batchline.worker.claimer import Claimer
@@ -49,6 +50,7 @@ class Worker:
     ) -> None:
         self._settings = settings
         self._on_ended = on_ended
+        self._executor = executor
         self._sessions = {
             name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize")
         }
@@ -83,6 +85,7 @@ class Worker:
 
     async def run(self) -> None:
         try:
+            await self._arrive()
             async with asyncio.TaskGroup() as services:
                 # The crew ends by itself, once the buffer is closed; the others are sent home one by one.
                 crew = services.create_task(self.dispatcher.run())
@@ -104,6 +107,13 @@ class Worker:
                 self._retry_timer.cancel()
             for session in self._sessions.values():
                 await session.close()
+
+    async def _arrive(self) -> None:
+        try:
+            if buried := await kin.bury_the_dead(self._sessions["claim"]):
+                _log.info("leases of dead processes ended", workers=buried)
+        except StoreUnavailable as error:
+            _log.warning("cannot look for dead processes", reason=str(error))
 
     async def _until_told(self) -> None:
         try:
@@ -128,6 +138,7 @@ class Worker:
         for item in self.buffer.discard():
             self.settler.add(Deferred(item))
         self.buffer.close()
+        self._executor.wind_down()
         await _first(asyncio.wait([crew]), self._abort.wait())
         if not crew.done():
             await _send_home([crew])

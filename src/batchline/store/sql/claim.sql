@@ -10,11 +10,30 @@
 -- Lanes are waited for: a neighbour holds one for a millisecond, and a worker must not go idle for that.
 -- Safe because what is handed out is computed from the locked, newest version of each lane (`lane`), not
 -- from the snapshot that chose the candidates. Cost: O(limit), whatever the size of files or their progress.
+--
+-- The plan is made once and for any parameters, so no estimate may lead it to read a table from end to
+-- end: rows of lanes, batches and workers are looked up one by one, by LATERAL … LIMIT 1 or = ANY (ARRAY …).
 WITH RECURSIVE
+-- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
+holder AS (
+    (SELECT worker_id FROM spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
+    UNION ALL
+    SELECT following.worker_id
+    FROM holder AS h
+    CROSS JOIN LATERAL (
+        SELECT s.worker_id FROM spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
+    ) AS following
+),
+gone AS (
+    SELECT h.worker_id
+    FROM holder AS h
+    LEFT JOIN LATERAL (SELECT * FROM workers WHERE workers.id = h.worker_id LIMIT 1) AS w ON true
+    WHERE coalesce(w.lease_until < now(), true)
+),
 due AS (
-    SELECT s.id, s.lane_id, s.outstanding, s.task_id
+    SELECT s.id, s.outstanding, s.task_id, s.available_at AS since
     FROM spans AS s
-    JOIN lanes AS n ON n.id = s.lane_id
+    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
     WHERE s.worker_id IS NULL
       AND s.available_at <= now()
       AND n.open
@@ -26,15 +45,10 @@ due AS (
     FOR UPDATE OF s SKIP LOCKED
 ),
 abandoned AS (
-    SELECT s.id, s.lane_id, s.outstanding, s.task_id
+    SELECT s.id, s.outstanding, s.task_id, 'infinity'::timestamptz AS since
     FROM spans AS s
-    JOIN lanes AS n ON n.id = s.lane_id
-    WHERE s.worker_id IN (
-              SELECT held.worker_id
-              FROM (SELECT DISTINCT worker_id FROM spans WHERE worker_id IS NOT NULL) AS held
-              LEFT JOIN workers AS w ON w.id = held.worker_id
-              WHERE coalesce(w.lease_until < now(), true)
-          )
+    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+    WHERE s.worker_id = ANY (ARRAY (SELECT worker_id FROM gone))
       AND n.open
       AND n.deadline > now()
       AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
@@ -43,13 +57,20 @@ abandoned AS (
     LIMIT %(limit)s
     FOR UPDATE OF s SKIP LOCKED
 ),
+-- One row an item, kept where a span begins: so the limit ends the reading, and with it the locking, as
+-- soon as there are items enough, and the spans beyond are left to the neighbours.
 freed AS (
-    SELECT id, outstanding, task_id, size, sum(size) OVER (ORDER BY rank, id) - size AS before
+    SELECT id, outstanding, task_id, size, sum(size) OVER (ORDER BY since, id) - size AS before
     FROM (
-        SELECT 1 AS rank, due.*, span_size(outstanding) AS size FROM due
-        UNION ALL
-        SELECT 2, abandoned.*, span_size(outstanding) FROM abandoned
-    ) AS both_kinds
+        SELECT span.*, generate_series(1, size) AS nth
+        FROM (
+            SELECT due.*, span_size(outstanding) AS size FROM due
+            UNION ALL
+            SELECT abandoned.*, span_size(outstanding) FROM abandoned
+        ) AS span
+        LIMIT %(limit)s
+    ) AS item
+    WHERE nth = 1
 ),
 -- A task of a provider is one piece and is taken whole; any other span is split when it is too large.
 wanted AS (
@@ -66,7 +87,7 @@ whole AS (
     SET worker_id = %(worker)s
     FROM wanted AS w
     WHERE s.id = w.id AND w.take = w.size
-    RETURNING s.id, s.lane_id, s.outstanding, s.attempt, s.task_id
+    RETURNING s.id, s.lane_id, s.attempt, s.task_id, w.size
 ),
 split AS (
     UPDATE spans AS s
@@ -80,10 +101,10 @@ split AS (
 head AS (
     INSERT INTO spans (lane_id, batch_id, outstanding, worker_id, attempt)
     SELECT lane_id, batch_id, head, %(worker)s, attempt FROM split
-    RETURNING id, lane_id, outstanding, attempt, task_id
+    RETURNING id, lane_id, attempt, task_id, span_size(outstanding) AS size
 ),
 room AS (
-    SELECT (%(limit)s - coalesce(sum(take), 0))::integer AS n FROM wanted
+    SELECT greatest(0, %(limit)s - coalesce(sum(take), 0))::integer AS n FROM wanted
 ),
 -- The keys that this worker serves and that have work: as told, or found by a loose index scan.
 found_key AS (
@@ -95,154 +116,241 @@ found_key AS (
         LIMIT 1
     )
     UNION ALL
-    SELECT (SELECT n.key FROM lanes AS n WHERE open AND NOT drained AND n.key > f.key ORDER BY n.key LIMIT 1)
+    SELECT following.key
     FROM found_key AS f
-    WHERE f.key IS NOT NULL
+    CROSS JOIN LATERAL (
+        SELECT n.key FROM lanes AS n WHERE open AND NOT drained AND n.key > f.key ORDER BY n.key LIMIT 1
+    ) AS following
 ),
 served AS (
-    SELECT key FROM found_key WHERE key IS NOT NULL
+    SELECT key FROM found_key
     UNION ALL
     SELECT DISTINCT unnest(%(keys)s::text[]) WHERE %(batch)s::uuid IS NULL
 ),
--- The tenants that wait at each key, by a loose index scan: one probe a tenant, not one row a lane. Not those
--- with nothing but lanes past their deadline: a share for them would be handed to nobody.
+-- The tenants that wait at each key, each with its most urgent lane, by a loose index scan. The deadline
+-- is compared in a way that the index cannot use: it would try it on every entry of a page, at twice the cost.
 waiting AS (
-    SELECT
-        served.key,
-        (
-            SELECT n.tenant FROM lanes AS n
-            WHERE open AND NOT drained AND n.key = served.key AND n.deadline > now()
-            ORDER BY n.tenant LIMIT 1
-        ) AS tenant
+    SELECT served.key, first.*
     FROM served
+    CROSS JOIN LATERAL (
+        SELECT n.tenant, n.id, n.deadline, n.total - n.next AS pending
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.key = served.key AND n.deadline - now() > interval '0'
+        ORDER BY n.tenant, n.deadline, n.id
+        LIMIT 1
+    ) AS first
     WHERE (SELECT n FROM room) > 0
     UNION ALL
-    SELECT
-        w.key,
-        (
-            SELECT n.tenant FROM lanes AS n
-            WHERE open AND NOT drained AND n.key = w.key AND n.tenant > w.tenant AND n.deadline > now()
-            ORDER BY n.tenant LIMIT 1
-        )
+    SELECT w.key, following.*
     FROM waiting AS w
-    WHERE w.tenant IS NOT NULL
+    CROSS JOIN LATERAL (
+        SELECT n.tenant, n.id, n.deadline, n.total - n.next AS pending
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.key = w.key AND n.tenant > w.tenant AND n.deadline - now() > interval '0'
+        ORDER BY n.tenant, n.deadline, n.id
+        LIMIT 1
+    ) AS following
 ),
--- What each of them has in flight; not looked at when one tenant is alone.
+-- What each tenant has in flight with workers that live; not looked at when one tenant is alone.
 load AS (
-    SELECT n.tenant, sum(span_size(s.outstanding)) AS items
-    FROM spans AS s
-    JOIN lanes AS n ON n.id = s.lane_id
-    WHERE s.worker_id IS NOT NULL
-      AND (SELECT count(DISTINCT tenant) > 1 FROM waiting WHERE tenant IS NOT NULL)
-    GROUP BY n.tenant
+    SELECT tenant, sum(upper(piece) - lower(piece))::integer AS items
+    FROM (
+        SELECT n.tenant, unnest(s.outstanding) AS piece
+        FROM spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        WHERE s.worker_id IS NOT NULL
+          AND s.worker_id <> ALL (ARRAY (SELECT worker_id FROM gone))
+          AND (SELECT min(tenant) < max(tenant) FROM waiting)
+    ) AS held
+    GROUP BY tenant
 ),
--- Fill the least loaded tenants up to one level, as water would: with the k least loaded ones served, the
--- level is (room + their load) / k, and the right k is the largest whose level covers its own last tenant.
-ranked AS (
+-- Fill the least loaded tenants up to one level, as water would. With the k least loaded ones served, the
+-- level is (rest + their load) / k, and the right k is the last whose own load is below it; what does not
+-- divide goes to the first of them. A tenant with fewer lines than that is dry, and leaves what it did not
+-- take to another round among the others. A tenant's last row says its share.
+poured AS (
+    SELECT
+        t.*,
+        coalesce(load.items, 0) AS items,
+        coalesce(load.items, 0) AS level,
+        0 AS share,
+        room.n AS rest,
+        false AS dry
+    FROM (
+        SELECT DISTINCT ON (tenant)
+            tenant,
+            id,
+            deadline,
+            pending,
+            array_agg(key) OVER (PARTITION BY tenant) AS keys
+        FROM waiting
+        ORDER BY tenant, deadline, id
+    ) AS t
+    LEFT JOIN load USING (tenant)
+    CROSS JOIN room
+    UNION ALL
     SELECT
         tenant,
+        id,
+        deadline,
+        pending,
+        keys,
         items,
-        row_number() OVER by_load AS k,
-        (room.n + sum(items) OVER by_load)::float8 / row_number() OVER by_load AS level
+        level + got,
+        share + got,
+        rest - (sum(got) OVER ())::integer,
+        got < want
     FROM (
-        SELECT t.tenant, coalesce(load.items, 0) AS items
-        FROM (SELECT DISTINCT tenant FROM waiting WHERE tenant IS NOT NULL) AS t
-        LEFT JOIN load USING (tenant)
-    ) AS tenants
-    CROSS JOIN room
-    WINDOW by_load AS (ORDER BY items, tenant ROWS UNBOUNDED PRECEDING)
-),
--- Shares are rounded up, so their sum may pass the room: tenants beyond it wait for the next claim.
-quota AS (
-    SELECT tenant, items, share
-    FROM (
-        SELECT tenant, items, share, sum(share) OVER (ORDER BY items, tenant) - share AS ahead
+        SELECT
+            offer.*,
+            -- Most tenants have all of it in their most urgent lane; the others' lines are counted.
+            CASE
+                WHEN pending >= share + want THEN want
+                ELSE least(want, (
+                    SELECT count(*)
+                    FROM unnest(keys) AS at (key)
+                    CROSS JOIN LATERAL (
+                        SELECT generate_series(1, n.total - n.next)
+                        FROM lanes AS n
+                        WHERE open AND NOT drained AND n.key = at.key AND n.tenant = offer.tenant AND n.deadline > now()
+                        ORDER BY n.deadline, n.id
+                        LIMIT share + want
+                    ) AS line
+                )::integer - share)
+            END AS got
         FROM (
-            SELECT tenant, items, ceil(filled - items)::integer AS share
-            FROM ranked
-            CROSS JOIN (SELECT level AS filled FROM ranked WHERE level > items ORDER BY k DESC LIMIT 1) AS level
-            WHERE filled > items
-        ) AS shares
-    ) AS queue
-    CROSS JOIN room
-    WHERE ahead < room.n
+            SELECT
+                level.*,
+                CASE
+                    WHEN k <= served THEN (rest + below) / served - level + (k <= (rest + below) %% served)::integer
+                    ELSE 0
+                END::integer AS want
+            FROM (
+                SELECT
+                    ranked.*,
+                    count(*) FILTER (WHERE rest + total > k * level) OVER () AS served,
+                    max(total) FILTER (WHERE rest + total > k * level) OVER () AS below
+                FROM (
+                    SELECT poured.*, row_number() OVER by_level AS k, sum(level) OVER by_level AS total
+                    FROM poured
+                    WHERE rest > 0 AND NOT dry
+                    WINDOW by_level AS (ORDER BY level, tenant ROWS UNBOUNDED PRECEDING)
+                ) AS ranked
+            ) AS level
+        ) AS offer
+    ) AS taken
 ),
--- Each tenant's lanes by deadline, no more of them than its share can need.
+-- Each tenant's lanes by deadline, no more of them than its share can need: its most urgent one if that is
+-- enough, or else one row a line again, kept where a lane begins.
 candidate AS (
-    SELECT
-        pick.id,
-        q.items,
-        q.tenant,
-        q.share,
-        pick.deadline,
-        sum(pick.pending) OVER (PARTITION BY q.tenant ORDER BY pick.deadline, pick.id) - pick.pending AS before
-    FROM quota AS q
-    JOIN waiting AS w ON w.tenant = q.tenant
-    CROSS JOIN LATERAL (
-        SELECT n.id, n.deadline, n.total - n.next AS pending
-        FROM lanes AS n
-        WHERE open AND NOT drained AND n.key = w.key AND n.tenant = w.tenant AND n.deadline > now()
-        ORDER BY n.deadline, n.id
-        LIMIT q.share
-    ) AS pick
+    SELECT tenant, items, share, id, deadline, pending
+    FROM poured
+    WHERE (dry OR rest = 0) AND share BETWEEN 1 AND pending
     UNION ALL
-    -- The lanes of the one batch that was asked for, in its own order.
-    SELECT n.id, 0, n.tenant, room.n, n.deadline, sum(n.total - n.next) OVER (ORDER BY n.id) - (n.total - n.next)
-    FROM lanes AS n
-    CROSS JOIN room
-    WHERE n.batch_id = %(batch)s::uuid AND n.open AND NOT n.drained AND n.deadline > now() AND room.n > 0
-      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+    SELECT p.tenant, p.items, p.share, line.id, line.deadline, line.pending
+    FROM poured AS p
+    CROSS JOIN unnest(p.keys) AS at (key)
+    CROSS JOIN LATERAL (
+        SELECT n.id, n.deadline, n.total - n.next AS pending, generate_series(1, n.total - n.next) AS nth
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.key = at.key AND n.tenant = p.tenant AND n.deadline > now()
+        ORDER BY n.deadline, n.id
+        LIMIT p.share
+    ) AS line
+    WHERE (p.dry OR p.rest = 0) AND p.share > p.pending AND line.nth = 1
+    UNION ALL
+    -- The lanes of the one batch that was asked for.
+    (
+        SELECT n.tenant, 0, room.n, n.id, n.deadline, n.total - n.next
+        FROM lanes AS n
+        CROSS JOIN room
+        WHERE n.batch_id = %(batch)s::uuid
+          AND n.open
+          AND NOT n.drained
+          AND n.deadline > now()
+          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND room.n > 0
+        ORDER BY n.id
+        LIMIT %(limit)s
+    )
 ),
 chosen AS (
-    SELECT id, tenant, share, row_number() OVER (ORDER BY items, tenant, deadline, id) AS rank
-    FROM candidate
-    WHERE before < share
+    SELECT id, tenant, share, pending AS seen, row_number() OVER (ORDER BY items, tenant, deadline, id) AS rank
+    FROM (
+        SELECT *, sum(pending) OVER (PARTITION BY tenant ORDER BY deadline, id) - pending AS before
+        FROM candidate
+    ) AS lane
+    WHERE before < share OR %(batch)s::uuid IS NOT NULL
 ),
 lane AS (
     SELECT n.id, n.next, n.total - n.next AS pending
     FROM lanes AS n
-    WHERE n.id IN (SELECT id FROM chosen) AND n.open AND NOT n.drained
+    WHERE n.id = ANY (ARRAY (SELECT id FROM chosen)) AND n.open AND NOT n.drained
     ORDER BY n.id
     FOR NO KEY UPDATE
+),
+-- Neighbours were quicker and left less than was seen: take other lanes that nobody holds just now.
+missing AS (
+    SELECT room.n - locked.pending AS n
+    FROM room
+    CROSS JOIN (SELECT coalesce(sum(pending), 0) AS pending FROM lane) AS locked
+    WHERE locked.pending < least(room.n, (SELECT sum(seen) FROM chosen))
+),
+spare AS (
+    SELECT id, next, pending
+    FROM (
+        SELECT n.*, generate_series(1, n.pending) AS nth
+        FROM waiting AS w
+        CROSS JOIN LATERAL (
+            SELECT n.id, n.next, n.total - n.next AS pending
+            FROM lanes AS n
+            WHERE open AND NOT drained AND n.key = w.key AND n.tenant = w.tenant AND n.deadline > now()
+              AND n.id <> ALL (ARRAY (SELECT id FROM chosen))
+            ORDER BY n.deadline, n.id
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS n
+        WHERE EXISTS (SELECT FROM missing)
+        LIMIT (SELECT n FROM missing)
+    ) AS line
+    WHERE nth = 1
 ),
 -- A lane gives what its tenant's share still wants; then what others left of the room.
 shared AS (
     SELECT
         id,
         next,
-        rank,
         pending,
+        rank,
         greatest(0, least(pending, share - sum(pending) OVER (PARTITION BY tenant ORDER BY rank) + pending)) AS fair
     FROM lane
     JOIN chosen USING (id)
+    UNION ALL
+    SELECT id, next, pending, NULL, 0 FROM spare
 ),
 sized AS (
-    SELECT id, next, least(take, room.n - sum(take) OVER (ORDER BY rank) + take)::integer AS take
-    FROM (
-        SELECT
-            id,
-            next,
-            rank,
+    SELECT
+        id,
+        next,
+        (
             fair + greatest(0, least(
                 pending - fair,
-                room.n - sum(fair) OVER () - sum(pending - fair) OVER (ORDER BY rank) + pending - fair
-            )) AS take
-        FROM shared
-        CROSS JOIN room
-    ) AS filled
+                room.n - sum(fair) OVER () - sum(pending - fair) OVER (ORDER BY rank, id) + pending - fair
+            ))
+        )::integer AS take
+    FROM shared
     CROSS JOIN room
 ),
 advanced AS (
     UPDATE lanes AS n
     SET next = z.next + z.take, drained = z.next + z.take = n.total
     FROM sized AS z
-    WHERE n.id = z.id AND z.take > 0
+    WHERE n.id = ANY (ARRAY (SELECT id FROM sized)) AND n.id = z.id AND z.take > 0
     RETURNING n.id, n.batch_id, z.next AS first, z.take
 ),
 fresh AS (
     INSERT INTO spans (lane_id, batch_id, outstanding, worker_id)
     SELECT id, batch_id, int4multirange(int4range(first, first + take)), %(worker)s FROM advanced
-    RETURNING id, lane_id, outstanding, attempt, task_id
+    RETURNING id, lane_id, attempt, task_id, upper(outstanding) - lower(outstanding) AS size
 ),
 claimed AS (
     SELECT * FROM whole
@@ -263,12 +371,12 @@ SELECT
     n.batch_id,
     c.attempt,
     c.task_id,
-    span_size(c.outstanding) AS size,
+    c.size,
     n.url,
     n.model,
     n.key,
     extract(epoch FROM n.deadline - now())::float8 AS seconds_left,
     b.settings
 FROM claimed AS c
-JOIN lanes AS n ON n.id = c.lane_id
-JOIN batches AS b ON b.id = n.batch_id
+CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = c.lane_id LIMIT 1) AS n
+CROSS JOIN LATERAL (SELECT * FROM batches WHERE batches.id = n.batch_id LIMIT 1) AS b

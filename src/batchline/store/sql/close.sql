@@ -6,7 +6,8 @@
 --
 -- Locks: the batch row, then its lanes in id order, as claims take them: in any other order a claim of two
 -- of them would meet us half-way. Claims hold lanes and never wait for a batch; settles hold spans and never
--- wait for a lane; so no circle can form.
+-- wait for a lane; so no circle can form. All lanes, not those that are open: a resume that we waited for has
+-- opened them since, and under READ COMMITTED this statement still sees them shut.
 WITH
 batch AS (
     UPDATE batches
@@ -25,7 +26,6 @@ lane AS (
     SELECT n.id
     FROM lanes AS n
     JOIN batch ON batch.id = n.batch_id
-    WHERE n.open
     ORDER BY n.id
     FOR NO KEY UPDATE OF n
 ),

@@ -2,17 +2,25 @@
 --
 -- Its spans go, so that a late verdict finds nothing to change, and finalizing begins. Returns the batch
 -- if it was frozen now.
+--
+-- Locks: spans that were made while part 1 waited, but without waiting for any. Whoever has one locked is
+-- about to settle it and waits for the batch row, which is ours: to wait for each other would be a deadlock.
+-- It will see that the batch is closing, and conclude after us.
 WITH
+span AS (
+    SELECT id, worker_id FROM spans WHERE batch_id = %(batch)s FOR UPDATE SKIP LOCKED
+),
 frozen AS (
     UPDATE batches AS b
     SET finalizing_at = now()
     WHERE b.id = %(batch)s
       AND b.finalizing_at IS NULL
+      AND (SELECT count(*) FROM span) = (SELECT count(*) FROM spans WHERE batch_id = %(batch)s)
       AND NOT EXISTS (
           SELECT
-          FROM spans AS s
-          JOIN workers AS w ON w.id = s.worker_id
-          WHERE s.batch_id = b.id AND w.lease_until >= now()
+          FROM span
+          JOIN workers AS w ON w.id = span.worker_id
+          WHERE w.lease_until >= now()
       )
     RETURNING b.id
 ),

@@ -1,11 +1,11 @@
 -- poll: all that an idle worker asks, in one read-only statement: is there work, is a batch to finalize, is
 -- a duty due, and how many seconds until the next known thing comes due (a retry, the end of a lease, a
 -- deadline, a duty, an event).
-WITH
+WITH RECURSIVE
 freed AS (
     SELECT s.available_at AS at
     FROM spans AS s
-    JOIN lanes AS n ON n.id = s.lane_id
+    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
     WHERE s.worker_id IS NULL
       AND n.open
       AND n.deadline > now()
@@ -14,18 +14,63 @@ freed AS (
     ORDER BY s.available_at
     LIMIT 1
 ),
+-- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
+holder AS (
+    (SELECT worker_id FROM spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
+    UNION ALL
+    SELECT following.worker_id
+    FROM holder AS h
+    CROSS JOIN LATERAL (
+        SELECT s.worker_id FROM spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
+    ) AS following
+),
 -- When the first lease ends under which somebody else holds what this worker could run.
 held AS (
     SELECT min(coalesce(w.lease_until, now() - interval '1 second')) AS at
-    FROM spans AS s
-    JOIN lanes AS n ON n.id = s.lane_id
-    LEFT JOIN workers AS w ON w.id = s.worker_id
-    WHERE s.worker_id IS NOT NULL
-      AND s.worker_id <> %(worker)s
-      AND n.open
-      AND n.deadline > now()
-      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-      AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+    FROM holder AS h
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        WHERE s.worker_id = h.worker_id
+          AND n.open
+          AND n.deadline > now()
+          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+        LIMIT 1
+    ) AS span
+    LEFT JOIN workers AS w ON w.id = h.worker_id
+    WHERE h.worker_id <> %(worker)s
+),
+-- Whether a lane has fresh lines: one of all lanes, of some keys, or of one batch, each by its own index.
+fresh AS (
+    (
+        SELECT n.id
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.deadline > now()
+          AND %(keys)s::text[] IS NULL
+          AND %(batch)s::uuid IS NULL
+        ORDER BY n.key
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT n.id
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.deadline > now()
+          AND n.key = ANY (%(keys)s::text[])
+          AND %(batch)s::uuid IS NULL
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT n.id
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.deadline > now()
+          AND n.batch_id = %(batch)s::uuid
+          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+        LIMIT 1
+    )
 ),
 -- When the first closing batch will have no live worker left, so that it can be concluded.
 closing AS (
@@ -39,7 +84,9 @@ closing AS (
         now()
     )) AS at
     FROM batches AS b
-    WHERE b.finalizing_at IS NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
+    WHERE b.finalizing_at IS NULL
+      AND b.ended_at IS NULL
+      AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
 ),
 deadline AS (
     SELECT min(expires_at) AS at
@@ -53,13 +100,7 @@ event AS (
     SELECT min(available_at) AS at FROM outbox WHERE delivered_at IS NULL
 )
 SELECT
-    EXISTS (
-        SELECT
-        FROM lanes AS n
-        WHERE n.open AND NOT n.drained AND n.deadline > now()
-          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-          AND (%(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid)
-    )
+    EXISTS (SELECT FROM fresh)
     OR coalesce(freed.at <= now(), false)
     OR coalesce(held.at < now(), false) AS claimable,
     EXISTS (
@@ -76,7 +117,8 @@ SELECT
     coalesce(least(deadline.at, duty.at, event.at, closing.at) <= now(), false) AS duty_due,
     extract(
         epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, closing.at) - now()
-    )::float8 AS next_due
+    )::float8 AS next_due,
+    extract(epoch FROM freed.at - now())::float8 AS next_free
 FROM duty
 CROSS JOIN held
 CROSS JOIN closing

@@ -1,0 +1,40 @@
+"""Seed 000's design: an array on each template says in which batches it is active; mended so that it ends."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from batchline.ids import new_id
+from batchline.store.arrays import TextArray
+from batchline.store.session import Session
+from benchmarks.baselines.statements import set_up, statement
+from benchmarks.inputs import MODEL, OUTPUT
+
+
+class Array:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._daemon = new_id()
+        self._batch = new_id()
+
+    @staticmethod
+    def set_up(url: str, lines: int) -> None:
+        set_up(url, "array", lines)
+
+    async def create(self) -> None:
+        await self._session.rows(statement("array_create"), {"batch": self._batch})
+
+    async def claim(self, limit: int) -> Sequence[UUID]:
+        rows = await self._session.raw_rows(
+            statement("array_claim"), {"model": MODEL, "limit": limit, "daemon": self._daemon}
+        )
+        return [request_id for request_id, _custom_id, _body in rows]
+
+    async def settle(self, finished: Sequence[UUID]) -> None:
+        outputs = TextArray([OUTPUT] * len(finished))
+        await self._session.rows(statement("array_complete"), {"ids": list(finished), "outputs": outputs})
+
+    async def advance(self, line: int) -> None:
+        """Go to where a drain has finished everything before this line."""
+        await self._session.rows(
+            statement("array_advance"), {"batch": self._batch, "line": line, "output": OUTPUT.decode()}
+        )

@@ -1,0 +1,22 @@
+-- eager_claim: up to `limit` pending requests, oldest first, with their bodies.
+--
+-- Locks: requests, SKIP LOCKED. Cancelling this design rewrites its pending rows, so there is no batch to look at.
+WITH
+claimable AS (
+    SELECT id
+    FROM requests
+    WHERE state = 'pending' AND model = %(model)s AND (not_before IS NULL OR not_before <= now())
+    ORDER BY id
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+claimed AS (
+    UPDATE requests AS r
+    SET state = 'claimed', daemon_id = %(daemon)s, claimed_at = now()
+    FROM claimable AS c
+    WHERE r.id = c.id
+    RETURNING r.id, r.template_id, r.custom_id
+)
+SELECT c.id, c.custom_id, t.body
+FROM claimed AS c
+JOIN request_templates AS t ON t.id = c.template_id

@@ -1,0 +1,26 @@
+"""The baselines' SQL: one statement a file, run by the same sessions as Batchline's own."""
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from psycopg import sql
+
+from batchline.store.statements import Statement
+from benchmarks.inputs import BODY, MODEL
+from benchmarks.server import execute, vacuum
+
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+@cache
+def statement(name: str) -> Statement:
+    source = (files("benchmarks.baselines") / f"{name}.sql").read_text(encoding="utf-8")
+    return Statement(name, f"/* {name} */\n" + _COMMENT.sub("", source))
+
+
+def set_up(url: str, design: str, lines: int) -> None:
+    """The design's tables, and a file of so many lines in them."""
+    execute(url, sql.SQL(statement(f"{design}_schema").text))
+    execute(url, sql.SQL(statement("fill").text).format(body=BODY), {"lines": lines, "model": MODEL})
+    vacuum(url)

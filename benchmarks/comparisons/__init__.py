@@ -1,0 +1,29 @@
+"""One module a comparison: its first line says what is compared, the rest of its docstring how."""
+
+from types import ModuleType
+
+from benchmarks.comparisons import (
+    baselines,
+    create,
+    create_eager,
+    idle,
+    ingest,
+    ingest_memory,
+    output,
+    run,
+    steady,
+    wake,
+)
+
+COMPARISONS: dict[str, ModuleType] = {
+    "create": create,
+    "create-eager": create_eager,
+    "steady": steady,
+    "baselines": baselines,
+    "ingest": ingest,
+    "ingest-memory": ingest_memory,
+    "run": run,
+    "output": output,
+    "idle": idle,
+    "wake": wake,
+}

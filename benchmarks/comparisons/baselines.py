@@ -1,0 +1,72 @@
+"""Claim and settle, against the eager design and against the array of seed 000.
+
+All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED where rows are locked, and take
+500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.
+Batchline and the eager design drain the whole batch. The array would take minutes a round, so it is put by
+SQL where a drain has finished a sixth, a half and five sixths of the lines, vacuumed, and claims and settles
+ten times in each place.
+"""
+
+from batchline.store.session import Session
+from benchmarks.baselines.array import Array
+from benchmarks.baselines.eager import Eager
+from benchmarks.bench import Bench
+from benchmarks.contest import Contestant, Figure, alternate, at_least, ratio
+from benchmarks.drain import CHUNK, CursorAndSpans, drain
+from benchmarks.inputs import a_batch, fill_file
+from benchmarks.server import vacuum
+from benchmarks.timing import seconds
+
+_PLACES = (1 / 6, 3 / 6, 5 / 6)
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    lines = bench.size(300_000, quick=10_000)
+    with bench.server.database() as url, bench.server.database(migrated=False) as eager_url:
+        file_id = fill_file(url, lines)
+        Eager.set_up(eager_url, lines)
+        async with Session(url, "benchmark") as session, Session(eager_url, "eager", timeout=600) as eager:
+
+            async def cursor_and_spans() -> float:
+                await a_batch(session, file_id)
+                bench.server.settle_down()
+                return (await drain(CursorAndSpans(session))).rate
+
+            async def eager_rows() -> float:
+                design = Eager(eager)
+                await design.create()
+                vacuum(eager_url)
+                bench.server.settle_down()
+                return (await drain(design)).rate
+
+            ours, rows, array = await alternate(
+                bench.rounds,
+                Contestant("Batchline", "items/s", cursor_and_spans),
+                Contestant("a row for each line", "items/s", eager_rows),
+                Contestant("array on each line", "items/s", lambda: _array(bench, lines)),
+            )
+    return [
+        ratio(f"items a second of {lines:,}, to the eager design", ours, rows, at_least(2)),
+        ratio(f"items a second of {lines:,}, to the array", ours, array, at_least(100)),
+    ]
+
+
+async def _array(bench: Bench, lines: int) -> float:
+    pairs = bench.size(10, quick=2)
+    spent = 0.0
+    with bench.server.database(migrated=False) as url:
+        Array.set_up(url, lines)
+        async with Session(url, "array", timeout=600) as session:
+            design = Array(session)
+            await design.create()
+            for place in _PLACES:
+                await design.advance(int(lines * place))
+                vacuum(url)
+                bench.server.settle_down()
+                for _ in range(pairs):
+                    spent += await seconds(_pair(design))
+    return len(_PLACES) * pairs * CHUNK / spent
+
+
+async def _pair(design: Array) -> None:
+    await design.settle(await design.claim(CHUNK))

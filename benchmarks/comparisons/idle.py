@@ -1,0 +1,65 @@
+"""How many queries an idle worker sends.
+
+`batchline worker` on a server of its own that logs every statement; those of the worker's connections are
+counted over four minutes, from 45 seconds after its start. Duties come due every five to ten minutes, for all
+workers together, so none falls into that time: afterwards both are made due at once, what they cost is
+counted too, and a second figure has it spread over seven and a half minutes, for a worker that is alone.
+"""
+
+import re
+import time
+from collections import Counter
+
+from psycopg import sql
+
+from batchline.store import migrate
+from benchmarks.bench import Bench
+from benchmarks.contest import Figure, Series, at_most
+from benchmarks.processes import worker
+from benchmarks.server import Server, a_server, execute
+
+_LOGGED = re.compile(
+    r"^<batchline [^>]*> LOG: +(?:statement|execute [^:]*): (?:/\* (\w+) \*/)?", re.MULTILINE
+)
+# An idle worker polls every 15 to 18 s.
+_LONGEST_POLL = 20
+_DUTIES_EVERY = 7.5
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    window = bench.size(240, quick=4)
+    idle, duties = _watch(bench, window)
+    a_minute = sum(idle.values()) / (window / 60)
+    with_duties = a_minute + sum(duties.values()) / _DUTIES_EVERY
+    return [
+        Figure("queries a minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
+        Figure("the same, with all duties done by it alone", with_duties, "", None, _series(duties)),
+    ]
+
+
+def _watch(bench: Bench, window: float) -> tuple[Counter[str], Counter[str]]:
+    """What the worker asks while nothing is to do, and what it asks more when duties are due."""
+    folder = bench.scratch / "idle"
+    with a_server(folder, log_statement="all", log_line_prefix="<%a> ") as server:
+        migrate.ensure(server.url)
+        with worker(server.url, folder):
+            time.sleep(bench.size(45, quick=3))
+            idle = _counted(server, window)
+            execute(server.url, sql.SQL("UPDATE duties SET due_at = now()"))
+            duties = _counted(server, bench.size(_LONGEST_POLL, quick=7))
+    del duties["poll"]
+    return idle, duties
+
+
+def _counted(server: Server, seconds: float) -> Counter[str]:
+    """The worker's statements in this time, by name."""
+    before = server.log.stat().st_size
+    time.sleep(seconds)
+    with server.log.open("rb") as log:
+        log.seek(before)
+        names = _LOGGED.findall(log.read().decode())
+    return Counter(name or "other" for name in names)
+
+
+def _series(counts: Counter[str]) -> list[Series]:
+    return [Series(f"`{name}`", "queries", [float(count)]) for name, count in counts.most_common()]

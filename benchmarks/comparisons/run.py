@@ -1,0 +1,79 @@
+"""`batchline run` as users run it, against its HTTP client in a bare loop.
+
+The command, with the embedded database in a new folder, sends every line to `batchline simulate`, which
+answers at once; all of them share the machine's cores. Its rate is the batch's: from its creation to the last
+settle, as its row says (`in_progress_at` to `finalizing_at`). The whole command, with making the database,
+taking the file in and writing the output, is shown beside it. The bare loop sends the same requests with as
+many in flight, reads every answer and throws it away. Each turn has a simulator of its own.
+"""
+
+import shutil
+from pathlib import Path
+from time import perf_counter
+
+from psycopg import sql
+
+from batchline.embedded import EmbeddedPostgres
+from benchmarks.bench import Bench
+from benchmarks.contest import Contestant, Figure, Series, alternate, at_least, ratio
+from benchmarks.inputs import write_jsonl
+from benchmarks.processes import batchline, output_of, run, simulator
+from benchmarks.server import execute
+
+_CONCURRENCIES = (64, 256)
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    lines = bench.size(60_000, quick=500)
+    path = write_jsonl(bench.scratch / "run.jsonl", lines=lines)
+    figures = []
+    for concurrency in _CONCURRENCIES:
+        figures += await _at(bench, path, lines, concurrency)
+    path.unlink()
+    return figures
+
+
+async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Figure]:
+    wholes: list[float] = []
+
+    async def run_rate() -> float:
+        with simulator() as upstream:
+            batch_seconds, whole_seconds = _run(bench.scratch, path, upstream, concurrency)
+        wholes.append(lines / whole_seconds)
+        return lines / batch_seconds
+
+    async def bare_rate() -> float:
+        with simulator() as upstream:
+            return float(output_of("benchmarks.bare.client", str(path), upstream, str(concurrency)))
+
+    ours, bare = await alternate(
+        bench.rounds,
+        Contestant("Batchline, the batch", "requests/s", run_rate),
+        Contestant("bare client", "requests/s", bare_rate),
+    )
+    whole = Series("Batchline, the whole command", "requests/s", wholes)
+    return [
+        ratio(f"requests a second, {concurrency} in flight", ours, bare, at_least(0.7)),
+        ratio(f"the whole command, {lines:,} lines, {concurrency} in flight", whole, bare),
+    ]
+
+
+def _run(scratch: Path, path: Path, upstream: str, concurrency: int) -> tuple[float, float]:
+    """Seconds that the batch took, and the command."""
+    data_dir, output = scratch / "run", scratch / "run.output.jsonl"
+    begun = perf_counter()
+    run(
+        batchline(
+            *("run", str(path), "--upstream", upstream, "-o", str(output), "-c", str(concurrency)),
+            *("--data-dir", str(data_dir), "--json"),
+        )
+    )
+    whole = perf_counter() - begun
+    with EmbeddedPostgres.start(data_dir) as server:
+        ((batch,),) = execute(
+            server.url,
+            sql.SQL("SELECT extract(epoch FROM finalizing_at - in_progress_at)::float8 FROM batches"),
+        )
+    shutil.rmtree(data_dir)
+    output.unlink()
+    return batch, whole

@@ -1,0 +1,66 @@
+"""Processes beside the benchmark: Batchline's own commands, and contestants that need one to themselves."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+_ROOT = Path(__file__).parent.parent
+
+
+def batchline(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "batchline", *arguments]
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", name, *arguments]
+
+
+def output_of(name: str, *arguments: str) -> str:
+    """What a module of ours prints."""
+    return run(module(name, *arguments))
+
+
+def run(command: list[str]) -> str:
+    """Run to the end; what it printed. Whatever it complained about is shown if it failed."""
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process for as long as it is needed; what it prints can be read."""
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def simulator() -> Iterator[str]:
+    """`batchline simulate` without any latency; its URL."""
+    with running(batchline("simulate", "--port", "0", "--latency", "0", "--json")) as process:
+        yield msgspec.json.decode(_document(process))["url"]
+
+
+@contextmanager
+def worker(database: str, data_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    with running(batchline("worker", "--database", database, "--data-dir", str(data_dir))) as process:
+        yield process
+
+
+def _document(process: subprocess.Popen[str]) -> str:
+    """A JSON document, which ends with a line of its own."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.rstrip() == "}":
+            break
+    return "".join(lines)

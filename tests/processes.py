@@ -1,0 +1,116 @@
+"""Real processes for tests: the simulated upstream and the command line."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PYTHON = sys.executable
+LIMIT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A simulated upstream in a process of its own."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def stats(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url}/stats", timeout=10) as response:
+            found: dict[str, Any] = json.load(response)
+            return found
+
+
+@contextmanager
+def simulated(*options: str) -> Iterator[Upstream]:
+    process = start("simulate", "--port", "0", "--json", *options)
+    try:
+        assert process.stdout is not None
+        ready = "".join(process.stdout.readline() for _ in range(3))
+        yield Upstream(json.loads(ready)["url"], process)
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PYTHON, "-m", "batchline", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(environment),
+    )
+
+
+def batchline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, "-m", "batchline", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        env=_environment(environment),
+    )
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("BATCHLINE_")}
+    return {**kept, **more}
+
+
+@contextmanager
+def working(database: str, data_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker that is killed at the latest when the test is over."""
+    process = start("worker", "--database", database, "--data-dir", str(data_dir), *options)
+    try:
+        yield process
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL) -> tuple[str, str]:
+    if process.poll() is None:
+        process.send_signal(how)
+    return process.communicate(timeout=LIMIT)
+
+
+def wait_for(what: str, fact: Callable[[], Any], limit: float = LIMIT) -> Any:
+    """The first true value of `fact`; fails with `what` was expected when it does not come."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        if value := fact():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {limit:g} s in vain for: {what}")
+
+
+def write_requests(path: Path, count: int, models: tuple[str, ...] = ("sim-small",)) -> Path:
+    with path.open("w") as stream:
+        for number in range(count):
+            body = {
+                "model": models[number % len(models)],
+                "messages": [{"role": "user", "content": f"Say {number}."}],
+            }
+            line = {"custom_id": f"q-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            stream.write(json.dumps(line) + "\n")
+    return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_ids(path: Path) -> str:
+    """A file of output lines without what differs between two batches over the same input."""
+    return re.sub(r"batch_req_[0-9a-f]{32}", "batch_req", path.read_text())

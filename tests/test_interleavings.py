@@ -1,0 +1,173 @@
+"""Every ordered pair of acts on one lane: the first is done and not yet committed when the second comes.
+
+Whatever the pair, the second ends without a deadlock once the first commits, the invariant holds, the batch
+can be brought to its end, and it begins to be finalized exactly once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from batchline.model import Item, Settled
+from tests import scenes
+from tests.scenes import Hand, Stage, Staged, completed, retry
+
+STATES = ("running", "paused", "cancelling")
+
+
+@pytest.fixture(scope="module")
+def theatre(server_url: str, template: str) -> Iterator[tuple[Stage, Hand, Hand, Hand]]:
+    """One stage and three connections for all of them."""
+    with scenes.database(server_url, template) as url, Stage(url) as stage:
+        yield stage, stage.hand(), stage.hand(), stage.hand()
+
+
+@dataclass
+class Scene:
+    """A batch of two lanes in some state, of which two hands hold a span each and one span is free."""
+
+    stage: Stage
+    batch: Staged
+    held: dict[UUID, list[Item]]
+    begun: list[str] = field(default_factory=list)
+
+    def note(self, who: str, begun: bool) -> None:
+        """Somebody has been told that the batch is to be finalized."""
+        if begun:
+            self.begun.append(who)
+
+    def afterwards(self, hand: Hand, closing: bool) -> None:
+        """What a worker does when the batch that it touched is closing."""
+        if closing:
+            self.note("conclude", hand.conclude(self.batch.id))
+
+
+Then = Callable[[], None]
+"""What whoever acted does once its transaction is over."""
+
+
+def claim(scene: Scene, hand: Hand) -> Then:
+    hand.claim(5, batch=scene.batch.id)
+    return lambda: None
+
+
+def settle(scene: Scene, hand: Hand) -> Then:
+    return settled(scene, hand, hand.settle([completed(item) for item in scene.held[hand.id]]))
+
+
+def settle_retries(scene: Scene, hand: Hand) -> Then:
+    return settled(scene, hand, hand.settle([retry(item) for item in scene.held[hand.id]]))
+
+
+def settled(scene: Scene, hand: Hand, rows: list[Settled]) -> Then:
+    finished, closing = any(row.finished for row in rows), any(row.closing for row in rows)
+    scene.note("settle", finished)
+    return lambda: scene.afterwards(hand, closing and not finished)
+
+
+def park(scene: Scene, hand: Hand) -> Then:
+    hand.park(scene.held[hand.id], f"task of {hand.id}")
+    return lambda: None
+
+
+def release(scene: Scene, hand: Hand) -> Then:
+    concerned = hand.release()
+    return lambda: scene.afterwards(hand, bool(concerned))
+
+
+def cancel(scene: Scene, hand: Hand) -> Then:
+    closed = hand.close(scene.batch.id, "cancel")
+    return lambda: scene.afterwards(hand, closed)
+
+
+def pause(scene: Scene, hand: Hand) -> Then:
+    hand.close(scene.batch.id, "pause")
+    return lambda: None
+
+
+def resume(scene: Scene, hand: Hand) -> Then:
+    hand.resume(scene.batch.id)
+    return lambda: None
+
+
+def conclude(scene: Scene, hand: Hand) -> Then:
+    scene.note("conclude", hand.conclude(scene.batch.id))
+    return lambda: None
+
+
+Act = Callable[[Scene, Hand], Then]
+ACTS: tuple[Act, ...] = (claim, settle, settle_retries, park, release, cancel, pause, resume, conclude)
+
+
+def set_the_scene(stage: Stage, first: Hand, second: Hand, other: Hand, state: str) -> Scene:
+    stage.clear()
+    batch = stage.batch(9, 3)
+    # The lanes lie on disk in the order in which nobody may lock them.
+    for flag in ("false", "true"):
+        stage.db.execute(f"UPDATE lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
+    held = {hand.renamed().id: hand.take(2, batch=batch.id) for hand in (first, second)}
+    stage.span(batch, range(4, 8), attempt=2)
+    if state == "paused":
+        other.close(batch.id, "pause")
+    elif state == "cancelling":
+        other.close(batch.id, "cancel")
+    return Scene(stage, batch, held)
+
+
+def bring_to_its_end(scene: Scene, first: Hand, second: Hand, other: Hand) -> None:
+    """As workers and people would: give back, go on, run what there is, conclude what was closed."""
+    for hand in (first, second):
+        release(scene, hand)()
+    other.resume(scene.batch.id)
+    while items := other.renamed().take(100, batch=scene.batch.id):
+        settled(scene, other, other.settle([completed(item) for item in items]))()
+    conclude(scene, other)()
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("second", ACTS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize("first", ACTS, ids=lambda act: act.__name__)
+def test_two_acts_at_once(
+    theatre: tuple[Stage, Hand, Hand, Hand], first: Act, second: Act, state: str
+) -> None:
+    stage, anna, bert, other = theatre
+    scene = set_the_scene(stage, anna, bert, other, state)
+
+    with anna.holding():
+        then_anna = first(scene, anna)
+        acting = stage.meanwhile(bert, lambda: second(scene, bert))
+        acting.waits()
+    then_bert = acting.result()
+    assert not stage.broken(), "right after both had committed"
+    then_anna()
+    then_bert()
+    assert not stage.broken(), "after both had done what follows from it"
+
+    bring_to_its_end(scene, anna, bert, other)
+    assert not stage.broken(), "when the batch was brought to its end"
+    assert stage.finalizing(scene.batch), "the batch is stuck"
+    assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}"
+
+
+@pytest.mark.parametrize("second", ACTS, ids=lambda act: act.__name__)
+def test_an_act_between_the_two_halves_of_concluding(
+    theatre: tuple[Stage, Hand, Hand, Hand], second: Act
+) -> None:
+    stage, anna, bert, other = theatre
+    scene = set_the_scene(stage, anna, bert, other, "cancelling")
+    stage.lease(bert.id, -1)
+    anna.release()
+
+    with anna.holding():
+        assert anna.conclude_lock(scene.batch.id)
+        acting = stage.meanwhile(bert, lambda: second(scene, bert))
+        acting.waits()
+        scene.note("conclude", bool(anna.run("conclude", {"batch": scene.batch.id})))
+    acting.result()()
+
+    assert not stage.broken()
+    bring_to_its_end(scene, anna, bert, other)
+    assert not stage.broken()
+    assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}"

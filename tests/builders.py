@@ -60,7 +60,7 @@ def on(url: str, scenario: Callable[[Session], Awaitable[T]]) -> T:
 
 async def sql(db: Session, query: str, **params: object) -> list[Row]:
     """Any SQL: what a test asks the database behind the store's back, and how it does damage."""
-    async with db.transaction() as connection:
+    async with db.open_ended() as connection:
         cursor = await connection.execute(query.encode(), params)
         return await cursor.fetchall() if cursor.description else []
 

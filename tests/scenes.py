@@ -231,15 +231,17 @@ class Meanwhile(Generic[T]):
         self._future: Future[T] = self._thread.submit(act)
         self._thread.shutdown(wait=False)
 
-    def waits(self) -> bool:
-        """Wait for one fact or the other: True, it waits for somebody's lock; False, it has ended."""
+    def waits(self, besides: Hand | None = None) -> bool:
+        """Wait for one fact or the other: True, it waits for somebody's lock; False, it has ended.
+
+        A wait for `besides` does not count: that one has just committed, and the news is on its way.
+        """
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if self._future.done():
                 return False
-            if self._watch.execute("SELECT pg_blocking_pids(%s) <> '{}'", (self._hand.pid,)).fetchone() == (
-                True,
-            ):
+            row = self._watch.execute("SELECT pg_blocking_pids(%s)", (self._hand.pid,)).fetchone()
+            if row is not None and row[0] and not (besides and besides.pid in row[0]):
                 return True
             wait([self._future], timeout=_GLANCE)
         raise AssertionError(f"after {PATIENCE:g} s a statement neither waits for a lock nor ends")

@@ -257,25 +257,25 @@ def test_a_settle_that_waited_for_one_that_emptied_the_span(stage: Stage, kept: 
 def test_settles_of_two_batches_in_opposite_order_do_not_deadlock(stage: Stage) -> None:
     """Each batch row is held by a third hand, so that both settles stand before their first row at once."""
     first, second = stage.batch(4), stage.batch(4)
-    hands = [stage.hand(), stage.hand()]
-    items = [
-        hand.take(2, batch=one.id) + hand.take(2, batch=other.id)
-        for hand, (one, other) in zip(hands, [(first, second), (second, first)], strict=True)
-    ]
-    gates = {batch.id: stage.hand() for batch in (first, second)}
-    for batch_id, gate in gates.items():
+    anna, bert = stage.hand(), stage.hand()
+    hers = anna.take(2, batch=first.id) + anna.take(2, batch=second.id)
+    his = bert.take(2, batch=second.id) + bert.take(2, batch=first.id)
+    gates = [stage.hand(), stage.hand()]
+    for gate, batch in zip(gates, (first, second), strict=True):
         gate.connection.execute("BEGIN")
-        gate.connection.execute("SELECT FROM batches WHERE id = %s FOR UPDATE", (batch_id,))
+        gate.connection.execute("SELECT FROM batches WHERE id = %s FOR UPDATE", (batch.id,))
 
-    one = stage.meanwhile(hands[0], lambda: hands[0].settle([completed(item) for item in items[0]]))
-    two = stage.meanwhile(hands[1], lambda: hands[1].settle([completed(item) for item in items[1]]))
-    assert one.waits()
-    assert two.waits()
-    for gate in gates.values():
-        gate.connection.execute("COMMIT")
+    settling = [
+        stage.meanwhile(anna, lambda: anna.settle([completed(item) for item in hers])),
+        stage.meanwhile(bert, lambda: bert.settle([completed(item) for item in his])),
+    ]
+    assert all(settle.waits() for settle in settling)
+    gates[0].connection.execute("COMMIT")
+    assert all(settle.waits(besides=gates[0]) for settle in settling)
+    gates[1].connection.execute("COMMIT")
 
-    finished = [row.batch_id for row in one.result() + two.result() if row.finished]
-    assert sorted(finished) == sorted([first.id, second.id])
+    finished = [row.batch_id for settle in settling for row in settle.result() if row.finished]
+    assert sorted(finished) == [first.id, second.id]
     assert not stage.broken()
 
 

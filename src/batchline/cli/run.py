@@ -50,18 +50,19 @@ class RunOrder:
 class RunOutcome:
     batch: Batch
     resumed: bool
+    finished_before: bool
     interrupted: bool
 
 
 async def run(order: RunOrder, place: Place) -> RunOutcome:
     async with place.kept_running(), Session(place.url, "run") as session:
         batch, resumed = await _find_or_create(order, place, session)
-        interrupted = False
-        if batch.ended_at is None:
+        finished_before, interrupted = batch.ended_at is not None, False
+        if not finished_before:
             batch, interrupted = await _work(order, place, session, batch)
         if not interrupted:
             await _save(order, place, session, batch)
-        return RunOutcome(batch, resumed, interrupted)
+        return RunOutcome(batch, resumed, finished_before, interrupted)
 
 
 async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tuple[Batch, bool]:
@@ -208,7 +209,7 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
             f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; go on with\n"
             f"  {order.command}"
         )
-    before = "finished before; " if outcome.resumed and batch.ended_at is not None else ""
+    before = "finished before; " if outcome.finished_before else ""
     parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
     if batch.completed:
         parts.append(f"output in {order.output}")

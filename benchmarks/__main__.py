@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import inspect
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ from benchmarks.server import a_server
 
 def main() -> None:
     options = _options()
+    # Ended from outside, it still stops its servers and removes its folder.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = options.names or list(COMPARISONS)
     begun = datetime.now(UTC)
     with tempfile.TemporaryDirectory(prefix="batchline-bench-") as folder:

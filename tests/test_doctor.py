@@ -5,6 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+
+from batchline.ids import BATCH, FILE, show
+from batchline.model import Batch
+from batchline.store import batches, doctor, spans
+from batchline.store.doctor import Finding
+from batchline.store.session import Session
+from batchline.store.spans import Scope, WorkerId
 from tests.builders import (
     LATER,
     a_batch,
@@ -24,13 +31,6 @@ from tests.builders import (
     take,
     wipe,
 )
-
-from batchline.ids import BATCH, FILE, show
-from batchline.model import Batch
-from batchline.store import batches, doctor, spans
-from batchline.store.doctor import Finding
-from batchline.store.session import Session
-from batchline.store.spans import Scope, WorkerId
 
 
 async def half_run(db: Session, worker: WorkerId) -> Batch:

@@ -1,6 +1,7 @@
 """Files come in whole or not at all, whatever is in them and whoever dies meanwhile, in flat memory."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -328,20 +329,30 @@ def test_a_stream_that_breaks_leaves_no_row(database_url: str, error: OSError) -
     assert_nothing_stored(database_url)
 
 
-@pytest.mark.parametrize("moment", ["waiting for a block", "writing"])
-def test_a_cancelled_ingest_has_rolled_back_when_it_returns(database_url: str, moment: str) -> None:
+async def endless(reached: asyncio.Event, then_wait: bool) -> AsyncIterator[bytes]:
+    """Blocks of lines; tells when the twentieth is asked for, and may have no more of them from then on."""
+    for start in itertools.count():
+        if start == 20:
+            reached.set()
+            if then_wait:
+                await asyncio.Event().wait()
+        yield b"".join(line(f"{start}-{n}") for n in range(1_000))
+
+
+def assert_rolled_back(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        # Fails if any transaction still holds what COPY locks.
+        connection.execute("LOCK TABLE lines IN ACCESS EXCLUSIVE MODE NOWAIT")
+    assert_nothing_stored(url)
+
+
+@pytest.mark.parametrize("waiting_for_a_block", [False, True])
+def test_a_cancelled_ingest_has_rolled_back_when_it_returns(
+    database_url: str, waiting_for_a_block: bool
+) -> None:
     async def cancel_midway() -> None:
         reached = asyncio.Event()
-
-        async def content() -> AsyncIterator[bytes]:
-            for start in range(10**9):
-                if start == 20:
-                    reached.set()
-                    if moment == "waiting for a block":
-                        await asyncio.Event().wait()
-                yield b"".join(line(f"{start}-{n}") for n in range(1_000))
-
-        source = Source("a", content())
+        source = Source("a", endless(reached, waiting_for_a_block))
         task = asyncio.create_task(ingest(database_url, [source], tenant="t", filename="f"))
         await reached.wait()
         task.cancel()
@@ -351,10 +362,44 @@ def test_a_cancelled_ingest_has_rolled_back_when_it_returns(database_url: str, m
     before = threading.active_count()
     asyncio.run(cancel_midway())
     assert threading.active_count() == before
-    with psycopg.connect(database_url) as connection:
-        # Fails if any transaction still holds what COPY locks.
-        connection.execute("LOCK TABLE lines IN ACCESS EXCLUSIVE MODE NOWAIT")
-    assert_nothing_stored(database_url)
+    assert_rolled_back(database_url)
+
+
+BLOCKED_BY_A_LOCK = """
+    CREATE FUNCTION wait_for_lock() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END';
+    CREATE TRIGGER wait_for_lock BEFORE INSERT ON lines FOR EACH ROW EXECUTE FUNCTION wait_for_lock();
+"""
+
+
+def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url: str) -> None:
+    async def cancel_while_blocked() -> None:
+        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as holder:
+            await holder.execute(BLOCKED_BY_A_LOCK)
+            await holder.execute("SELECT pg_advisory_lock(1)")
+            read = 0
+
+            def note(size: int) -> None:
+                nonlocal read
+                read = size
+
+            source = Source("a", endless(asyncio.Event(), False))
+            task = asyncio.create_task(
+                ingest(database_url, [source], tenant="t", filename="f", on_progress=note)
+            )
+            blocked, before = False, -1
+            while not blocked or read != before:
+                before = read
+                cursor = await holder.execute(
+                    "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'advisory'"
+                )
+                blocked = await cursor.fetchone() == (True,)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert_rolled_back(database_url)
+
+    asyncio.run(cancel_while_blocked())
 
 
 INGEST_AND_PAUSE = """

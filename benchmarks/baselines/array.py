@@ -6,7 +6,7 @@ from uuid import UUID
 from batchline.ids import new_id
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session
-from benchmarks.baselines.statements import set_up, statement
+from benchmarks.baselines.statements import claim_of, set_up, statement
 from benchmarks.inputs import MODEL, OUTPUT
 
 
@@ -24,9 +24,8 @@ class Array:
         await self._session.rows(statement("array_create"), {"batch": self._batch})
 
     async def claim(self, limit: int) -> Sequence[UUID]:
-        rows = await self._session.raw_rows(
-            statement("array_claim"), {"model": MODEL, "limit": limit, "daemon": self._daemon}
-        )
+        claim = claim_of("array", limit)
+        rows = await self._session.raw_rows(claim, {"model": MODEL, "daemon": self._daemon})
         return [request_id for request_id, _custom_id, _body in rows]
 
     async def settle(self, finished: Sequence[UUID]) -> None:

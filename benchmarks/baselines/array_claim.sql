@@ -16,7 +16,7 @@ claimable AS (
       AND NOT (b.id = ANY (t.batches_done_in))
       AND (lr.not_before IS NULL OR lr.not_before <= now())
     ORDER BY b.expires_at ASC NULLS LAST, t.line_number
-    LIMIT %(limit)s
+    LIMIT {limit}
     FOR UPDATE OF t SKIP LOCKED
 ),
 marked AS (

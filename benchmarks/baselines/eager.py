@@ -6,7 +6,7 @@ from uuid import UUID
 from batchline.ids import new_id
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session
-from benchmarks.baselines.statements import set_up, statement
+from benchmarks.baselines.statements import claim_of, set_up, statement
 from benchmarks.inputs import MODEL, OUTPUT
 
 
@@ -23,9 +23,8 @@ class Eager:
         await self._session.rows(statement("eager_create"), {"batch": new_id()})
 
     async def claim(self, limit: int) -> Sequence[UUID]:
-        rows = await self._session.raw_rows(
-            statement("eager_claim"), {"model": MODEL, "limit": limit, "daemon": self._daemon}
-        )
+        claim = claim_of("eager", limit)
+        rows = await self._session.raw_rows(claim, {"model": MODEL, "daemon": self._daemon})
         return [request_id for request_id, _custom_id, _body in rows]
 
     async def settle(self, finished: Sequence[UUID]) -> None:

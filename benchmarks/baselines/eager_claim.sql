@@ -1,4 +1,5 @@
--- eager_claim: up to `limit` pending requests, oldest first, with their bodies.
+-- eager_claim: up to `limit` pending requests, batch by batch, line by line, with their bodies.
+-- Ids grow with time, so the oldest batch comes first and its lines in their order.
 --
 -- Locks: requests, SKIP LOCKED. Cancelling this design rewrites its pending rows, so there is no batch to look at.
 WITH
@@ -6,8 +7,8 @@ claimable AS (
     SELECT id
     FROM requests
     WHERE state = 'pending' AND model = %(model)s AND (not_before IS NULL OR not_before <= now())
-    ORDER BY id
-    LIMIT %(limit)s
+    ORDER BY batch_id, template_id
+    LIMIT {limit}
     FOR UPDATE SKIP LOCKED
 ),
 claimed AS (

@@ -31,6 +31,6 @@ CREATE TABLE requests (
     completed_at   timestamptz,
     response_body  text
 );
-CREATE INDEX requests_pending ON requests (model, id) WHERE state = 'pending';
+CREATE INDEX requests_pending ON requests (model, batch_id, template_id) WHERE state = 'pending';
 -- For status and output, which look at one batch.
 CREATE INDEX requests_batch ON requests (batch_id);

@@ -19,6 +19,14 @@ def statement(name: str) -> Statement:
     return Statement(name, f"/* {name} */\n" + _COMMENT.sub("", source))
 
 
+@cache
+def claim_of(design: str, limit: int) -> Statement:
+    """The design's claim with the limit in its text: a prepared plan that does not know it expects a tenth of
+    all rows, and reads whole tables for that."""
+    template = statement(f"{design}_claim")
+    return Statement(template.name, template.text.replace("{limit}", str(limit)))
+
+
 def set_up(url: str, design: str, lines: int) -> None:
     """The design's tables, and a file of so many lines in them."""
     execute(url, sql.SQL(statement(f"{design}_schema").text))

@@ -82,7 +82,7 @@ async def snapshot_of_newest_batch(url: str) -> Snapshot:
 
 def picture_of(snapshot: Snapshot) -> str:
     console = Console(
-        record=True, width=100, force_terminal=True, color_system="truecolor", file=io.StringIO()
+        record=True, width=110, force_terminal=True, color_system="truecolor", file=io.StringIO()
     )
     console.print("$ batchline run prompts.jsonl --upstream http://127.0.0.1:8000", highlight=False)
     # Left before its first refresh, the display draws one frame: the one that it ends with.

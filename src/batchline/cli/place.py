@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import structlog
 
 from batchline.cli.console import CommandError
@@ -30,16 +31,16 @@ _LOOK_AFTER_SERVER = 1.0
 class Place:
     url: str
     objects: Objects
-    # The data folder of the embedded server; None when the database is somebody else's.
-    embedded_in: Path | None = None
+    # None when the database is somebody else's.
+    server: EmbeddedPostgres | None = None
 
     @asynccontextmanager
     async def kept_running(self) -> AsyncIterator[None]:
         """While this lasts, an embedded server that was killed is started again."""
-        if self.embedded_in is None:
+        if self.server is None:
             yield
             return
-        keeping = asyncio.create_task(_keep_running(self.embedded_in))
+        keeping = asyncio.create_task(_keep_running(self.server))
         try:
             yield
         finally:
@@ -47,15 +48,27 @@ class Place:
             await asyncio.wait([keeping])
 
 
-async def _keep_running(data_dir: Path) -> None:
-    """Joining the server starts it where it is gone, and costs a millisecond where it is not."""
+async def _keep_running(server: EmbeddedPostgres) -> None:
+    """Looks at the process alone, so that an idle server is left in peace."""
+    pid = server.postmaster_pid
     while True:
         await asyncio.sleep(_LOOK_AFTER_SERVER)
+        if _alive(pid):
+            continue
         try:
-            server = await asyncio.to_thread(EmbeddedPostgres.start, data_dir)
-            await asyncio.to_thread(server.stop)
+            # Joining starts it where it is gone. Leaving does not stop it: `server` still uses it.
+            joined = await asyncio.to_thread(EmbeddedPostgres.start, server.data_dir)
+            pid = joined.postmaster_pid
+            await asyncio.to_thread(joined.stop)
         except EmbeddedPostgresError as error:
             _log.error("the embedded PostgreSQL does not start", reason=str(error))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
@@ -68,17 +81,17 @@ def open_place(database: str | None, data_dir: Path | None, *, migrated: bool = 
             return
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         with EmbeddedPostgres.start(settings.data_dir) as server:
-            yield _ready(server.url, settings, migrated, settings.data_dir)
+            yield _ready(server.url, settings, migrated, server)
     except OSError as error:
         raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
     except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
         raise CommandError(str(error)) from error
 
 
-def _ready(url: str, settings: Settings, migrated: bool, embedded_in: Path | None) -> Place:
+def _ready(url: str, settings: Settings, migrated: bool, server: EmbeddedPostgres | None) -> Place:
     if migrated:
         migrate.ensure(url)
-    return Place(url, Objects.at(settings.objects_dir), embedded_in)
+    return Place(url, Objects.at(settings.objects_dir), server)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:

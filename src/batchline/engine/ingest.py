@@ -87,6 +87,9 @@ async def ingest(
                         await _copy(reader.feed(block), sieve, writer)
                         if on_progress is not None:
                             on_progress(size)
+                        # Where neither the source nor the server is waited for, others still get their turn,
+                        # and so does a cancellation.
+                        await asyncio.sleep(0)
                         if reader.gave_up:
                             break
                 await _copy(reader.end(), sieve, writer)
@@ -189,7 +192,6 @@ async def _blocks(source: Source) -> AsyncGenerator[bytes]:
                 with path.open("rb", buffering=0) as file:
                     while block := file.read(_BLOCK):
                         yield block
-                        await asyncio.sleep(0)
             case content:
                 rest = bytearray()
                 async for piece in _pieces(content):
@@ -212,7 +214,6 @@ async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncItera
         for block in content:
             for start in range(0, len(block), _BLOCK):
                 yield block[start : start + _BLOCK]
-            await asyncio.sleep(0)
 
 
 def _combined(digests: list[bytes]) -> bytes:

@@ -1,6 +1,7 @@
 """Files: read, found by what they contain, and taken in whole or not at all."""
 
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import repeat
@@ -9,9 +10,11 @@ from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg.abc import Buffer
+from psycopg.abc import Buffer, PQGen
 from psycopg.copy import AsyncLibpqWriter
-from psycopg.generators import copy_to, send
+from psycopg.generators import copy_to
+from psycopg.pq.abc import PGconn
+from psycopg.waiting import WAIT_W
 
 from batchline.model import File
 from batchline.store.arrays import TextArray
@@ -27,10 +30,10 @@ _FILE = struct.Struct(">hiq")
 _UP_TO_ID = struct.Struct(">14siiiiiii")
 _LENGTH = struct.Struct(">i")
 
-# libpq cannot be given much at once (psycopg issue 255), and the socket of a local server holds about 200 KB:
-# while the server works on that, the next block is made.
+# What libpq is given at once (it must not be much: psycopg issue 255), and how many of these may wait for the
+# server while the next lines are read: two megabytes, with which both sides keep busy.
 _WRITE_MOST = 128 * 1024
-_BACKLOG_MOST = 2**20
+_WAITING_MOST = 16
 
 
 class FileLane(msgspec.Struct, frozen=True):
@@ -134,7 +137,7 @@ class LineWriter:
         custom_ids: Sequence[bytes],
         bodies: Sequence[bytes],
     ) -> None:
-        """Returns when the server has taken the lines, or nearly all of them."""
+        """Returns when the server has taken the lines, or has not much to take any more."""
         parts: list[bytes] = [b""] * (4 * len(bodies))
         parts[0::4] = map(
             _UP_TO_ID.pack,
@@ -151,29 +154,44 @@ class LineWriter:
 
 
 class _SteadyWriter(AsyncLibpqWriter):
-    """Keeps the server busy and the backlog small.
+    """Keeps the server busy, and little waiting for it.
 
-    psycopg's own writer never waits: what the server cannot take yet grows in libpq's buffer with the file and is
-    moved in memory for every block (185,000 rows/s instead of …). Waiting after every block would be as
-    slow: a socket counts as writable only when it is three quarters empty, so the server would have nothing to do while
-    the next block is made.
+    psycopg's own writer never waits: libpq's buffer grows with the file, and is moved in memory for every
+    block (a bare COPY of a million lines: 185,000 rows/s instead of 390,000). One that waited after every
+    block would leave the server without work: a socket counts as writable only when it is nearly empty.
     """
 
     def __init__(self, cursor: psycopg.AsyncCursor[Any]) -> None:
         super().__init__(cursor)
-        self._backlog = 0
+        self._waiting: deque[Buffer] = deque()
 
     async def write(self, data: Buffer) -> None:
-        pgconn = self.connection.pgconn
         for start in range(0, len(data), _WRITE_MOST):
-            block = data[start : start + _WRITE_MOST]
-            await self.connection.wait(copy_to(pgconn, block, flush=False))
-            self._backlog += len(block)
-            if self._backlog > _BACKLOG_MOST:
-                await self.connection.wait(send(pgconn))
-                self._backlog = 0
-            elif pgconn.flush() == 0:
-                self._backlog = 0
+            self._waiting.append(data[start : start + _WRITE_MOST])
+        await self._push(_WAITING_MOST)
+
+    async def finish(self, exc: BaseException | None = None) -> None:
+        if exc is None:
+            await self._push(0)
+        await super().finish(exc)
+
+    async def _push(self, most: int) -> None:
+        """Hand over what the server takes now, and wait for it while more than `most` blocks are left."""
+        pgconn = self.connection.pgconn
+        while self._waiting:
+            if pgconn.flush() == 0:
+                await self.connection.wait(copy_to(pgconn, self._waiting.popleft(), flush=False))
+            elif len(self._waiting) > most:
+                await self.connection.wait(_flushed(pgconn))
+            else:
+                break
+
+
+def _flushed(pgconn: PGconn) -> PQGen[None]:
+    """As psycopg's `send`, whose C version fails when it is resumed after a cancellation."""
+    while pgconn.flush() != 0:
+        while not (yield WAIT_W):
+            continue
 
 
 @asynccontextmanager

@@ -7,12 +7,15 @@
 -- that freezes in the middle of a megabyte of lines holds no lock.
 --
 -- Locks: spans (SKIP LOCKED: another worker's catch is not worth waiting for), then lanes in id order.
--- Lanes are waited for: a neighbour holds one for a millisecond, and a worker must not go idle for that.
+-- Lanes are waited for: a neighbour holds one for a millisecond, and a worker must not go idle for that. If
+-- the neighbours left too little, other lanes make up for it, but those are not waited for: no circle can form.
 -- Safe because what is handed out is computed from the locked, newest version of each lane (`lane`), not
--- from the snapshot that chose the candidates. Cost: O(limit), whatever the size of files or their progress.
+-- from the snapshot that chose the candidates.
 --
--- The plan is made once and for any parameters, so no estimate may lead it to read a table from end to
--- end: rows of lanes, batches and workers are looked up one by one, by LATERAL … LIMIT 1 or = ANY (ARRAY …).
+-- Cost: O(limit), one probe for each tenant at each key, and, if there are several tenants, one look at the
+-- spans in flight; whatever the size of files, their progress and the number of lanes. The plan is made once
+-- for all parameters, so no estimate may lead it to read a table from end to end: lanes and batches are
+-- looked up one by one, by LATERAL … LIMIT 1 or by = ANY (ARRAY …). Plan guards: tests/test_plans.py.
 WITH RECURSIVE
 -- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
 holder AS (
@@ -27,7 +30,7 @@ holder AS (
 gone AS (
     SELECT h.worker_id
     FROM holder AS h
-    LEFT JOIN LATERAL (SELECT * FROM workers WHERE workers.id = h.worker_id LIMIT 1) AS w ON true
+    LEFT JOIN workers AS w ON w.id = h.worker_id
     WHERE coalesce(w.lease_until < now(), true)
 ),
 due AS (
@@ -45,17 +48,19 @@ due AS (
     FOR UPDATE OF s SKIP LOCKED
 ),
 abandoned AS (
-    SELECT s.id, s.outstanding, s.task_id, 'infinity'::timestamptz AS since
-    FROM spans AS s
-    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
-    WHERE s.worker_id = ANY (ARRAY (SELECT worker_id FROM gone))
-      AND n.open
-      AND n.deadline > now()
-      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-      AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
-    ORDER BY s.id
-    LIMIT %(limit)s
-    FOR UPDATE OF s SKIP LOCKED
+    SELECT span.*
+    FROM gone
+    CROSS JOIN LATERAL (
+        SELECT s.id, s.outstanding, s.task_id, 'infinity'::timestamptz AS since
+        FROM spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        WHERE s.worker_id = gone.worker_id
+          AND n.open
+          AND n.deadline > now()
+          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+        FOR UPDATE OF s SKIP LOCKED
+    ) AS span
 ),
 -- One row an item, kept where a span begins: so the limit ends the reading, and with it the locking, as
 -- soon as there are items enough, and the spans beyond are left to the neighbours.
@@ -126,9 +131,12 @@ served AS (
     SELECT key FROM found_key
     UNION ALL
     SELECT DISTINCT unnest(%(keys)s::text[]) WHERE %(batch)s::uuid IS NULL
+    -- Never reached, but it makes the planner expect a few keys instead of hundreds, and so keeps the
+    -- estimated cost of all that follows below the one from which PostgreSQL would compile the plan (JIT).
+    LIMIT 1000 * %(limit)s
 ),
--- The tenants that wait at each key, each with its most urgent lane, by a loose index scan. The deadline
--- is compared in a way that the index cannot use: it would try it on every entry of a page, at twice the cost.
+-- The tenants that wait at each key, each with its most urgent lane, by a loose index scan. The index is
+-- kept from comparing deadlines: it would do so for every entry of each page, and take half as long again.
 waiting AS (
     SELECT served.key, first.*
     FROM served
@@ -159,7 +167,7 @@ load AS (
         FROM spans AS s
         CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
         WHERE s.worker_id IS NOT NULL
-          AND s.worker_id <> ALL (ARRAY (SELECT worker_id FROM gone))
+          AND s.worker_id NOT IN (SELECT worker_id FROM gone)
           AND (SELECT min(tenant) < max(tenant) FROM waiting)
     ) AS held
     GROUP BY tenant
@@ -169,25 +177,30 @@ load AS (
 -- divide goes to the first of them. A tenant with fewer lines than that is dry, and leaves what it did not
 -- take to another round among the others. A tenant's last row says its share.
 poured AS (
-    SELECT
-        t.*,
-        coalesce(load.items, 0) AS items,
-        coalesce(load.items, 0) AS level,
-        0 AS share,
-        room.n AS rest,
-        false AS dry
-    FROM (
-        SELECT DISTINCT ON (tenant)
-            tenant,
-            id,
-            deadline,
-            pending,
-            array_agg(key) OVER (PARTITION BY tenant) AS keys
-        FROM waiting
-        ORDER BY tenant, deadline, id
-    ) AS t
-    LEFT JOIN load USING (tenant)
-    CROSS JOIN room
+    (
+        SELECT
+            t.*,
+            coalesce(load.items, 0) AS items,
+            coalesce(load.items, 0) AS level,
+            0 AS share,
+            room.n AS rest,
+            false AS dry
+        FROM (
+            SELECT DISTINCT ON (tenant)
+                tenant,
+                id,
+                deadline,
+                pending,
+                array_agg(key) OVER (PARTITION BY tenant) AS keys
+            FROM waiting
+            ORDER BY tenant, deadline, id
+        ) AS t
+        LEFT JOIN load USING (tenant)
+        CROSS JOIN room
+        -- More tenants than lines cannot be served.
+        ORDER BY items, tenant
+        LIMIT %(limit)s
+    )
     UNION ALL
     SELECT
         tenant,
@@ -207,15 +220,18 @@ poured AS (
             CASE
                 WHEN pending >= share + want THEN want
                 ELSE least(want, (
-                    SELECT count(*)
+                    SELECT sum(lane.pending)
                     FROM unnest(keys) AS at (key)
                     CROSS JOIN LATERAL (
-                        SELECT generate_series(1, n.total - n.next)
+                        SELECT n.total - n.next AS pending
                         FROM lanes AS n
-                        WHERE open AND NOT drained AND n.key = at.key AND n.tenant = offer.tenant AND n.deadline > now()
+                        WHERE open AND NOT drained
+                          AND n.key = at.key
+                          AND n.tenant = offer.tenant
+                          AND n.deadline > now()
                         ORDER BY n.deadline, n.id
                         LIMIT share + want
-                    ) AS line
+                    ) AS lane
                 )::integer - share)
             END AS got
         FROM (
@@ -238,26 +254,28 @@ poured AS (
                 ) AS ranked
             ) AS level
         ) AS offer
+        -- Keeps the planner from counting again wherever `got` is named above.
+        OFFSET 0
     ) AS taken
 ),
--- Each tenant's lanes by deadline, no more of them than its share can need: its most urgent one if that is
--- enough, or else one row a line again, kept where a lane begins.
+-- Each tenant's lanes by deadline, no more of them than its share can need: the most urgent one if that is
+-- enough, else as many as there are lines to share.
 candidate AS (
     SELECT tenant, items, share, id, deadline, pending
     FROM poured
     WHERE (dry OR rest = 0) AND share BETWEEN 1 AND pending
     UNION ALL
-    SELECT p.tenant, p.items, p.share, line.id, line.deadline, line.pending
+    SELECT p.tenant, p.items, p.share, lane.id, lane.deadline, lane.pending
     FROM poured AS p
     CROSS JOIN unnest(p.keys) AS at (key)
     CROSS JOIN LATERAL (
-        SELECT n.id, n.deadline, n.total - n.next AS pending, generate_series(1, n.total - n.next) AS nth
+        SELECT n.id, n.deadline, n.total - n.next AS pending
         FROM lanes AS n
         WHERE open AND NOT drained AND n.key = at.key AND n.tenant = p.tenant AND n.deadline > now()
         ORDER BY n.deadline, n.id
         LIMIT p.share
-    ) AS line
-    WHERE (p.dry OR p.rest = 0) AND p.share > p.pending AND line.nth = 1
+    ) AS lane
+    WHERE (p.dry OR p.rest = 0) AND p.share > p.pending
     UNION ALL
     -- The lanes of the one batch that was asked for.
     (
@@ -305,8 +323,9 @@ spare AS (
             SELECT n.id, n.next, n.total - n.next AS pending
             FROM lanes AS n
             WHERE open AND NOT drained AND n.key = w.key AND n.tenant = w.tenant AND n.deadline > now()
-              AND n.id <> ALL (ARRAY (SELECT id FROM chosen))
+              AND n.id NOT IN (SELECT id FROM chosen)
             ORDER BY n.deadline, n.id
+            LIMIT (SELECT n FROM missing)
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS n
         WHERE EXISTS (SELECT FROM missing)

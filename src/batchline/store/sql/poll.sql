@@ -55,11 +55,16 @@ fresh AS (
     )
     UNION ALL
     (
-        SELECT n.id
-        FROM lanes AS n
-        WHERE open AND NOT drained AND n.deadline > now()
-          AND n.key = ANY (%(keys)s::text[])
-          AND %(batch)s::uuid IS NULL
+        SELECT lane.id
+        FROM unnest(%(keys)s::text[]) AS at (key)
+        CROSS JOIN LATERAL (
+            SELECT n.id
+            FROM lanes AS n
+            WHERE open AND NOT drained AND n.key = at.key AND n.deadline > now()
+            ORDER BY n.tenant
+            LIMIT 1
+        ) AS lane
+        WHERE %(batch)s::uuid IS NULL
         LIMIT 1
     )
     UNION ALL
@@ -84,9 +89,7 @@ closing AS (
         now()
     )) AS at
     FROM batches AS b
-    WHERE b.finalizing_at IS NULL
-      AND b.ended_at IS NULL
-      AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
+    WHERE b.finalizing_at IS NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
 ),
 deadline AS (
     SELECT min(expires_at) AS at

@@ -45,7 +45,8 @@ def main() -> None:
 def write_prompts(path: Path) -> Path:
     with path.open("w") as stream:
         for number in range(LINES):
-            body = {"model": "sim-small", "messages": [{"role": "user", "content": f"What is {number} squared?"}]}
+            question = {"role": "user", "content": f"What is {number} squared?"}
+            body = {"model": "sim-small", "messages": [question]}
             line = {"custom_id": f"q-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
             stream.write(json.dumps(line) + "\n")
     return path
@@ -74,8 +75,8 @@ def tell_result(url: str) -> None:
         answers = [json.loads(line)["custom_id"] for line in stream]
     say(f"{len(answers):,} answers, in input order: {answers == [f'q-{n}' for n in range(LINES)]}")
     say(
-        f"The model server executed {seen['executed']:,} requests; {seen['replays']:,} that were under way when"
-        f" the process died came a second time, with the same key, and were answered without being run again."
+        f"The model server executed {seen['executed']:,} requests; {seen['replays']:,} that were under way"
+        f" when the process died came again with the same key, and were answered without being run again."
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
@@ -24,21 +24,23 @@ def server_url() -> Iterator[str]:
     if outside:
         yield outside
         return
-    with tempfile.TemporaryDirectory(prefix="batchline-test-") as folder:
-        with EmbeddedPostgres.start(Path(folder), settings={"fsync": "off"}) as server:
-            yield server.url
+    with (
+        tempfile.TemporaryDirectory(prefix="batchline-test-") as folder,
+        EmbeddedPostgres.start(Path(folder), settings={"fsync": "off"}) as server,
+    ):
+        yield server.url
 
 
 def with_database(url: str, name: str) -> str:
-    return make_conninfo(**{**conninfo_to_dict(url), "dbname": name})
+    return make_conninfo(url, dbname=name)
 
 
 @pytest.fixture(scope="session")
 def template(server_url: str) -> str:
     name = f"template_{os.getpid()}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {name}")  # type: ignore[arg-type]
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        connection.execute(f"DROP DATABASE IF EXISTS {name}")
+        connection.execute(f"CREATE DATABASE {name}")
     migrate.up(with_database(server_url, name))
     return name
 
@@ -48,6 +50,6 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
     """A fresh, migrated database."""
     name = f"test_{os.getpid()}_{next(_COUNTER)}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         yield with_database(server_url, name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -95,6 +95,10 @@ def wait_for(what: str, fact: Callable[[], Any], limit: float = LIMIT) -> Any:
     raise AssertionError(f"waited {limit:g} s in vain for: {what}")
 
 
+def wait_for_executions(upstream: Upstream, count: int, limit: float = LIMIT) -> None:
+    wait_for(f"{count} executions", lambda: upstream.stats()["executed"] >= count, limit)
+
+
 def write_requests(path: Path, count: int, models: tuple[str, ...] = ("sim-small",)) -> Path:
     with path.open("w") as stream:
         for number in range(count):

@@ -289,27 +289,52 @@ class Stage:
     ) -> Staged:
         """A batch with a lane of so many lines for each total; its lanes take turns with the keys."""
         batch = new_id()
-        self.db.execute(
-            """
-            INSERT INTO batches
-                (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
-            VALUES (%s, %s, %s, '24h', '{}', %s, now(), now() + make_interval(secs => %s))
-            """,
-            (batch, tenant, batch, sum(totals), seconds),
-        )
         rows = self.db.execute(
             """
+            WITH batch AS (
+                INSERT INTO batches
+                    (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
+                VALUES
+                    (%(batch)s, %(tenant)s, %(batch)s, '24h', '{}', %(total)s, now(),
+                     now() + make_interval(secs => %(seconds)s))
+                RETURNING *
+            )
             INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
             SELECT b.id, b.tenant, t.key, b.expires_at, 1, t.nth, 'model', '/v1/chat/completions', t.total
-            FROM batches AS b
-            CROSS JOIN unnest(%s::integer[], %s::text[]) WITH ORDINALITY AS t (total, key, nth)
-            WHERE b.id = %s
+            FROM batch AS b
+            CROSS JOIN unnest(%(totals)s::integer[], %(keys)s::text[]) WITH ORDINALITY AS t (total, key, nth)
             ORDER BY t.nth
             RETURNING id
             """,
-            (list(totals), [keys[n % len(keys)] for n in range(len(totals))], batch),
+            {
+                "batch": batch,
+                "tenant": tenant,
+                "total": sum(totals),
+                "seconds": seconds,
+                "totals": list(totals),
+                "keys": [keys[n % len(keys)] for n in range(len(totals))],
+            },
         ).fetchall()
         return Staged(batch, tuple(id_ for (id_,) in rows))
+
+    def batches(self, totals: Sequence[int]) -> list[UUID]:
+        """A batch with one lane for each total, all at once."""
+        ids = [new_id() for _ in totals]
+        self.db.execute(
+            """
+            WITH batch AS (
+                INSERT INTO batches
+                    (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
+                SELECT id, 'acme', id, '24h', '{}', total, now(), now() + interval '1 hour'
+                FROM unnest(%s::uuid[], %s::integer[]) AS t (id, total)
+                RETURNING *
+            )
+            INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+            SELECT id, tenant, 'k', expires_at, 1, 0, 'model', '/v1/chat/completions', total FROM batch
+            """,
+            (ids, list(totals)),
+        )
+        return ids
 
     def span(
         self,

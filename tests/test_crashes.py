@@ -9,7 +9,17 @@ from typing import Any
 
 import psycopg
 
-from tests.processes import batchline, kill, read_lines, simulated, start, wait_for, working, write_requests
+from tests.processes import (
+    batchline,
+    kill,
+    read_lines,
+    simulated,
+    start,
+    wait_for,
+    wait_for_executions,
+    working,
+    write_requests,
+)
 
 LINES = 3_000
 LEASE = ("--lease", "2")
@@ -31,6 +41,10 @@ def results(database: str) -> int:
         row = connection.execute("SELECT coalesce(sum(completed + failed), 0) FROM batches").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def wait_for_results(database: str, count: int, note: str) -> None:
+    wait_for(f"{count} results ({note})", lambda: results(database) >= count)
 
 
 def assert_whole(batch: str, seen: dict[str, Any], output: Path, *place: str) -> None:
@@ -57,7 +71,7 @@ def test_workers_killed_at_random_moments_lose_and_double_nothing(database_url: 
         crew = [start("worker", "-c", "24", *LEASE, *place) for _ in range(3)]
         for _ in range(5):
             goal = min(results(database_url) + dice.randrange(50, 500), LINES)
-            wait_for(f"{goal} results (seed {seed})", lambda goal=goal: results(database_url) >= goal)
+            wait_for_results(database_url, goal, f"seed {seed}")
             kill(crew.pop(dice.randrange(len(crew))))
             crew.append(start("worker", "-c", "24", *LEASE, *place))
         wait_for(f"the end (seed {seed})", lambda: status(batch, *place)["status"] == "completed")
@@ -100,7 +114,7 @@ def test_postgres_killed_in_the_middle_is_started_again_and_the_run_ends_whole(t
     with simulated("--latency", "20") as upstream:
         process = start("run", str(inputs), "--upstream", upstream.url, "-o", str(output), "-c", "32", *place)
         for goal in (500, 1_500):
-            wait_for(f"{goal} executions", lambda goal=goal: upstream.stats()["executed"] >= goal)
+            wait_for_executions(upstream, goal)
             pid_file = tmp_path / "data" / "postgres" / "postmaster.pid"
             os.kill(int(pid_file.read_text().splitlines()[0]), signal.SIGKILL)
         said, errors = process.communicate(timeout=120)

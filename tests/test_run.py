@@ -15,6 +15,7 @@ from tests.processes import (
     simulated,
     start,
     wait_for,
+    wait_for_executions,
     without_ids,
     write_requests,
 )
@@ -103,8 +104,7 @@ def test_a_killed_run_resumes_to_the_output_of_an_uninterrupted_one(
         command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(broken), *place)
         for part in range(times):
             process = start(*command)
-            goal = 700 * (part + 1)
-            wait_for(f"{goal} executions", lambda goal=goal: executed(upstream) >= goal)
+            wait_for_executions(upstream, 700 * (part + 1))
             kill(process, signal.SIGKILL)
         done = batchline(*command)
         seen = upstream.stats()

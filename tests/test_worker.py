@@ -30,7 +30,7 @@ def status(batch: str, place: tuple[str, ...]) -> dict[str, Any]:
 
 def count(database: str, query: str) -> int:
     with psycopg.connect(database) as connection:
-        row = connection.execute(query).fetchone()  # type: ignore[arg-type]
+        row = connection.execute(query).fetchone()
     assert row is not None
     return int(row[0])
 

@@ -4,7 +4,7 @@ All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED wh
 500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.
 Batchline and the eager design drain the whole batch. The array would take minutes a round, so it is put by
 SQL where a drain has finished a sixth, a half and five sixths of the lines, vacuumed, and claims and settles
-ten times in each place.
+six times in each place.
 """
 
 from batchline.store.session import Session
@@ -52,7 +52,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 async def _array(bench: Bench, lines: int) -> float:
-    pairs = bench.size(10, quick=2)
+    pairs = bench.size(6, quick=2)
     spent = 0.0
     with bench.server.database(migrated=False) as url:
         Array.set_up(url, lines)

@@ -47,7 +47,7 @@ async def compare(bench: Bench) -> list[Figure]:
                 return _copied(url)
 
             ours, bare = await alternate(
-                bench.size(5, quick=1),
+                bench.rounds,
                 Contestant("Batchline", "MB/s", upload),
                 Contestant("bare COPY", "MB/s", throw_away),
             )

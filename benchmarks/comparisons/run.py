@@ -7,7 +7,7 @@ taking the file in and writing the output, is shown beside it. The bare loop sen
 many in flight, reads every answer and throws it away. Each turn has a simulator of its own.
 """
 
-import shutil
+import tempfile
 from pathlib import Path
 from time import perf_counter
 
@@ -21,6 +21,7 @@ from benchmarks.processes import batchline, output_of, run, simulator
 from benchmarks.server import execute
 
 _CONCURRENCIES = (64, 256)
+_BATCH_SECONDS = sql.SQL("SELECT extract(epoch FROM finalizing_at - in_progress_at)::float8 FROM batches")
 
 
 async def compare(bench: Bench) -> list[Figure]:
@@ -60,20 +61,18 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
 
 def _run(scratch: Path, path: Path, upstream: str, concurrency: int) -> tuple[float, float]:
     """Seconds that the batch took, and the command."""
-    data_dir, output = scratch / "run", scratch / "run.output.jsonl"
-    begun = perf_counter()
-    run(
-        batchline(
-            *("run", str(path), "--upstream", upstream, "-o", str(output), "-c", str(concurrency)),
-            *("--data-dir", str(data_dir), "--json"),
+    with tempfile.TemporaryDirectory(prefix="run-", dir=scratch) as folder:
+        data_dir = Path(folder, "data")
+        command = batchline(
+            *("run", str(path), "--upstream", upstream, "--concurrency", str(concurrency), "--json"),
+            *("--data-dir", str(data_dir), "--output", str(Path(folder, "output.jsonl"))),
         )
-    )
-    whole = perf_counter() - begun
-    with EmbeddedPostgres.start(data_dir) as server:
-        ((batch,),) = execute(
-            server.url,
-            sql.SQL("SELECT extract(epoch FROM finalizing_at - in_progress_at)::float8 FROM batches"),
-        )
-    shutil.rmtree(data_dir)
-    output.unlink()
-    return batch, whole
+        begun = perf_counter()
+        try:
+            run(command)
+        finally:
+            whole = perf_counter() - begun
+            # Also stops a server that a command which was killed has left behind.
+            with EmbeddedPostgres.start(data_dir) as server:
+                rows = execute(server.url, _BATCH_SECONDS)
+    return rows[0][0], whole

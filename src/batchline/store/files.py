@@ -123,7 +123,7 @@ class Incoming:
 
 
 class LineWriter:
-    """Lines on their way into the table. They come in columns, which become rows in a third of the time."""
+    """Lines on their way into the table, in columns as the reader makes them."""
 
     def __init__(self, copy: psycopg.AsyncCopy, file_no: int) -> None:
         self._copy = copy
@@ -156,9 +156,10 @@ class LineWriter:
 class _SteadyWriter(AsyncLibpqWriter):
     """Keeps the server busy, and little waiting for it.
 
-    psycopg's own writer never waits: libpq's buffer grows with the file, and is moved in memory for every
-    block (a bare COPY of a million lines: 185,000 rows/s instead of 390,000). One that waited after every
-    block would leave the server without work: a socket counts as writable only when it is nearly empty.
+    psycopg's own writer never waits, so libpq's buffer grows and is moved in memory for every block: a bare
+    COPY of a million lines ran at 150,000 rows/s with it and at 400,000 without, in 100 MB less. A writer that
+    waits after every block leaves the server without work, because a socket counts as writable only when four
+    fifths of it are empty: 195,000 lines/s were read in that way, and 240,000 in this.
     """
 
     def __init__(self, cursor: psycopg.AsyncCursor[Any]) -> None:

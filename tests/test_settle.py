@@ -86,8 +86,9 @@ def test_a_retry_is_another_attempt_and_is_remembered(stage: Stage) -> None:
     hand.settle([retry(items[0], 60), retry(items[1], 90), retry(items[2], 60), completed(items[3])])
 
     waiting = """
-        SELECT outstanding, attempt, worker_id, round(extract(epoch FROM available_at - now()))::integer
+        SELECT outstanding, attempt, worker_id, extract(epoch FROM available_at - settled.at)::integer
         FROM spans
+        CROSS JOIN (SELECT min(created_at) AS at FROM retry_attempts) AS settled
         WHERE worker_id IS NULL
         ORDER BY available_at
     """

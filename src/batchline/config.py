@@ -20,9 +20,11 @@ class WorkerSettings:
     # Claimed work is kept for about this long at the measured rate, and never more than the most.
     buffer_seconds: float = 2.0
     buffer_most: int = 10_000
-    # What is in flight may take this long to finish after a first stop signal.
+    # Leave when nothing is left to do.
     drain: bool = False
+    # Take no more work after this long; what is in flight then has the grace time to finish.
     max_seconds: float | None = None
+    grace: float = 10.0
 
     @property
     def renew_every(self) -> float:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from batchline.cli import options, progress
 from batchline.cli.console import CommandError, out, print_json, read_batch_id, show_batch
@@ -101,7 +101,7 @@ async def _watch(place: Place, batch_id: UUID | None, silent: bool) -> Batch:
                 raise CommandError("there is no batch yet")
             batch_id = newest[0].id
         gauge = progress.Gauge(session, batch_id)
-        with progress.display(out(), str(batch_id)[:8], silent=silent) as screen:
+        with progress.display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
             while True:
                 batch, snapshot = await gauge.read()
                 screen.show(snapshot)
@@ -161,7 +161,7 @@ def list_batches(
         if as_json:
             print_json({"data": [show_batch(batch) for batch in found]})
             return
-        table = Table("id", "status", "done", "failed", "total", "created", box=None)
+        table = Table(Column("id", no_wrap=True), "status", "done", "failed", "total", "created", box=None)
         for batch in found:
             shown = show_batch(batch)
             table.add_row(

@@ -23,7 +23,9 @@ class CommandError(Exception):
 
 
 def out() -> Console:
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    # In a pipe nothing is cut to eighty columns.
+    width = None if sys.stdout.isatty() else 10_000
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
 
 
 def err() -> Console:

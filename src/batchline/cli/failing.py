@@ -1,5 +1,7 @@
 """How commands end when they cannot do what they were asked."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,5 +25,12 @@ def failing(as_json: bool) -> Iterator[None]:
         raise report(CommandError(f"the database does not answer: {error}"), as_json) from error
     except (FileNotFound, UnknownRevision) as error:
         raise report(CommandError(str(error)), as_json) from error
+    except BrokenPipeError as error:
+        # Whoever read our output has left, as `head` does. Python must not stumble over it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(Exit.SOME_FAILED) from error
+    except OSError as error:
+        name = "" if error.filename is None else f"{error.filename}: "
+        raise report(CommandError(f"{name}{error.strerror or error}"), as_json) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(Exit.INTERRUPTED) from error

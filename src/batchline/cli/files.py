@@ -3,9 +3,9 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from uuid import UUID
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -13,8 +13,9 @@ from batchline.cli.console import CommandError, out
 from batchline.cli.place import Place
 from batchline.engine.ingest import FileRefused, InputUnreadable, Source, check_readable, ingest
 from batchline.engine.reading import ReadingRules
-from batchline.model import DEFAULT_TENANT, File
-from batchline.store import files
+from batchline.model import DEFAULT_TENANT, Batch, File
+from batchline.store import files, outputs
+from batchline.store.outputs import Which
 from batchline.store.session import Session
 
 _SHOWN = 20
@@ -52,20 +53,22 @@ async def ingest_inputs(paths: Sequence[Path], url: str, *, silent: bool) -> Fil
 
 
 def _shown(error: FileRefused) -> list[str]:
-    lines = [f"{e.source}:{e.line}: {e.code}: {e.message}" for e in error.errors[:_SHOWN]]
+    lines = [
+        f"{e.source if e.line is None else f'{e.source}:{e.line}'}: {e.code}: {e.message}"
+        for e in error.errors[:_SHOWN]
+    ]
     if len(error.errors) > _SHOWN:
         lines.append(f"and {len(error.errors) - _SHOWN} more")
     return lines
 
 
-async def save_file(place: Place, session: Session, file_id: UUID | None, target: Path) -> None:
-    """Write a stored file to `target`, all of it or nothing; an absent one becomes an empty file."""
-    file = None if file_id is None else await files.get(session, file_id)
+async def save_lines(place: Place, session: Session, batch: Batch, which: Which, target: Path) -> None:
+    """Write the output or error lines of an ended batch to `target`, all of them or nothing."""
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
-            if file is not None and file.object_key is not None:
-                async for block in place.objects.read(file.object_key):
+            async with aclosing(_stored_lines(place, session, batch, which)) as blocks:
+                async for block in blocks:
                     await asyncio.to_thread(stream.write, block)
         # mkstemp makes files for the owner alone; give it the permissions any new file has.
         os.chmod(temporary, 0o666 & ~_umask())
@@ -73,6 +76,23 @@ async def save_file(place: Place, session: Session, file_id: UUID | None, target
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+async def _stored_lines(
+    place: Place, session: Session, batch: Batch, which: Which
+) -> AsyncGenerator[bytes, None]:
+    """From the batch's file; or from the database, where a worker with another data folder wrote that."""
+    file_id = batch.output_file_id if which == "output" else batch.error_file_id
+    file = None if file_id is None else await files.get(session, file_id)
+    if file is None:
+        return
+    if file.object_key is not None and await place.objects.exists(file.object_key):
+        async for block in place.objects.read(file.object_key):
+            yield block
+        return
+    async with outputs.lines(session, batch.id, which) as lines:
+        async for block in lines:
+            yield block
 
 
 def _umask() -> int:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,20 +75,23 @@ def _alive(pid: int) -> bool:
 def open_place(database: str | None, data_dir: Path | None, *, migrated: bool = True) -> Iterator[Place]:
     """The database, started if it is our own, with the newest schema unless told otherwise."""
     settings = Settings(data_dir=(data_dir or default_data_dir()).expanduser().absolute(), database=database)
-    try:
-        if settings.database is not None:
-            yield _ready(settings.database, settings, migrated, None)
-            return
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-        with EmbeddedPostgres.start(settings.data_dir) as server:
-            yield _ready(server.url, settings, migrated, server)
-    except OSError as error:
-        raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
-    except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
-        raise CommandError(str(error)) from error
+    with ExitStack() as stack:
+        try:
+            settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            server = None
+            if settings.database is None:
+                server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
+            place = _ready(settings, server, migrated)
+        except OSError as error:
+            raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
+        except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
+            raise CommandError(str(error)) from error
+        yield place
 
 
-def _ready(url: str, settings: Settings, migrated: bool, server: EmbeddedPostgres | None) -> Place:
+def _ready(settings: Settings, server: EmbeddedPostgres | None, migrated: bool) -> Place:
+    url = settings.database if server is None else server.url
+    assert url is not None
     if migrated:
         migrate.ensure(url)
     return Place(url, Objects.at(settings.objects_dir), server)

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from uuid import UUID
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -103,15 +103,14 @@ class LiveDisplay:
         self._live.stop()
 
     def show(self, snapshot: Snapshot) -> None:
-        grid = Table.grid(padding=(0, 2), expand=False)
+        grid = Table.grid(padding=(0, 2))
         grid.add_row(
             Text(self._title, style="bold"),
             ProgressBar(total=snapshot.total, completed=snapshot.done, width=32),
             Text(f"{snapshot.done:,} of {snapshot.total:,}", style="bold"),
             Text(f"{100 * snapshot.done / snapshot.total:.0f}%"),
         )
-        grid.add_row("", _facts(snapshot))
-        self._live.update(grid)
+        self._live.update(Group(grid, _facts(snapshot)))
 
 
 class PlainDisplay:

@@ -15,7 +15,7 @@ from uuid import UUID
 from batchline import ids
 from batchline.cli import progress
 from batchline.cli.console import CommandError, err, out
-from batchline.cli.files import ingest_inputs, save_file
+from batchline.cli.files import ingest_inputs, save_lines
 from batchline.cli.options import Exit
 from batchline.cli.place import Place
 from batchline.config import WorkerSettings
@@ -69,16 +69,17 @@ async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tu
     upstream = order.settings.upstream or ""
     fingerprint = await asyncio.to_thread(digest, order.inputs)
     key = ordering.resume_key(fingerprint, upstream)
-    if order.fresh:
-        await batches.retire(session, DEFAULT_TENANT, key)
-    found = await batches.find(session, DEFAULT_TENANT, key)
+    found = None if order.fresh else await batches.find(session, DEFAULT_TENANT, key)
     if found is not None and found.ended_at is not None:
         return found, True
     await _check_upstream(order.settings)
     if found is not None:
+        await batches.change_settings(session, found.id, order.settings)
         if found.paused_at is not None:
             await batches.resume(session, found.id)
         return found, True
+    # Only now, when nothing is in the way of a new batch, is the old one forgotten.
+    await batches.retire(session, DEFAULT_TENANT, key)
     file = await files.find(session, DEFAULT_TENANT, fingerprint)
     if file is None:
         file = await ingest_inputs(order.inputs, place.url, silent=order.as_json)
@@ -161,9 +162,9 @@ def _note(executor: HttpExecutor, worker: Worker) -> str:
 
 
 async def _save(order: RunOrder, place: Place, session: Session, batch: Batch) -> None:
-    await save_file(place, session, batch.output_file_id, order.output)
+    await save_lines(place, session, batch, "output", order.output)
     if batch.error_file_id is not None:
-        await save_file(place, session, batch.error_file_id, order.errors)
+        await save_lines(place, session, batch, "errors", order.errors)
     else:
         order.errors.unlink(missing_ok=True)
 
@@ -215,15 +216,15 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
         parts.append(f"output in {order.output}")
     missing = batch.total - batch.completed
     if missing:
-        parts.append(f"{missing:,} without an answer, their errors in {order.errors}")
+        parts.append(f"{missing:,} not completed, see {order.errors}")
     if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
         parts.append("--fresh runs it anew")
     return "; ".join(parts)
 
 
 def resume_command() -> str:
-    """The command as it was given."""
-    return shlex.join(["batchline", *sys.argv[1:]])
+    """The command as it was given, but for what would start it anew."""
+    return shlex.join(["batchline", *(word for word in sys.argv[1:] if word != "--fresh")])
 
 
 def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:

@@ -28,7 +28,8 @@ def window_seconds(window: str) -> float:
 
 def resume_key(digest: bytes, upstream: str) -> str:
     """The same input sent to the same upstream is the same run, whatever else was asked for."""
-    return hashlib.sha256(digest + upstream.encode()).hexdigest()
+    place = upstream.removesuffix("/").removesuffix("/v1")
+    return hashlib.sha256(digest + place.encode()).hexdigest()
 
 
 async def create(

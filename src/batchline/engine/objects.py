@@ -75,14 +75,19 @@ class Objects:
 
         When it returns, the object outlasts a crash of the machine.
         """
-        size = 0
         writer = await self._call(
             key, obstore.open_writer, self._store, key, buffer_size=_PART, max_concurrency=_PARTS_AT_ONCE
         )
+        size = 0
+        written = asyncio.create_task(asyncio.sleep(0, result=0))
         try:
+            # One block is written while the next one is made.
             async for block in blocks:
-                size += await self._call(key, writer.write, block)
+                size += await written
+                written = asyncio.create_task(self._call(key, writer.write, block))
+            size += await written
         except BaseException as error:
+            await asyncio.gather(written, return_exceptions=True)
             # What an upload leaves on the other side when even this fails is for the sweep.
             with suppress(ObjectStoreUnavailable):
                 await self._call(key, _abort, writer, error)

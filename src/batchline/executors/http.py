@@ -24,6 +24,7 @@ from batchline import __version__
 from batchline.engine.output import NotJson, answered_line, as_json, failed_line, read_answer
 from batchline.executors import urls
 from batchline.executors.faults import MOST_MESSAGE, code_of, message_of, never_left, reason_of
+from batchline.executors.pace import AnswerRate, Pace
 from batchline.executors.retry import Backoff, Outage, asked_delay, rounded_up
 from batchline.model import Completed, Deferred, Failed, Item, Retry, Verdict
 
@@ -96,6 +97,8 @@ class HttpExecutor:
         self._routes: dict[tuple[str | None, str | None, str], _Route] = {}
         self._outages: dict[str, Outage] = {}
         self._warned: set[str] = set()
+        self._paces: dict[str, Pace] = {}
+        self._answers = AnswerRate(clock)
         self._winding_down = asyncio.Event()
 
     @property
@@ -112,11 +115,11 @@ class HttpExecutor:
             return self._again(item, "internal_error", "The worker failed at this request; its log says why.")
 
     async def _run(self, item: Item) -> Verdict:
-        started = self._clock()
         try:
             route = self._route(item)
-            if self._outages and not await self._may_try(route.upstream):
+            if (self._outages or self._paces) and not await self._may_try(route.upstream):
                 return Deferred(item)
+            started = self._clock()
             request = (
                 route.client.post(route.url)
                 .header("Idempotency-Key", item.idempotency_key)
@@ -177,21 +180,26 @@ class HttpExecutor:
             message = f"The upstream's answer exceeds {self._settings.most_body} bytes."
             return Failed(item, failed_line(item, "response_too_large", message))
         if not 200 <= status < 300:
-            return self._refused(item, response, route.without_key(body))
+            return self._refused(item, route, response, route.without_key(body))
         try:
             embedded, usage = read_answer(body)
         except NotJson as error:
             # Not kept as the response: an error line with a status of 200 would read as a success.
             message = f"The upstream answered {status} with a body that is not JSON: {error}"
             return self._again(item, "invalid_response", message)
+        self._answers.add()
+        if self._paces and (pace := self._paces.get(route.upstream)) is not None:
+            pace.answered()
         line = answered_line(item, status, _request_id(item, response), embedded)
         return Completed(item, status, line, usage)
 
-    def _refused(self, item: Item, response: Response, body: bytes) -> Verdict:
+    def _refused(self, item: Item, route: _Route, response: Response, body: bytes) -> Verdict:
         status = response.status
+        asked = asked_delay(lambda name: _header(response, name), self._now())
+        if status == 429:
+            self._slow_down(route.upstream, asked)
         passing = status in _RETRYABLE or status >= 500
         if passing and item.claim.attempt < item.claim.settings.max_attempts:
-            asked = asked_delay(lambda name: _header(response, name), self._now())
             return Retry(item, f"http_{status}", message_of(status, body), self._delay(item, asked))
         return Failed(item, answered_line(item, status, _request_id(item, response), as_json(body)), status)
 
@@ -213,17 +221,31 @@ class HttpExecutor:
         return Deferred(item, outage.failed(started, reason))
 
     async def _may_try(self, upstream: str) -> bool:
-        """Wait for the next round of an outage. Without that, items would be claimed, fail to connect and be
-        given back as fast as the machine can, and leave a trail of free spans through the whole batch."""
-        outage = self._outages.get(upstream)
-        if outage is None or not outage.seconds_left:
+        """Wait for the next turn at a limited upstream, or for the next round of an outage.
+
+        Without the latter, items would be claimed, fail to connect and be given back as fast as the machine
+        can, and leave a trail of free spans through the whole batch. False: the worker stops.
+        """
+        outage, pace = self._outages.get(upstream), self._paces.get(upstream)
+        if pace is not None and pace.over:
+            pace = None
+            del self._paces[upstream]
+        seconds = max(outage.seconds_left if outage else 0.0, pace.turn() if pace else 0.0)
+        if not seconds:
             return True
         try:
-            async with asyncio.timeout(outage.seconds_left):
+            async with asyncio.timeout(seconds):
                 await self._winding_down.wait()
                 return False
         except TimeoutError:
             return True
+
+    def _slow_down(self, upstream: str, asked: float) -> None:
+        pace = self._paces.get(upstream)
+        if pace is None or pace.over:
+            self._paces[upstream] = pace = Pace(self._answers.per_second, self._clock)
+            _log.warning("upstream limits the rate", upstream=urls.shown(upstream))
+        pace.refused(asked)
 
     def _reached(self, upstream: str) -> None:
         if self._outages.pop(upstream, None) is not None:

@@ -81,6 +81,11 @@ async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:
     return _batch(rows[0]) if rows else None
 
 
+async def change_settings(session: Session, batch_id: UUID, settings: RunSettings) -> None:
+    params = {"batch": batch_id, "settings": Jsonb(msgspec.to_builtins(settings))}
+    await session.rows(statement("change_settings"), params)
+
+
 async def retire(session: Session, tenant: str, resume_key: str) -> None:
     """Let the next run of the same command make a batch of its own."""
     await session.rows(statement("retire_batch"), {"tenant": tenant, "resume_key": resume_key})

@@ -73,6 +73,10 @@ async def examine(
         # Plans are made for these parameters: one batch must not cost a scan of all.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+        if batch_id is None:
+            # Everything is read once anyway. On tables that were never analyzed a nested loop, which looks
+            # cheap to the planner then, would read them once for each row.
+            await connection.execute("SET LOCAL enable_nestloop = off")
         ((batches, lanes, spans, results),) = await run(connection, statement("doctor_counts"), params)
         findings = [finding for name in _CHECKS for finding in await _look(connection, name, params)]
         notes = await _look(connection, _NOTES, params)

@@ -14,8 +14,10 @@ from uuid import UUID
 import msgspec
 from psycopg import AsyncConnection, errors, sql
 from psycopg.abc import PQGen
-from psycopg.generators import copy_from
+from psycopg.generators import fetch_many
+from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
+from psycopg.waiting import Wait
 
 from batchline.model import Batch, File
 from batchline.store import batches
@@ -67,6 +69,8 @@ class Lines:
         return self
 
     async def __anext__(self) -> bytes:
+        # A stream that is never short of rows would not let go of the event loop.
+        await asyncio.sleep(0)
         rows = [] if self._ended else await self._rows()
         if not rows:
             raise StopAsyncIteration
@@ -181,18 +185,33 @@ def _never_run(batch_id: UUID, lane: Lane, ending: str) -> sql.Composed:
 def _receive(pgconn: PGconn) -> PQGen[tuple[list[memoryview], bool]]:
     """Rows until they make a block, and whether that was the end.
 
-    Waits once a block, where `async for` over psycopg's copy goes through the event loop's machinery once a
-    row: half the processor time for a million rows of 450 bytes (1.7 s instead of 3.1 s).
+    Goes through the event loop only when nothing has come, where `async for` over psycopg's copy goes
+    through half of its machinery for each row: 1.7 s of processor time for a million rows instead of 3.1 s.
     """
     rows: list[memoryview] = []
-    size = 0
+    size, waiting = 0, False
     while size < _BLOCK:
-        row = yield from copy_from(pgconn)
-        if not isinstance(row, memoryview):
+        length, row = pgconn.get_copy_data(1)
+        if length < 0:
+            yield from _conclude(pgconn)
             return rows, True
-        rows.append(row)
-        size += len(row)
+        if length > 0:
+            rows.append(row)
+            size += length
+            waiting = False
+        else:
+            if waiting:
+                yield Wait.R
+            pgconn.consume_input()
+            waiting = True
     return rows, False
+
+
+def _conclude(pgconn: PGconn) -> PQGen[None]:
+    """What the server says after the last row: that this was all, or what went wrong."""
+    for result in (yield from fetch_many(pgconn)):
+        if result.status != ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
 
 
 def _mended(row: memoryview) -> bytes:

@@ -46,6 +46,7 @@ class Session:
         self._name = name
         self._timeout = timeout
         self._connection: psycopg.AsyncConnection[Row] | None = None
+        self._prepare = True
         self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> "Session":
@@ -62,7 +63,7 @@ class Session:
     async def rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
         """Run one statement in a transaction of its own and give its rows."""
         async with self._guarded() as connection, connection.cursor(binary=True) as cursor:
-            await cursor.execute(statement.text, params, prepare=True)
+            await cursor.execute(statement.text, params, prepare=self._prepare)
             return await cursor.fetchall() if cursor.description else []
 
     async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ class Session:
         """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""
         async with self._guarded() as connection, connection.cursor(binary=True) as cursor:
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
-            await cursor.execute(statement.text, params, prepare=True)
+            await cursor.execute(statement.text, params, prepare=self._prepare)
             return await cursor.fetchall()
 
     @asynccontextmanager
@@ -100,6 +101,8 @@ class Session:
                 async with asyncio.timeout(self._timeout if limit == -1 else limit):
                     if self._connection is None:
                         self._connection = await connect(self._url, self._name)
+                        if not self._prepare:
+                            self._connection.prepare_threshold = None
                     yield self._connection
             except TimeoutError as error:
                 await self._drop()
@@ -107,6 +110,14 @@ class Session:
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 await self._drop()
                 raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+            except (
+                psycopg.errors.DuplicatePreparedStatement,
+                psycopg.errors.InvalidSqlStatementName,
+            ) as error:
+                # A pooler that keeps no prepared statements: do without from now on, slower but right.
+                self._prepare = False
+                await self._drop()
+                raise StoreUnavailable(f"prepared statements are not kept: {error}") from error
             except psycopg.DataError as error:
                 raise StatementRefused(str(error).strip()) from error
             except asyncio.CancelledError:

@@ -1,6 +1,6 @@
 """Claim, fetch, settle, park, release: the statements that move items between hands."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -97,6 +97,12 @@ async def release(session: Session, worker_id: UUID, claims: Sequence[Claim] | N
     spans = None if claims is None else [claim.span_id for claim in claims]
     rows = await session.rows(statement("release"), {"worker": worker_id, "spans": spans})
     return [batch_id for (batch_id,) in rows]
+
+
+async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> int:
+    """Free the worker's spans that are not among the `known`; how many there were."""
+    params = {"worker": worker_id, "known": Int8Array(sorted(known))}
+    return len(await session.rows(statement("release_strays"), params))
 
 
 async def poll(session: Session, worker_id: UUID, scope: Scope) -> Horizon:

@@ -60,6 +60,9 @@ class Buffer:
             self._hungry.set()
         return item
 
+    def spans(self) -> set[int]:
+        return {item.claim.span_id for item in self._items}
+
     async def hungry(self) -> None:
         """Wait until more is wanted."""
         await self._hungry.wait()

@@ -1,10 +1,10 @@
 """Keeps the buffer filled as long as there is hope of work."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
-from batchline.config import WorkerSettings
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
@@ -20,13 +20,21 @@ _log = structlog.get_logger("batchline.claimer")
 
 class Claimer:
     def __init__(
-        self, session: Session, lease: Lease, scope: Scope, settings: WorkerSettings, buffer: Buffer
+        self,
+        session: Session,
+        lease: Lease,
+        scope: Scope,
+        buffer: Buffer,
+        known_spans: Callable[[], set[int]],
     ) -> None:
         self._session = session
         self._lease = lease
         self._scope = scope
-        self._settings = settings
         self._buffer = buffer
+        self._known_spans = known_spans
+        # A claim may have been carried out though its answer never came: then spans are held that nobody
+        # here knows of, and that the heartbeat would keep alive for ever.
+        self._lost_track = False
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
         self.hope = asyncio.Event()
         self.hope.set()
@@ -43,6 +51,7 @@ class Claimer:
                     self.hope.clear()
                 pause.reset()
             except StoreUnavailable as error:
+                self._lost_track = True
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
 
@@ -54,6 +63,9 @@ class Claimer:
             return True
         asked_at = self._lease.now()
         worker = self._lease.worker
+        if self._lost_track:
+            await spans.release_strays(self._session, worker.id, self._known_spans())
+            self._lost_track = False
         claims = await spans.claim(self._session, worker, self._scope, min(want, _MOST))
         if not claims:
             return False

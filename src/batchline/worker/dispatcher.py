@@ -5,6 +5,7 @@ import asyncio
 import structlog
 
 from batchline.executors.executor import Executor
+from batchline.model import Item
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
@@ -23,7 +24,14 @@ class Dispatcher:
         self._settler = settler
         self._lease = lease
         self._concurrency = concurrency
-        self.in_flight = 0
+        self._running: dict[int, Item] = {}
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    def spans(self) -> set[int]:
+        return {item.claim.span_id for item in self._running.values()}
 
     async def run(self) -> None:
         """Until the buffer is closed and empty."""
@@ -36,11 +44,11 @@ class Dispatcher:
             if self._lease.lost:
                 self._let_go()
                 continue
-            self.in_flight += 1
+            self._running[id(item)] = item
             try:
                 self._settler.add(await self._executor.run(item))
             finally:
-                self.in_flight -= 1
+                del self._running[id(item)]
 
     def _let_go(self) -> None:
         """Stop sending: from now on others may run what this worker holds. Answers still under way are

@@ -43,12 +43,15 @@ class Settler:
         self._verdicts: list[Verdict] = []
         self._some = asyncio.Event()
         self._many = asyncio.Event()
-        self._under_way = 0
+        self._under_way: Sequence[Verdict] = ()
         self._closed = False
 
     @property
     def unsettled(self) -> int:
-        return len(self._verdicts) + self._under_way
+        return len(self._verdicts) + len(self._under_way)
+
+    def spans(self) -> set[int]:
+        return {verdict.item.claim.span_id for verdict in (*self._verdicts, *self._under_way)}
 
     def add(self, verdict: Verdict) -> None:
         self._verdicts.append(verdict)
@@ -90,7 +93,7 @@ class Settler:
         # Twice the usual size when a slow commit has let them pile up; beyond that latency suffers.
         taken = self._verdicts[: 2 * self._settings.settle_most]
         del self._verdicts[: len(taken)]
-        self._under_way = len(taken)
+        self._under_way = taken
         pause = Pause()
         try:
             while taken:
@@ -101,7 +104,7 @@ class Settler:
                     _log.warning("cannot settle yet", verdicts=len(taken), reason=str(error))
                     await pause.wait()
         finally:
-            self._under_way = 0
+            self._under_way = ()
             self._verdicts[:0] = taken
 
     async def _settle(self, verdicts: Sequence[Verdict]) -> None:

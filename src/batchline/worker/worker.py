@@ -59,7 +59,7 @@ class Worker:
         self.buffer = Buffer(settings, self.rate)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self.rate, self._settled)
         self.dispatcher = Dispatcher(executor, self.buffer, self.settler, self.lease, settings.concurrency)
-        self.claimer = Claimer(self._sessions["claim"], self.lease, scope, settings, self.buffer)
+        self.claimer = Claimer(self._sessions["claim"], self.lease, scope, self.buffer, self._known_spans)
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
         self.attendant = Attendant(
             self._sessions["attend"],
@@ -124,6 +124,8 @@ class Worker:
                     await self._stop.wait()
         except TimeoutError:
             _log.info("time is up", seconds=self._settings.max_seconds)
+            # What is in flight may still finish, but not for ever: somebody counts on this time.
+            asyncio.get_running_loop().call_later(self._settings.grace, self._abort.set)
 
     async def _until_drained(self) -> None:
         """Until nothing is left that this worker could do now or is waiting to do again."""
@@ -162,6 +164,9 @@ class Worker:
             await spans.leave(session, self.lease.worker.id)
         except StoreUnavailable as error:
             _log.warning("left without releasing; the lease will end by itself", reason=str(error))
+
+    def _known_spans(self) -> set[int]:
+        return self.buffer.spans() | self.dispatcher.spans() | self.settler.spans()
 
     def _holding(self) -> bool:
         return bool(

@@ -23,9 +23,11 @@ lane AS MATERIALIZED (
     FROM lanes AS n
     JOIN batches AS b ON b.id = n.batch_id
     LEFT JOIN (
-        SELECT lane_id, range_agg(outstanding) AS outstanding, sum(span_size(outstanding)) AS items
-        FROM spans
-        GROUP BY lane_id
+        SELECT s.lane_id, range_agg(piece) AS outstanding, sum(upper(piece) - lower(piece)) AS items
+        FROM spans AS s
+        CROSS JOIN LATERAL unnest(s.outstanding) AS piece
+        WHERE %(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid
+        GROUP BY s.lane_id
     ) AS held ON held.lane_id = n.id
     WHERE %(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid
 ),

@@ -1,5 +1,6 @@
 -- doctor_spans: what spans say is outstanding was handed out, is in one span only, and belongs to a batch that
--- still runs. Spans are few; each lane's are compared as one multirange.
+-- still runs. Spans are few; the pieces of each lane's are laid side by side to see whether one begins before
+-- all that come before it have ended.
 WITH
 span AS (
     SELECT s.*, n.id AS known, n.batch_id AS lane_batch_id, n.next, b.finalizing_at, b.ended_at
@@ -7,6 +8,17 @@ span AS (
     LEFT JOIN lanes AS n ON n.id = s.lane_id
     LEFT JOIN batches AS b ON b.id = n.batch_id
     WHERE %(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid OR n.batch_id = %(batch)s::uuid
+),
+piece AS (
+    SELECT
+        s.lane_batch_id,
+        s.lane_id,
+        piece,
+        max(upper(piece)) OVER (
+            PARTITION BY s.lane_id ORDER BY piece ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS reached
+    FROM span AS s
+    CROSS JOIN LATERAL unnest(s.outstanding) AS piece
 ),
 finding AS (
     SELECT
@@ -36,15 +48,10 @@ finding AS (
         'span_overlap',
         lane_batch_id,
         lane_id,
-        format(
-            'its %%s spans hold %%s items, of which only %%s are different: some are in two spans',
-            count(*),
-            sum(span_size(outstanding)),
-            span_size(range_agg(outstanding))
-        )
-    FROM span
+        format('items are in two spans at once, the first of them item %%s', min(lower(piece)))
+    FROM piece
+    WHERE lower(piece) < reached
     GROUP BY lane_batch_id, lane_id
-    HAVING sum(span_size(outstanding)) <> span_size(range_agg(outstanding))
 )
 -- A multirange of thousands of pieces is no help to read.
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, left(message, 500) AS message

@@ -80,10 +80,14 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
     async def scenario(db: Session) -> None:
         loop = asyncio.get_running_loop()
         batch = await a_batch(db, {"m": 20})
-        settings = WorkerSettings(concurrency=1, drain=True, lease=1.0)
-        objects = Objects.at(tmp_path / "objects")
         worker = Worker(
-            database_url, Jumping(), objects, settings, Scope(), clock=lambda: loop.time() + jump[0]
+            database_url,
+            Jumping(),
+            Objects.at(tmp_path / "objects"),
+            WorkerSettings(concurrency=1, lease=1.0),
+            Scope(),
+            on_ended=lambda _: workers[0].stop(),
+            clock=lambda: loop.time() + jump[0],
         )
         workers.append(worker)
         first_name = worker.lease.worker.id

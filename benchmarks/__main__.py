@@ -21,25 +21,25 @@ def main() -> None:
     options = _options()
     # Ended from outside, it still stops its servers and removes its folder.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    names = options.names or list(COMPARISONS)
-    begun = datetime.now(UTC)
-    with tempfile.TemporaryDirectory(prefix="batchline-bench-") as folder:
-        scratch = Path(folder)
-        surroundings = machine.describe(scratch)
-        with a_server(scratch / "server") as server:
-            settings = server.settings()
-            compared = [_compare(name, Bench(server, scratch, options.quick)) for name in names]
-    if options.report is not None:
+    with (
+        tempfile.TemporaryDirectory(prefix="batchline-bench-") as folder,
+        a_server(Path(folder, "server")) as server,
+    ):
+        bench = Bench(server, Path(folder), options.quick)
         results = Results(
-            date=f"{begun:%Y-%m-%d %H:%M} UTC",
+            date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
             quick=options.quick,
-            machine=surroundings,
+            machine=machine.describe(bench.scratch),
             versions=machine.versions(),
-            settings=settings,
-            comparisons=compared,
+            settings=server.settings(),
+            comparisons=[],
         )
-        report.save(results, options.report)
+        for name in options.names or COMPARISONS:
+            results.comparisons.append(_compare(name, bench))
+            # After each, so that a run that breaks off is not all lost.
+            if options.report is not None:
+                report.save(results, options.report)
 
 
 def _options() -> argparse.Namespace:

@@ -1,5 +1,11 @@
-"""The figures of one run: kept as JSON, shown on the terminal, written as Markdown with a chart each."""
+"""The figures of one run: kept as JSON, shown on the terminal, written as Markdown with a chart each.
 
+    python -m benchmarks.report docs/benchmarks.json
+
+writes the page and its charts again from the figures of the last run.
+"""
+
+import sys
 from pathlib import Path
 
 import msgspec
@@ -31,18 +37,21 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def save(results: Results, page: Path) -> None:
-    """The page, its data beside it under the same name, and a folder of charts."""
-    page.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
-    charts = page.with_suffix("")
+    """The page, and its data beside it under the same name."""
+    data = page.with_suffix(".json")
+    data.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    render(data)
+
+
+def render(data: Path) -> None:
+    """The page and its folder of charts."""
+    results = msgspec.json.decode(data.read_bytes(), type=Results)
+    charts = data.with_suffix("")
     charts.mkdir(exist_ok=True)
     for compared in results.comparisons:
         for figure, name in zip(compared.figures, _chart_names(compared), strict=True):
             (charts / name).write_text(bar_chart(figure))
-    page.write_text(_page(results, charts.name))
-
-
-def load(data: Path) -> Results:
-    return msgspec.json.decode(data.read_bytes(), type=Results)
+    data.with_suffix(".md").write_text(_page(results, charts.name))
 
 
 def told(compared: Compared) -> str:
@@ -135,3 +144,7 @@ def _met(figure: Figure) -> str:
 
 def _spread(series: Series) -> str:
     return f"{number(series.least)} to {number(series.most)}"
+
+
+if __name__ == "__main__":
+    render(Path(sys.argv[1]))

@@ -238,10 +238,6 @@ def test_a_finished_batch_has_outcomes_only(database_url: str) -> None:
     on(database_url, scenario)
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="0001_core.py: the view says canceled before the batch is frozen",
-)
 @pytest.mark.parametrize("how", ["parked and asked for", "given back"])
 def test_an_item_that_is_shown_as_canceled_never_has_an_outcome(database_url: str, how: str) -> None:
     """Until the batch is frozen a verdict still counts; to say canceled is a promise that is not kept."""

@@ -235,6 +235,14 @@ def test_one_tenant_alone_takes_all(stage: Stage) -> None:
     assert len(stage.hand().take(500)) == 500
 
 
+def test_lanes_with_billions_of_lines_between_them_are_no_trouble(stage: Stage) -> None:
+    stage.batch(1, seconds=60)
+    for _ in range(3):
+        stage.batch(2_000_000_000)
+
+    assert len(stage.hand().take(500)) == 500
+
+
 def test_a_tenant_with_a_million_lines_does_not_starve_one_with_ten(stage: Stage) -> None:
     large = stage.batch(MILLION, tenant="acme", seconds=60)
     stage.span(large, range(400), worker=stage.lease(new_id()))

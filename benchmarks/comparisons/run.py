@@ -28,7 +28,7 @@ async def compare(bench: Bench) -> list[Figure]:
     lines = bench.size(60_000, quick=500)
     path = write_jsonl(bench.scratch / "run.jsonl", lines=lines)
     figures = []
-    for concurrency in _CONCURRENCIES:
+    for concurrency in _CONCURRENCIES[: bench.size(2, quick=1)]:
         figures += await _at(bench, path, lines, concurrency)
     path.unlink()
     return figures

@@ -137,8 +137,9 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
     )
     arrays.register(connection)
     # Planning a claim takes longer than running it, so each statement is planned once, whatever its
-    # parameters. A pooler may hand us a server connection without this: slower then, not wrong.
-    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    # parameters; and compiling it (jit) took a second on PostgreSQL 15. A pooler may hand us a server
+    # connection without these: slower then, not wrong.
+    await connection.execute("SET plan_cache_mode = force_generic_plan; SET jit = off")
     return connection
 
 

@@ -232,7 +232,7 @@ poured AS (
                         ORDER BY n.deadline, n.id
                         LIMIT share + want
                     ) AS lane
-                )::integer - share)
+                ) - share)::integer
             END AS got
         FROM (
             SELECT
@@ -312,7 +312,7 @@ missing AS (
     SELECT room.n - locked.pending AS n
     FROM room
     CROSS JOIN (SELECT coalesce(sum(pending), 0) AS pending FROM lane) AS locked
-    WHERE locked.pending < least(room.n, (SELECT sum(seen) FROM chosen))
+    WHERE locked.pending < least(room.n, (SELECT coalesce(sum(seen), 0) FROM chosen))
 ),
 spare AS (
     SELECT id, next, pending

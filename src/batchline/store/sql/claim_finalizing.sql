@@ -11,6 +11,8 @@ batch AS (
       AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
       AND (
           b.finalizer IS NULL
+          -- Its own from before, which it could not yield: a worker finalizes one batch at a time.
+          OR b.finalizer = %(worker)s
           OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
       )
     ORDER BY b.finalizing_at

@@ -113,6 +113,7 @@ SELECT
           AND b.ended_at IS NULL
           AND (
               b.finalizer IS NULL
+              OR b.finalizer = %(worker)s
               OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
           )
           AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)

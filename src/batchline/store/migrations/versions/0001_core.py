@@ -243,8 +243,10 @@ SELECT
         WHEN r.outcome IS NOT NULL THEN r.outcome::text
         -- Said only of what can have no outcome any more. What was handed out before the batch was closed
         -- may still be finished until it is frozen.
-        WHEN b.cancelling_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next) THEN 'canceled'
-        WHEN b.expiring_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next) THEN 'expired'
+        WHEN b.cancelling_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
+            THEN 'canceled'
+        WHEN b.expiring_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
+            THEN 'expired'
         WHEN s.task_id IS NOT NULL THEN 'processing'
         WHEN s.worker_id IS NOT NULL THEN 'claimed'
         WHEN s.available_at > now() THEN 'retrying'

@@ -33,7 +33,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --report docs/benchmarks.md
 
 # Rewrites the locks from pyproject.toml; needs uv.
 lock:

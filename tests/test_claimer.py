@@ -79,7 +79,7 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
 
     async def scenario(db: Session) -> None:
         loop = asyncio.get_running_loop()
-        batch = await a_batch(db, {"m": 20})
+        batch = await a_batch(db, {"m": 300})
         worker = Worker(
             database_url,
             Jumping(),
@@ -94,7 +94,7 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
         async with asyncio.timeout(60):
             await worker.run()
         assert worker.lease.worker.id != first_name
-        assert (await read(db, batch)).completed == 20
+        assert (await read(db, batch)).completed == 300
 
     on(database_url, scenario)
-    assert sorted(executor.sent) == list(range(1, 21)), "what was given up is sent once, by its new holder"
+    assert sorted(executor.sent) == list(range(1, 301)), "what was given up is sent once, by its new holder"

@@ -308,7 +308,6 @@ class LifeOfItems(RuleBasedStateMachine):
         self.live: set[int] = set()
         self.hands = [Hand() for _ in self.workers]
         self.tasks = 0
-        self.known_tasks: list[str] = []
         self.winners: Counter[UUID] = Counter()
         self.engraved: dict[tuple[int, int], str] = {}
         self.sound = False
@@ -319,7 +318,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.sound = False
         return self.runner.run(act)
 
-    # Batches
+    # What happens
 
     @initialize(lanes=LANES, tenant=TENANT)
     def first_batch(self, lanes: dict[str, int], tenant: str) -> None:
@@ -329,6 +328,8 @@ class LifeOfItems(RuleBasedStateMachine):
     def step(self, step: tuple[Any, ...]) -> None:
         name, *choices = step
         getattr(self, name)(*choices)
+
+    # Batches
 
     @when(lambda self: len(self.batches) < 4)
     def create(self, lanes: dict[str, int], tenant: str, upstream: str | None) -> None:
@@ -976,7 +977,7 @@ def test_every_life_of_every_item_keeps_the_invariant(database_url: str) -> None
         try:
             run_state_machine_as_test(cast(Any, seed(number)(LifeOfItems)), settings=SETTINGS)
         except BaseException as error:
-            error.add_note(f"Rerun: BATCHLINE_TEST_SEED={number} make test, or only pytest {__file__}")
+            error.add_note(f"Rerun: BATCHLINE_TEST_SEED={number} python -m pytest tests/test_state_machine.py")
             raise
         finally:
             runner.run(LifeOfItems.db.close())

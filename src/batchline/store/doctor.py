@@ -77,6 +77,7 @@ async def examine(
             # Everything is read once anyway. On tables that were never analyzed a nested loop, which looks
             # cheap to the planner then, would read them once for each row.
             await connection.execute("SET LOCAL enable_nestloop = off")
+            await connection.execute("SET LOCAL enable_seqscan = on")
         ((batches, lanes, spans, results),) = await run(connection, statement("doctor_counts"), params)
         findings = [finding for name in _CHECKS for finding in await _look(connection, name, params)]
         notes = await _look(connection, _NOTES, params)

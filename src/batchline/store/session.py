@@ -30,6 +30,13 @@ _KEEPALIVE: dict[str, Any] = {
 }
 
 
+# Planning a claim takes longer than running it, so each statement is planned once, whatever its parameters.
+# A plan that was made while a table was small must not read it from end to end once it is large: a claim
+# over 10,000 lanes took seconds then, and a tenth of one without sequential scans. Compiling a claim (jit)
+# took a second on PostgreSQL 15. A pooler may hand us a server connection without these: slower, not wrong.
+_PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+
+
 class StoreUnavailable(Exception):
     """The database did not answer: not there, restarting, or silent for too long. Trying again may help."""
 
@@ -136,10 +143,7 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
         url, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
     )
     arrays.register(connection)
-    # Planning a claim takes longer than running it, so each statement is planned once, whatever its
-    # parameters; and compiling it (jit) took a second on PostgreSQL 15. A pooler may hand us a server
-    # connection without these: slower then, not wrong.
-    await connection.execute("SET plan_cache_mode = force_generic_plan; SET jit = off")
+    await connection.execute(_PLANNING)
     return connection
 
 

@@ -155,7 +155,10 @@ async def _in_thread(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        await asyncio.wait([call])
+        # Also if cancelled again and again, as by a second Ctrl-C.
+        while not call.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([call])
         call.exception()
         raise
 

@@ -1,6 +1,7 @@
 """Where a command works: a database with its schema in place, and the folder of output files."""
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -98,7 +99,13 @@ def _ready(settings: Settings, server: EmbeddedPostgres | None, migrated: bool) 
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run on uvloop where there is one."""
+    """Run on uvloop where there is one.
+
+    What was imported is left out of garbage collection, and the rest is looked at less often: a worker makes
+    and drops thousands of small objects a second, of which none is ever part of a cycle.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     if sys.platform == "win32":
         return asyncio.run(main)
     import uvloop

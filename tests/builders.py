@@ -1,9 +1,10 @@
 """Test data that reads like the domain: files, batches and workers in a few words, and what workers do.
 
     async def scenario(db: Session) -> None:
-        batch = await a_batch(db, {"small": 3, "large": 2})
-        items = await take(db, a_worker(), 4)
-        await settle(db, items[0].claim, ...)
+        worker, batch = a_worker(), await a_batch(db, {"small": 3, "large": 2})
+        first, *rest = await take(db, worker, 4)
+        await spans.settle(db, worker.id, [completed(first), retry(rest[0], LATER)])
+        await kill(db, worker)
 
     on(database_url, scenario)
 

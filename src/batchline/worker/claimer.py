@@ -35,25 +35,37 @@ class Claimer:
         # A claim may have been carried out though its answer never came: then spans are held that nobody
         # here knows of, and that the heartbeat would keep alive for ever.
         self._lost_track = False
+        self._claiming = False
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
         self.hope = asyncio.Event()
         self.hope.set()
         self.found = asyncio.Event()
         self.claimed = 0
 
+    @property
+    def busy(self) -> bool:
+        """Something may be claimable, or is being claimed."""
+        return self._claiming or self.hope.is_set()
+
     async def run(self) -> None:
         pause = Pause()
         while True:
             await self.hope.wait()
             await self._buffer.hungry()
+            # Cleared before the claim, not after it: word of new work that comes meanwhile must not be lost.
+            self.hope.clear()
+            self._claiming = True
             try:
-                if not await self._claim():
-                    self.hope.clear()
+                if await self._claim():
+                    self.hope.set()
                 pause.reset()
             except StoreUnavailable as error:
+                self.hope.set()
                 self._lost_track = True
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
+            finally:
+                self._claiming = False
 
     async def _claim(self) -> bool:
         """Fill the buffer; False when nothing was there."""

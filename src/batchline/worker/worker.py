@@ -175,7 +175,7 @@ class Worker:
 
     def _busy(self) -> bool:
         """Something is held, may be claimable, or waits here for another try."""
-        return self._holding() or self.claimer.hope.is_set() or self._retry_timer is not None
+        return self._holding() or self.claimer.busy or self._retry_timer is not None
 
     def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         if any(row.finished for row in settled):

@@ -1,0 +1,69 @@
+"""Files for a server: what is wrong with one, deletion in two steps, uploads in parts.
+
+A deleted file is hidden at once (`deleted_at`); its rows and its object go later, in chunks, once no batch
+that still runs needs its lines. What an ended batch left in `results` and `retry_attempts` goes the same
+way (`purged_at`).
+"""
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+UP = """
+ALTER TABLE files
+    -- Why no batch can run over it, the first hundred: [{code, message, param, line}]. NULL: nothing.
+    ADD COLUMN errors      jsonb,
+    ADD COLUMN deleted_at  timestamptz;
+CREATE INDEX files_expiring ON files (expires_at) WHERE expires_at IS NOT NULL AND deleted_at IS NULL;
+CREATE INDEX files_deleted ON files (deleted_at) WHERE deleted_at IS NOT NULL;
+
+ALTER TABLE batches ADD COLUMN purged_at timestamptz;
+CREATE INDEX batches_unpurged ON batches (ended_at) WHERE ended_at IS NOT NULL AND purged_at IS NULL;
+
+CREATE TABLE uploads (
+    id             uuid PRIMARY KEY,
+    tenant         text NOT NULL,
+    purpose        text NOT NULL,
+    filename       text NOT NULL,
+    mime_type      text NOT NULL,
+    bytes          bigint NOT NULL CHECK (bytes >= 0),
+    -- Seconds that the file made of it is kept; NULL: the default.
+    expires_after  integer,
+    created_at     timestamptz NOT NULL DEFAULT now(),
+    expires_at     timestamptz NOT NULL,
+    completed_at   timestamptz,
+    cancelled_at   timestamptz,
+    file_id        uuid
+);
+CREATE INDEX uploads_expiring ON uploads (expires_at);
+
+CREATE TABLE upload_parts (
+    id          uuid PRIMARY KEY,
+    upload_id   uuid NOT NULL REFERENCES uploads ON DELETE CASCADE,
+    bytes       bigint NOT NULL,
+    object_key  text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX upload_parts_upload ON upload_parts (upload_id);
+
+INSERT INTO duties (name) VALUES ('retention'), ('uploads');
+"""
+
+DOWN = """
+DELETE FROM duties WHERE name IN ('retention', 'uploads');
+DROP TABLE upload_parts, uploads;
+ALTER TABLE batches DROP COLUMN purged_at;
+DROP INDEX files_deleted, files_expiring;
+ALTER TABLE files DROP COLUMN deleted_at, DROP COLUMN errors;
+"""
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql(UP)
+
+
+def downgrade() -> None:
+    op.get_bind().exec_driver_sql(DOWN)

@@ -67,6 +67,31 @@ def test_what_is_written_is_read(tmp_path: Path, sizes: list[int]) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, None, b"0123456789"),
+        (0, 4, b"0123"),
+        (3, 7, b"3456"),
+        (7, None, b"789"),
+        (7, 99, b"789"),
+        (9, 10, b"9"),
+        (4, 4, b""),
+        (10, None, b""),
+        (99, 120, b""),
+    ],
+)
+def test_a_part_is_read_without_the_rest(
+    tmp_path: Path, start: int, end: int | None, expected: bytes
+) -> None:
+    async def scenario() -> None:
+        objects = Objects.at(tmp_path)
+        await objects.write(KEY, blocks(b"0123456789"))
+        assert b"".join([block async for block in objects.read(KEY, start, end)]) == expected
+
+    asyncio.run(scenario())
+
+
 def test_a_file_url_is_that_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     asyncio.run(Objects.at(folder.as_uri()).write(KEY, blocks(b"x")))

@@ -23,14 +23,18 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
 if TYPE_CHECKING:
-    from obstore import WritableFile
-    from obstore.store import ObjectStore
+    from obstore import GetOptions, WritableFile
+    from obstore.store import ClientConfig, ObjectStore
 
 # Parts of an upload: at most four wait in memory, and S3's ten thousand parts make 80 GB.
 _PART = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
 _READ = 1024 * 1024
 _PAGE = 1000
+_FAR = 2**63 - 1
+# obstore's own limit is 30 s for a whole request, which a slow reader of a large object exceeds. What counts
+# is that the store goes on answering.
+_PATIENCE: "ClientConfig" = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "24h"}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,7 +71,7 @@ class Objects:
             if parts.scheme == "file":
                 return cls(LocalStore(Path(unquote(parts.path)), mkdir=True))
             if "://" in str(place):
-                return cls(from_url(str(place)))
+                return cls(from_url(str(place), client_options=_PATIENCE))
             return cls(LocalStore(Path(place).absolute(), mkdir=True))
 
     async def write(self, key: str, blocks: AsyncIterable[bytes]) -> int:
@@ -95,9 +99,19 @@ class Objects:
         await self._complete(key, writer)
         return size
 
-    async def read(self, key: str, *, at_least: int = _READ) -> AsyncIterator[bytes]:
-        """The content, in blocks of `at_least` bytes but for the last."""
-        found = await self._call(key, obstore.get, self._store, key)
+    async def read(
+        self, key: str, start: int = 0, end: int | None = None, *, at_least: int = _READ
+    ) -> AsyncIterator[bytes]:
+        """The content from `start` up to `end`, in blocks of `at_least` bytes but for the last.
+
+        What the range names beyond the end of the object is as good as not asked for.
+        """
+        if start or end is not None:
+            end = min(await self.size(key), _FAR if end is None else end)
+            if start >= end:
+                return
+        options: GetOptions = {"range": (start, end)} if end is not None else {}
+        found = await self._call(key, obstore.get, self._store, key, options=options)
         stream = found.stream(min_chunk_size=at_least)
         while (block := await self._call(key, next, stream, None)) is not None:
             yield bytes(block)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+DAY = 86_400.0
+ANY_MODEL = "*"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
@@ -34,6 +37,56 @@ class WorkerSettings:
     def fence_after(self) -> float:
         """Since the last renewal that succeeded: stop sending well before others may take over."""
         return self.lease * 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """A model server: where it is, what it serves, and how it is asked. Times are in seconds."""
+
+    name: str
+    base_url: str
+    # The environment variable that holds its API key; never the key itself.
+    api_key_env: str | None = None
+    # Exact names; `*` is any model that no upstream names.
+    models: tuple[str, ...] = ("*",)
+    # Requests in flight at once from one worker.
+    concurrency: int = 64
+    timeout: float = 600.0
+    max_attempts: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What the server allows, and how long it keeps things. Times are in seconds."""
+
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    max_file_bytes: int = 200 * 1024 * 1024
+    max_lines: int = 50_000
+    max_upload_bytes: int = 8 * 1024**3
+    max_part_bytes: int = 64 * 1024 * 1024
+    # All but files: what a request may ask for fits into this many times over.
+    max_json_bytes: int = 1024 * 1024
+    # Completion windows that may be asked for.
+    windows: tuple[str, ...] = ("24h",)
+    # None: kept until deleted.
+    input_retention: float | None = 30 * DAY
+    output_retention: float | None = 30 * DAY
+    # What an ended batch leaves in the database besides its files.
+    results_retention: float | None = 7 * DAY
+    upload_lifetime: float = 3600.0
+    allow_private_webhooks: bool = False
+    # Without it everybody is the one admin of the default tenant, on this machine only.
+    authentication: bool = True
+    # Connections to the database: for short statements, and for streams that take as long as their reader.
+    sessions: int = 16
+    streams: int = 16
+    # An object store's URL; None: a folder under data_dir.
+    objects: str | None = None
+
+    def upstream_for(self, model: str) -> UpstreamSettings | None:
+        """The upstream that names the model, or else the first that takes any."""
+        named = (upstream for upstream in self.upstreams if model in upstream.models)
+        return next(named, None) or next((up for up in self.upstreams if ANY_MODEL in up.models), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from uuid import UUID
 FILE = "file-"
 BATCH = "batch_"
 EVENT = "evt_"
+KEY = "key_"
 
 
 def new_id() -> UUID:

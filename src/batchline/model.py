@@ -109,6 +109,25 @@ class Batch(msgspec.Struct, frozen=True):
         return self.completed + self.failed
 
 
+class Role(StrEnum):
+    USER = "user"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """Who may call the server, and for which tenant. The secret itself is kept nowhere."""
+
+    id: UUID
+    name: str
+    tenant: str
+    role: Role
+    # The first characters of the secret, to tell keys apart.
+    hint: str
+    created_at: datetime
+    revoked_at: datetime | None
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A span in a worker's hands, with what its lane and batch say about running it."""
 

@@ -1,0 +1,27 @@
+"""What every request may use: made once, before the first of them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from batchline.config import ServerSettings
+from batchline.engine.objects import Objects
+from batchline.store.pool import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    sessions: Sessions
+    objects: Objects
+    # The database, for those who need a connection of their own.
+    url: str
+    settings: ServerSettings
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+InContext = Annotated[Context, Depends(_context)]

@@ -1,0 +1,139 @@
+"""Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}, all four keys always."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from batchline.engine.objects import ObjectStoreUnavailable
+from batchline.store.session import StatementRefused, StoreUnavailable
+
+# OpenAI's clients repeat a POST on 408, 409, 429 and 5xx unless told that it cannot help.
+NO_RETRY = {"x-should-retry": "false"}
+
+_RETRY_AFTER = {"retry-after": "1"}
+_log = structlog.get_logger("batchline.api")
+
+
+class ApiError(Exception):
+    """What a caller is told, with a status code. The message is for a person."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        type: str = "invalid_request_error",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.type = type
+        self.headers = dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return JSONResponse({"error": error}, self.status, self.headers)
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(BaseModel):
+    error: ErrorBody
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route's `responses`: these statuses, and those that any route may answer."""
+    return {status: {"model": ErrorEnvelope} for status in sorted({*statuses, 400, 401, 500, 503})}
+
+
+def not_found(kind: str, shown: str, param: str | None = None) -> ApiError:
+    """Also of another tenant's object: that it exists is nobody else's business."""
+    return ApiError(404, f"No such {kind}: {_short(shown)}", code="not_found", param=param)
+
+
+def handle_errors(app: FastAPI) -> None:
+    app.add_exception_handler(ApiError, _told)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(StoreUnavailable, _unavailable)
+    app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
+    app.add_exception_handler(StatementRefused, _refused)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _told(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place, kind = first["loc"], first["type"]
+    if kind == "json_invalid":
+        return ApiError(400, "The body is not valid JSON.", code="invalid_json").response()
+    param = ".".join(str(part) for part in place[1:]) or None
+    match kind:
+        case "missing":
+            code, message = (
+                "missing_required_parameter",
+                f"Missing required parameter: '{param or place[0]}'.",
+            )
+        case "extra_forbidden":
+            code, message = "unknown_parameter", f"Unknown parameter: '{param}'."
+        case _:
+            code, message = "invalid_value", f"Invalid '{param or place[0]}': {first['msg']}."
+    return ApiError(400, _short(message, 500), code=code, param=param).response()
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    """What the framework itself refuses."""
+    assert isinstance(error, HTTPException)
+    match error.status_code:
+        case 404:
+            told = ApiError(404, f"Unknown request URL: {request.method} {_short(request.url.path)}")
+            told.code = "unknown_url"
+        case 405:
+            told = ApiError(405, f"{request.method} is not allowed for {_short(request.url.path)}")
+            told.code = "method_not_allowed"
+        case status:
+            told = ApiError(status, str(error.detail))
+    told.headers.update(error.headers or {})
+    return told.response()
+
+
+async def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    _log.warning("cannot serve", path=request.url.path, reason=str(error))
+    message = "The server cannot reach its store at present. Try again."
+    return ApiError(503, message, code="unavailable", type="server_error", headers=_RETRY_AFTER).response()
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    return ApiError(
+        400, "A value holds what cannot be stored, such as a NUL.", code="invalid_value"
+    ).response()
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    message = "The server had an error while processing your request."
+    return ApiError(500, message, code="server_error", type="server_error").response()
+
+
+def _short(text: str, most: int = 200) -> str:
+    return text if len(text) <= most else text[:most] + "…"

@@ -1,0 +1,47 @@
+"""Is it alive, and can it serve? For load balancers, without a key."""
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from batchline.api.context import InContext
+from batchline.engine.objects import ObjectStoreUnavailable
+from batchline.store import health
+from batchline.store.session import StoreUnavailable
+
+router = APIRouter(tags=["health"])
+
+_PROBE = "readyz"
+
+
+class Health(BaseModel):
+    status: str
+
+
+class Readiness(Health):
+    database: str
+    objects: str
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """The process answers."""
+    return Health(status="ok")
+
+
+@router.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
+async def readyz(context: InContext) -> JSONResponse:
+    """The database and the object store answer too."""
+    database = objects = "ok"
+    try:
+        async with context.sessions.one() as session:
+            await health.ping(session)
+    except StoreUnavailable:
+        database = "unavailable"
+    try:
+        await context.objects.exists(_PROBE)
+    except ObjectStoreUnavailable:
+        objects = "unavailable"
+    ready = (database, objects) == ("ok", "ok")
+    answer = Readiness(status="ready" if ready else "unavailable", database=database, objects=objects)
+    return JSONResponse(answer.model_dump(), 200 if ready else 503)

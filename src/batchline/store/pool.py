@@ -1,0 +1,66 @@
+"""A bounded number of sessions, shared by requests that come and go.
+
+A request takes a session for as long as its statements last. Streams, which last as long as their reader
+likes, have a bound of their own: a slow download must not keep others from a status.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from batchline.store.session import Session, StoreUnavailable
+
+_PATIENCE = 10.0
+
+
+class Sessions:
+    """Sessions with one database, opened when first needed, and used again."""
+
+    def __init__(self, url: str, *, most: int = 16, streams: int = 16, patience: float = _PATIENCE) -> None:
+        self._short = _Bounded(url, "api", most, patience)
+        self._streams = _Bounded(url, "stream", streams, patience)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Session]:
+        """A session for a few short statements."""
+        async with self._short.one() as session:
+            yield session
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[Session]:
+        """A session for a stream that may take as long as its reader."""
+        async with self._streams.one() as session:
+            yield session
+
+    async def close(self) -> None:
+        await self._short.close()
+        await self._streams.close()
+
+
+class _Bounded:
+    def __init__(self, url: str, name: str, most: int, patience: float) -> None:
+        self._url = url
+        self._name = name
+        self._most = most
+        self._patience = patience
+        self._places = asyncio.Semaphore(most)
+        # The one used last is taken first, so that in quiet times few connections are kept warm.
+        self._idle: list[Session] = []
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Session]:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailable(f"all {self._most} connections are busy") from error
+        session = self._idle.pop() if self._idle else Session(self._url, self._name)
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
+            self._places.release()
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()

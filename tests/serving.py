@@ -1,0 +1,112 @@
+"""The real application under uvicorn, in a thread, on a free port, and the official client for it.
+
+with serving(database_url, tmp_path) as server:
+    client = server.client("acme")
+    client.batches.list()
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import openai
+import uvicorn
+
+from batchline.api.app import create_app
+from batchline.api.context import Context
+from batchline.config import ServerSettings, UpstreamSettings
+from batchline.engine import keys
+from batchline.engine.objects import Objects
+from batchline.model import DEFAULT_TENANT, Role
+from batchline.store.pool import Sessions
+from batchline.store.session import Session
+from tests.builders import on
+from tests.processes import wait_for
+
+# Anything goes, to nowhere: for tests in which no worker runs.
+NOWHERE = UpstreamSettings("nowhere", "http://127.0.0.1:9/v1")
+_STOP_LIMIT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    database: str
+    objects: Objects
+    settings: ServerSettings
+
+    def key(self, tenant: str = DEFAULT_TENANT, role: Role = Role.USER) -> str:
+        """The secret of a new key."""
+
+        async def make(session: Session) -> str:
+            _, secret = await keys.create(session, f"key of {tenant}", tenant, role)
+            return secret
+
+        return on(self.database, make)
+
+    def client(
+        self, tenant: str = DEFAULT_TENANT, *, key: str | None = None, max_retries: int = 0
+    ) -> openai.OpenAI:
+        """The official client; without retries, so that a test sees every answer."""
+        return openai.OpenAI(
+            api_key=key or self.key(tenant), base_url=f"{self.url}/v1", max_retries=max_retries, timeout=60
+        )
+
+    def async_client(
+        self, tenant: str = DEFAULT_TENANT, *, key: str | None = None, max_retries: int = 0
+    ) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            api_key=key or self.key(tenant), base_url=f"{self.url}/v1", max_retries=max_retries, timeout=60
+        )
+
+    def http(self, key: str | None = None) -> httpx2.Client:
+        """Bare HTTP, for what the official client would not send."""
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60)
+
+
+@contextmanager
+def serving(database: str, folder: Path, settings: ServerSettings | None = None) -> Iterator[Server]:
+    """A server on this database, with its objects in a folder, until the context ends."""
+    chosen = settings or ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
+    objects = Objects.at(chosen.objects or folder / "objects")
+    running = _Running(database, objects, chosen)
+    thread = threading.Thread(target=running.run, name="server")
+    thread.start()
+    try:
+        wait_for("the server to listen", lambda: running.server.started or not thread.is_alive(), 30)
+        assert running.server.started, "the server did not start"
+        port = running.server.servers[0].sockets[0].getsockname()[1]
+        yield Server(f"http://127.0.0.1:{port}", database, objects, chosen)
+    finally:
+        running.server.should_exit = True
+        thread.join(_STOP_LIMIT)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+class _Running:
+    def __init__(self, database: str, objects: Objects, settings: ServerSettings) -> None:
+        self.sessions = Sessions(database, most=settings.sessions, streams=settings.streams)
+        app = create_app(Context(self.sessions, objects, database, settings))
+        config = uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=0,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+        )
+        self.server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            await self.server.serve()
+        finally:
+            await self.sessions.close()

@@ -6,6 +6,7 @@ from batchline import __version__
 from batchline.cli import (
     batch_commands,
     doctor_command,
+    keys_command,
     migrate_command,
     run_command,
     simulate_command,
@@ -44,6 +45,7 @@ for commands in (
     run_command,
     worker_command,
     batch_commands,
+    keys_command,
     doctor_command,
     migrate_command,
     simulate_command,

@@ -45,6 +45,15 @@ class Usage(msgspec.Struct, frozen=True):
 NO_USAGE = Usage()
 
 
+class ContentError(msgspec.Struct, frozen=True):
+    """Why no batch can run over a file, or why one failed while validating."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
 class File(msgspec.Struct, frozen=True):
     id: UUID
     tenant: str
@@ -55,6 +64,9 @@ class File(msgspec.Struct, frozen=True):
     object_key: str | None
     created_at: datetime
     expires_at: datetime | None
+    # None: nothing is wrong with it.
+    errors: tuple[ContentError, ...] | None = None
+    deleted_at: datetime | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -88,6 +100,9 @@ class Batch(msgspec.Struct, frozen=True):
     output_file_id: UUID | None
     error_file_id: UUID | None
     summary: dict[str, object] | None
+    planned_output_id: UUID | None = None
+    # From here on its results are not to be relied on: they are being cleared away, or are gone.
+    purging_at: datetime | None = None
 
     @property
     def status(self) -> BatchStatus:

@@ -81,6 +81,12 @@ async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:
     return _batch(rows[0]) if rows else None
 
 
+async def with_planned_output(session: Session, tenant: str, file_id: UUID) -> Batch | None:
+    """The batch whose output file will have this id, while it is not there yet."""
+    rows = await session.records(statement("find_planned_output"), {"tenant": tenant, "file": file_id})
+    return _batch(rows[0]) if rows else None
+
+
 async def change_settings(session: Session, batch_id: UUID, settings: RunSettings) -> None:
     params = {"batch": batch_id, "settings": Jsonb(msgspec.to_builtins(settings))}
     await session.rows(statement("change_settings"), params)

@@ -25,6 +25,11 @@ async def take_duty(session: Session) -> str | None:
     return rows[0][0] if rows else None
 
 
+async def hurry(session: Session, name: str) -> None:
+    """The duty is not finished, and due again at once."""
+    await session.rows(statement("hurry_duty"), {"name": name})
+
+
 async def overdue(session: Session) -> list[UUID]:
     return [batch_id for (batch_id,) in await session.rows(statement("overdue"), {})]
 

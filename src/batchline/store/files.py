@@ -1,11 +1,11 @@
-"""Files: read, found by what they contain, and taken in whole or not at all."""
+"""Files: read, listed, found by what they contain, deleted, and taken in whole or not at all."""
 
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -14,10 +14,13 @@ from psycopg.abc import Buffer, PQGen
 from psycopg.copy import AsyncLibpqWriter
 from psycopg.generators import copy_to
 from psycopg.pq.abc import PGconn
+from psycopg.types.json import Jsonb
 from psycopg.waiting import WAIT_W
 
-from batchline.model import File
+from batchline.model import ContentError, File
+from batchline.store import idempotency
 from batchline.store.arrays import TextArray
+from batchline.store.idempotency import Ticket
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
 
@@ -45,7 +48,7 @@ class FileLane(msgspec.Struct, frozen=True):
 
 
 class NewFile(msgspec.Struct, frozen=True):
-    """A file whose lines have been written; `lanes` in the order of their numbers."""
+    """A file whose lines, if any, have been written; `lanes` in the order of their numbers."""
 
     id: UUID
     tenant: str
@@ -53,7 +56,12 @@ class NewFile(msgspec.Struct, frozen=True):
     filename: str
     size: int
     digest: bytes
-    lanes: Sequence[FileLane]
+    lanes: Sequence[FileLane] = ()
+    # Where its content lies in the object store; None if it lies in `lines`.
+    object_key: str | None = None
+    # Seconds until it expires; None: never.
+    expires_after: float | None = None
+    errors: Sequence[ContentError] | None = None
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -66,13 +74,45 @@ class Duplicate(msgspec.Struct, frozen=True):
 
 async def get(session: Session, file_id: UUID) -> File | None:
     rows = await session.rows(statement("get_file"), {"file": file_id})
-    return File(*rows[0]) if rows else None
+    return _file(rows[0]) if rows else None
+
+
+async def visible(session: Session, tenant: str, file_id: UUID) -> File | None:
+    """The file as its tenant sees it: neither deleted nor expired."""
+    rows = await session.rows(statement("visible_file"), {"tenant": tenant, "file": file_id})
+    return _file(rows[0]) if rows else None
+
+
+async def page(
+    session: Session,
+    tenant: str,
+    *,
+    limit: int,
+    order: Literal["asc", "desc"] = "desc",
+    after: UUID | None = None,
+    purpose: str | None = None,
+) -> list[File]:
+    """Files as their tenant sees them; `after` is the last one of the page before."""
+    listing = statement("list_files_newest" if order == "desc" else "list_files_oldest")
+    params = {"tenant": tenant, "limit": limit, "after": after, "purpose": purpose}
+    return [_file(row) for row in await session.rows(listing, params)]
+
+
+async def delete(session: Session, tenant: str, file_id: UUID) -> bool:
+    """Hide a file at once; False if it is not there."""
+    return bool(await session.rows(statement("delete_file"), {"tenant": tenant, "file": file_id}))
 
 
 async def find(session: Session, tenant: str, digest: bytes) -> File | None:
     """The newest file that an earlier run made of the same input."""
     rows = await session.rows(statement("find_file"), {"tenant": tenant, "digest": digest})
-    return File(*rows[0]) if rows else None
+    return _file(rows[0]) if rows else None
+
+
+def _file(row: Row) -> File:
+    *_, errors, deleted_at = row
+    wrong = None if errors is None else msgspec.convert(errors, tuple[ContentError, ...])
+    return File(*row[:-2], errors=wrong, deleted_at=deleted_at)
 
 
 class Incoming:
@@ -101,6 +141,15 @@ class Incoming:
             rows = await run(self._connection, statement("duplicates_among"), params)
         return [Duplicate(*row) for row in rows]
 
+    async def remember(self, ticket: Ticket, file_id: UUID) -> None:
+        """Let the caller's key stand for this file; raises if it stands for something already."""
+        await idempotency.remember(self._connection, ticket, file_id)
+
+    async def complete_upload(self, upload_id: UUID, file_id: UUID) -> bool:
+        """The file is what this upload becomes; False if the upload has ended before."""
+        params = {"upload": upload_id, "file": file_id}
+        return bool(await run(self._connection, statement("complete_upload"), params))
+
     async def add(self, new: NewFile) -> File:
         rows = await run(
             self._connection,
@@ -114,12 +163,15 @@ class Incoming:
                 "bytes": new.size,
                 "line_count": sum(lane.total for lane in new.lanes),
                 "digest": new.digest,
+                "object_key": new.object_key,
+                "errors": None if new.errors is None else Jsonb(msgspec.to_builtins(new.errors)),
+                "expires_after": new.expires_after,
                 "lane_models": [lane.model for lane in new.lanes],
                 "lane_urls": [lane.url for lane in new.lanes],
                 "lane_totals": [lane.total for lane in new.lanes],
             },
         )
-        return File(*rows[0])
+        return _file(rows[0])
 
 
 class LineWriter:

@@ -1,10 +1,12 @@
--- add_file: the row of a file whose lines were copied in the same transaction, and its lanes.
+-- add_file: the row of a file whose lines, if any, were copied in the same transaction, and its lanes.
 --
 -- Comes last, when size, digest and lanes are known; its commit is what makes the file exist.
 -- `lane_models`, `lane_urls` and `lane_totals` are in the order of the lanes' numbers. Locks: none but its own rows.
 WITH
 file AS (
-    INSERT INTO files (id, no, tenant, purpose, filename, bytes, line_count, digest)
+    INSERT INTO files (
+        id, no, tenant, purpose, filename, bytes, line_count, digest, object_key, errors, expires_at
+    )
     OVERRIDING SYSTEM VALUE
     VALUES (
         %(id)s,
@@ -14,7 +16,10 @@ file AS (
         %(filename)s,
         %(bytes)s,
         %(line_count)s,
-        %(digest)s
+        %(digest)s,
+        %(object_key)s,
+        %(errors)s,
+        now() + make_interval(secs => %(expires_after)s)
     )
     RETURNING *
 ),
@@ -28,4 +33,6 @@ lane AS (
         %(lane_totals)s::integer[]
     ) WITH ORDINALITY AS part (model, url, total, nth)
 )
-SELECT id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at FROM file
+SELECT
+    id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
+FROM file

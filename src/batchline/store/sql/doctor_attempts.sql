@@ -4,7 +4,11 @@
 -- Items that never failed have no history, so this is one pass over `results` and small change.
 WITH
 lane AS (
-    SELECT id, batch_id FROM lanes WHERE %(batch)s::uuid IS NULL OR batch_id = %(batch)s::uuid
+    SELECT n.id, n.batch_id
+    FROM lanes AS n
+    JOIN batches AS b ON b.id = n.batch_id
+    -- What is being cleared away goes in any order.
+    WHERE b.purging_at IS NULL AND (%(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid)
 ),
 item AS (
     SELECT a.lane_id, a.ordinal, count(*) AS attempts, max(a.attempt) AS last, count(DISTINCT a.attempt) AS kinds

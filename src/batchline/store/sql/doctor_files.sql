@@ -6,7 +6,12 @@ WITH
 file AS (
     SELECT f.id, f.no, f.line_count
     FROM files AS f
-    WHERE f.object_key IS NULL
+    WHERE f.purpose = 'batch'
+      -- The lines of a deleted file are cleared away, but not before its last batch has ended.
+      AND (
+          f.deleted_at IS NULL
+          OR EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL)
+      )
       AND (
           %(batch)s::uuid IS NULL
           OR f.id = (SELECT b.file_id FROM batches AS b WHERE b.id = %(batch)s::uuid)

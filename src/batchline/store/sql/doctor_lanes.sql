@@ -10,7 +10,7 @@ batch AS (
         f.line_count,
         b.paused_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
     FROM batches AS b
-    LEFT JOIN files AS f ON f.id = b.file_id
+    LEFT JOIN files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
 lane AS (

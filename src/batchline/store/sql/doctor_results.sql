@@ -17,7 +17,9 @@ lane AS MATERIALIZED (
         n.next,
         b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
         -- The file of a batch that has ended may be deleted, and its lines with it.
-        b.ended_at IS NULL OR EXISTS (SELECT FROM files AS f WHERE f.no = n.file_no) AS has_lines,
+        b.ended_at IS NULL OR EXISTS (
+            SELECT FROM files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
+        ) AS has_lines,
         coalesce(held.outstanding, '{}') AS outstanding,
         coalesce(held.items, 0) AS held
     FROM lanes AS n
@@ -102,7 +104,9 @@ finding AS (
         )
     FROM batches AS b
     JOIN tally AS t ON t.batch_id = b.id
-    WHERE (b.completed, b.failed, b.input_tokens, b.output_tokens)
+    -- Counters outlive the results.
+    WHERE b.purging_at IS NULL
+      AND (b.completed, b.failed, b.input_tokens, b.output_tokens)
        <> (t.completed, t.failed, t.input_tokens, t.output_tokens)
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message

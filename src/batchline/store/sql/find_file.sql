@@ -1,9 +1,11 @@
--- find_file: the newest input file of a tenant with this content, if one is there and has not expired.
-SELECT id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at
+-- find_file: the newest input file of a tenant that a command made of this content, if one is there.
+SELECT
+    id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
 FROM files
 WHERE tenant = %(tenant)s
   AND digest = %(digest)s
   AND object_key IS NULL
+  AND deleted_at IS NULL
   AND (expires_at IS NULL OR expires_at > now())
 ORDER BY created_at DESC, id DESC
 LIMIT 1

@@ -1,8 +1,8 @@
 """Files for a server: what is wrong with one, deletion in two steps, uploads in parts.
 
-A deleted file is hidden at once (`deleted_at`); its rows and its object go later, in chunks, once no batch
-that still runs needs its lines. What an ended batch left in `results` and `retry_attempts` goes the same
-way (`purged_at`).
+A deleted file is hidden at once (`deleted_at`); its lines and its object go later, in chunks, once no batch
+that still runs needs them (`purged_at`). Its row stays, so that a lost file can be told from a deleted one.
+What an ended batch left in `results` and `retry_attempts` goes the same way (`purging_at`, `purged_at`).
 """
 
 from alembic import op
@@ -16,12 +16,20 @@ UP = """
 ALTER TABLE files
     -- Why no batch can run over it, the first hundred: [{code, message, param, line}]. NULL: nothing.
     ADD COLUMN errors      jsonb,
-    ADD COLUMN deleted_at  timestamptz;
+    ADD COLUMN deleted_at  timestamptz,
+    ADD COLUMN purged_at   timestamptz;
 CREATE INDEX files_expiring ON files (expires_at) WHERE expires_at IS NOT NULL AND deleted_at IS NULL;
-CREATE INDEX files_deleted ON files (deleted_at) WHERE deleted_at IS NOT NULL;
+CREATE INDEX files_deleted ON files (deleted_at, id) WHERE deleted_at IS NOT NULL AND purged_at IS NULL;
+CREATE INDEX files_object ON files (object_key) WHERE object_key IS NOT NULL;
 
-ALTER TABLE batches ADD COLUMN purged_at timestamptz;
-CREATE INDEX batches_unpurged ON batches (ended_at) WHERE ended_at IS NOT NULL AND purged_at IS NULL;
+ALTER TABLE batches
+    -- From here on its results are not to be relied on.
+    ADD COLUMN purging_at  timestamptz,
+    ADD COLUMN purged_at   timestamptz;
+CREATE INDEX batches_kept ON batches (ended_at) WHERE ended_at IS NOT NULL AND purging_at IS NULL;
+CREATE INDEX batches_purging ON batches (purging_at) WHERE purging_at IS NOT NULL AND purged_at IS NULL;
+CREATE INDEX batches_output ON batches (output_file_id) WHERE output_file_id IS NOT NULL;
+CREATE INDEX batches_errors ON batches (error_file_id) WHERE error_file_id IS NOT NULL;
 
 CREATE TABLE uploads (
     id             uuid PRIMARY KEY,
@@ -44,7 +52,7 @@ CREATE TABLE upload_parts (
     id          uuid PRIMARY KEY,
     upload_id   uuid NOT NULL REFERENCES uploads ON DELETE CASCADE,
     bytes       bigint NOT NULL,
-    object_key  text NOT NULL,
+    object_key  text NOT NULL UNIQUE,
     created_at  timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX upload_parts_upload ON upload_parts (upload_id);
@@ -55,9 +63,15 @@ INSERT INTO duties (name) VALUES ('retention'), ('uploads');
 DOWN = """
 DELETE FROM duties WHERE name IN ('retention', 'uploads');
 DROP TABLE upload_parts, uploads;
-ALTER TABLE batches DROP COLUMN purged_at;
-DROP INDEX files_deleted, files_expiring;
-ALTER TABLE files DROP COLUMN deleted_at, DROP COLUMN errors;
+-- The version before knows neither deleted files nor batches without their results.
+DELETE FROM batches WHERE purging_at IS NOT NULL;
+DELETE FROM files AS f
+WHERE deleted_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL);
+DROP INDEX batches_errors, batches_output;
+ALTER TABLE batches DROP COLUMN purged_at, DROP COLUMN purging_at;
+DROP INDEX files_object;
+ALTER TABLE files DROP COLUMN purged_at, DROP COLUMN deleted_at, DROP COLUMN errors;
 """
 
 

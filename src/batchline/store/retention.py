@@ -1,0 +1,72 @@
+"""What is cleared away when its time is over: each statement takes one chunk (LESSONS 16)."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from batchline.store.session import Session
+from batchline.store.statements import statement
+
+# Rows that go in one statement: some ten milliseconds.
+CHUNK = 5_000
+_PAGE = 100
+
+
+class DeletedFile(msgspec.Struct, frozen=True):
+    id: UUID
+    no: int
+    object_key: str | None
+
+
+async def delete_expired(session: Session) -> int:
+    return await _count(session, "delete_expired_files", chunk=_PAGE)
+
+
+async def deleted_files(session: Session, after: UUID | None) -> list[DeletedFile]:
+    """A page of deleted files of which something may be left and that no running batch needs."""
+    rows = await session.rows(statement("deleted_files"), {"after": after, "limit": _PAGE})
+    return [DeletedFile(*row) for row in rows]
+
+
+async def drop_lines(session: Session, file: DeletedFile) -> int:
+    return await _count(session, "drop_file_lines", no=file.no, chunk=CHUNK)
+
+
+async def file_purged(session: Session, file: DeletedFile) -> None:
+    await session.rows(statement("file_purged"), {"file": file.id})
+
+
+async def purge_old_batches(session: Session, older_than: timedelta) -> int:
+    return await _count(session, "purge_old_batches", older_than=older_than, chunk=_PAGE)
+
+
+async def purge_batches_of(session: Session, deleted: Sequence[DeletedFile]) -> None:
+    await session.rows(statement("purge_batches_of"), {"files": [file.id for file in deleted]})
+
+
+async def purging_batches(session: Session, after: UUID | None) -> list[UUID]:
+    rows = await session.rows(statement("purging_batches"), {"after": after, "limit": _PAGE})
+    return [batch_id for (batch_id,) in rows]
+
+
+async def drop_results(session: Session, batch_id: UUID) -> int:
+    return await _count(session, "drop_results", batch=batch_id, chunk=CHUNK)
+
+
+async def drop_attempts(session: Session, batch_id: UUID) -> int:
+    return await _count(session, "drop_attempts", batch=batch_id, chunk=CHUNK)
+
+
+async def batch_purged(session: Session, batch_id: UUID) -> None:
+    await session.rows(statement("batch_purged"), {"batch": batch_id})
+
+
+async def forget_made(session: Session, older_than: timedelta) -> int:
+    return await _count(session, "forget_made", older_than=older_than, chunk=CHUNK)
+
+
+async def _count(session: Session, name: str, **params: object) -> int:
+    ((gone,),) = await session.rows(statement(name), params)
+    return int(gone)

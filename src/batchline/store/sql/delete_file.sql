@@ -1,0 +1,19 @@
+-- delete_file: hide a file at once; what it holds goes later, off everybody's path. Returns no row if it is not there.
+--
+-- Locks: the file's row FOR UPDATE, which waits for those who make a batch over it (create_batch, FOR KEY SHARE).
+-- So once this is committed, every batch that needs its lines can be seen, and no other will come.
+WITH
+file AS (
+    SELECT id
+    FROM files
+    WHERE id = %(file)s
+      AND tenant = %(tenant)s
+      AND deleted_at IS NULL
+      AND (expires_at IS NULL OR expires_at > now())
+    FOR UPDATE
+)
+UPDATE files AS f
+SET deleted_at = now()
+FROM file
+WHERE f.id = file.id
+RETURNING f.id

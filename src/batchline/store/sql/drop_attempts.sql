@@ -1,0 +1,21 @@
+-- drop_attempts: a chunk of the failed attempts of one batch that is being purged. Returns how many went.
+--
+-- Locks: these rows, skipping what another one clears away.
+WITH
+chunk AS (
+    SELECT r.id
+    FROM batches AS b
+    JOIN lanes AS n ON n.batch_id = b.id
+    CROSS JOIN LATERAL (
+        SELECT * FROM retry_attempts WHERE lane_id = n.id LIMIT %(chunk)s FOR UPDATE SKIP LOCKED
+    ) AS r
+    WHERE b.id = %(batch)s AND b.purging_at IS NOT NULL
+    LIMIT %(chunk)s
+),
+dropped AS (
+    DELETE FROM retry_attempts AS r
+    USING chunk AS c
+    WHERE r.id = c.id
+    RETURNING 1
+)
+SELECT count(*)::integer FROM dropped

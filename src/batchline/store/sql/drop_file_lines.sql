@@ -1,0 +1,34 @@
+-- drop_file_lines: a chunk of the lines of one deleted file, off everybody's path (LESSONS 16).
+--
+-- Its `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went. Locks: one
+-- `file_lanes` row, skipping what another one clears away.
+WITH
+part AS (
+    SELECT p.file_no, p.lane_no
+    FROM file_lanes AS p
+    WHERE p.file_no = %(no)s
+    ORDER BY p.lane_no
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+),
+chunk AS (
+    SELECT l.file_no, l.lane_no, l.ordinal
+    FROM part
+    JOIN lines AS l USING (file_no, lane_no)
+    LIMIT %(chunk)s
+),
+dropped AS (
+    DELETE FROM lines AS l
+    USING chunk AS c
+    WHERE l.file_no = c.file_no AND l.lane_no = c.lane_no AND l.ordinal = c.ordinal
+    RETURNING 1
+),
+emptied AS (
+    DELETE FROM file_lanes AS p
+    USING part
+    WHERE p.file_no = part.file_no
+      AND p.lane_no = part.lane_no
+      AND (SELECT count(*) FROM chunk) < %(chunk)s
+    RETURNING 1
+)
+SELECT ((SELECT count(*) FROM dropped) + (SELECT count(*) FROM emptied))::integer AS gone

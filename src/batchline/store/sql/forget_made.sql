@@ -1,0 +1,17 @@
+-- forget_made: a chunk of the keys that are too old to be sent again. Returns how many went.
+WITH
+old AS (
+    SELECT tenant, scope, key
+    FROM idempotency
+    WHERE created_at < now() - %(older_than)s::interval
+    ORDER BY created_at
+    LIMIT %(chunk)s
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM idempotency AS i
+    USING old
+    WHERE (i.tenant, i.scope, i.key) = (old.tenant, old.scope, old.key)
+    RETURNING 1
+)
+SELECT count(*)::integer FROM gone

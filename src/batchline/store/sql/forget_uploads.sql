@@ -1,0 +1,18 @@
+-- forget_uploads: a chunk of uploads that were over long ago and have no parts left. Returns how many went.
+WITH
+old AS (
+    SELECT u.id
+    FROM uploads AS u
+    WHERE u.expires_at < now() - %(older_than)s::interval
+      AND NOT EXISTS (SELECT FROM upload_parts AS p WHERE p.upload_id = u.id)
+    ORDER BY u.expires_at
+    LIMIT %(chunk)s
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM uploads AS u
+    USING old
+    WHERE u.id = old.id
+    RETURNING 1
+)
+SELECT count(*)::integer FROM gone

@@ -1,0 +1,19 @@
+-- purge_old_batches: begin to clear away what batches that ended long ago have left behind; a chunk of them.
+-- Returns how many. Locks: their rows, skipping locked ones.
+WITH
+old AS (
+    SELECT id
+    FROM batches
+    WHERE ended_at < now() - %(older_than)s::interval AND purging_at IS NULL
+    ORDER BY ended_at
+    LIMIT %(chunk)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+begun AS (
+    UPDATE batches AS b
+    SET purging_at = now()
+    FROM old
+    WHERE b.id = old.id
+    RETURNING 1
+)
+SELECT count(*)::integer FROM begun

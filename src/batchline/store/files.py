@@ -110,9 +110,10 @@ async def find(session: Session, tenant: str, digest: bytes) -> File | None:
 
 
 def _file(row: Row) -> File:
-    *_, errors, deleted_at = row
-    wrong = None if errors is None else msgspec.convert(errors, tuple[ContentError, ...])
-    return File(*row[:-2], errors=wrong, deleted_at=deleted_at)
+    file = File(*row)
+    if file.errors is None:
+        return file
+    return msgspec.structs.replace(file, errors=msgspec.convert(file.errors, tuple[ContentError, ...]))
 
 
 class Incoming:

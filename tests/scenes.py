@@ -46,6 +46,7 @@ from batchline.model import (
 )
 from batchline.store import arrays, spans
 from batchline.store.statements import statement
+from batchline.store.verdicts import Grouped
 
 T = TypeVar("T")
 
@@ -170,8 +171,15 @@ class Hand:
         return self.items(self.claim(limit, keys=keys, batch=batch))
 
     def settle(self, verdicts: Sequence[Verdict]) -> list[Settled]:
-        rows = self.run("settle", {"worker": self.id, **spans._columns(verdicts)})
-        return [Settled(*row) for row in rows]
+        grouped = Grouped(verdicts)
+        settled, refused = self._settle(grouped)
+        if refused and len(grouped) < len(verdicts):
+            settled += self._settle(Grouped(grouped.members(refused), apart=True))[0]
+        return settled
+
+    def _settle(self, grouped: Grouped) -> tuple[list[Settled], list[int]]:
+        rows = self.run("settle", {"worker": self.id, **grouped.columns()})
+        return [Settled(*row) for *row, no in rows if no is None], [no for *_, no in rows if no is not None]
 
     def park(self, items: Sequence[Item], task: str, delay: float = 0.0) -> int:
         """Park items of one span; how many were parked."""

@@ -4,7 +4,6 @@ The plans are the ones that workers get: generic, made once for all parameters (
 the plan and at how many rows it read, never at the time it took.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,23 +29,30 @@ JIT_ABOVE_COST = (
 
 TYPES = {
     "batch": "uuid",
-    "cached_tokens": "integer[]",
+    "cached_tokens": "bigint[]",
     "delay": "float8",
     "delays": "float8[]",
-    "distinct_spans": "bigint[]",
+    "ended_groups": "integer[]",
+    "ended_input_tokens": "integer[]",
+    "ended_line_nos": "integer[]",
+    "ended_ordinals": "integer[]",
+    "ended_output_tokens": "integer[]",
     "error_codes": "text[]",
-    "input_tokens": "integer[]",
+    "input_tokens": "bigint[]",
     "keys": "text[]",
     "kinds": "smallint[]",
     "lease": "interval",
     "limit": "smallint",
-    "line_nos": "integer[]",
+    "messages": "text[]",
     "name": "text",
-    "ordinals": "integer[]",
-    "output_tokens": "integer[]",
+    "ordinals": "int4multirange",
+    "output_tokens": "bigint[]",
     "outputs": "text[]",
     "reason": "text",
-    "reasoning_tokens": "integer[]",
+    "reasoning_tokens": "bigint[]",
+    "retried_groups": "integer[]",
+    "retried_ordinals": "integer[]",
+    "sizes": "integer[]",
     "span": "bigint",
     "spans": "bigint[]",
     "status_codes": "smallint[]",
@@ -155,17 +161,10 @@ class Ground:
 
     def explain(self, name: str, /, **params: Any) -> Plan:
         """Run a statement as the plan cache would, look at its plan, and undo it."""
-        names: list[str] = []
-
-        def number(match: re.Match[str]) -> str:
-            if match[1] not in names:
-                names.append(match[1])
-            return f"${names.index(match[1]) + 1}"
-
-        text = re.sub(r"%\((\w+)\)[sb]", number, statement(name).text).replace("%%", "%")
+        text, names = statement(name).numbered
         # The one name that two statements use for different things.
         types = [
-            "int4multirange" if (name, param) == ("park", "ordinals") else TYPES[param] for param in names
+            "int4multirange[]" if (name, param) == ("settle", "ordinals") else TYPES[param] for param in names
         ]
         connection = self.stage.db
         with connection.transaction(force_rollback=True), psycopg.ClientCursor(connection) as cursor:
@@ -306,24 +305,33 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
         worker,
     )
     size = len(held)
-    spans = [span for span, _ in held]
+    spans = sorted({span for span, _ in held})
+    groups = [[n for of, n in held if of == span] for span in spans]
+    numbers = [1 + spans.index(span) for span, _ in held]
 
     plan = ground.explain(
         "settle",
         worker=worker,
         spans=spans,
-        distinct_spans=sorted(set(spans)),
-        ordinals=[n for _, n in held],
-        line_nos=[n for _, n in held],
-        kinds=[n % 4 for n in range(size)],
-        status_codes=[200] * size,
-        input_tokens=[1] * size,
-        cached_tokens=[0] * size,
-        output_tokens=[1] * size,
-        reasoning_tokens=[0] * size,
+        kinds=[n % 4 for n in range(len(spans))],
+        status_codes=[200] * len(spans),
+        delays=[1.0] * len(spans),
+        ordinals=[scenes.multirange(group) for group in groups],
+        sizes=[len(group) for group in groups],
+        input_tokens=[1] * len(spans),
+        cached_tokens=[0] * len(spans),
+        output_tokens=[1] * len(spans),
+        reasoning_tokens=[0] * len(spans),
+        ended_groups=numbers,
+        ended_line_nos=[n for _, n in held],
+        ended_ordinals=[n for _, n in held],
+        ended_input_tokens=[1] * size,
+        ended_output_tokens=[1] * size,
         outputs=["{}"] * size,
+        retried_groups=numbers,
+        retried_ordinals=[n for _, n in held],
         error_codes=["rate_limit"] * size,
-        delays=[1.0] * size,
+        messages=["slow down"] * size,
     )
 
     assert size == LIMIT

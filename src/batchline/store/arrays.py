@@ -46,6 +46,10 @@ class TextArray(_Array):
     """text[] of UTF-8 bytes, may contain None."""
 
 
+class MultirangeArray(_Array):
+    """int4multirange[], each given as its numbers in any order."""
+
+
 def _fixed(values: Sequence[Any], oid: int, width: int, code: str) -> bytes:
     cells: list[Any] = [width] * (2 * len(values))
     cells[1::2] = values
@@ -61,6 +65,26 @@ def _varied(cells: Sequence[bytes | None], oid: int) -> bytes:
             parts.append(_LENGTH.pack(len(cell)))
             parts.append(cell)
     return b"".join(parts)
+
+
+_COUNT = struct.Struct(">i")
+# A range from a number to another, the second left out: its length, its flags, and both with their lengths.
+_RANGE = struct.Struct(">iBiiii")
+_LOWER_INCLUDED = 2
+
+
+def _multirange(numbers: Sequence[int]) -> bytes:
+    """Numbers as the fewest ranges."""
+    ordered = sorted(numbers)
+    parts = []
+    first = last = ordered[0]
+    for number in ordered:
+        if number > last + 1:
+            parts.append(_RANGE.pack(17, _LOWER_INCLUDED, 4, first, 4, last + 1))
+            first = number
+        last = number
+    parts.append(_RANGE.pack(17, _LOWER_INCLUDED, 4, first, 4, last + 1))
+    return _COUNT.pack(len(parts)) + b"".join(parts)
 
 
 class _ArrayDumper(Dumper):
@@ -102,6 +126,13 @@ class _TextDumper(_ArrayDumper):
         return _varied(obj.values, 25)
 
 
+class _MultirangeDumper(_ArrayDumper):
+    oid = 6150
+
+    def dump(self, obj: MultirangeArray) -> Buffer:
+        return _varied([_multirange(numbers) for numbers in obj.values], 4451)
+
+
 def register(context: AdaptContext) -> None:
     adapters = context.adapters
     assert adapters is not None
@@ -110,3 +141,4 @@ def register(context: AdaptContext) -> None:
     adapters.register_dumper(Int8Array, _Int8Dumper)
     adapters.register_dumper(Float8Array, _Float8Dumper)
     adapters.register_dumper(TextArray, _TextDumper)
+    adapters.register_dumper(MultirangeArray, _MultirangeDumper)

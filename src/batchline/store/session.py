@@ -9,7 +9,7 @@ through PgBouncer in transaction mode.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import dict_row
@@ -19,6 +19,7 @@ from batchline.store import arrays
 from batchline.store.statements import Statement
 
 Row = tuple[Any, ...]
+AnyRow = TypeVar("AnyRow")
 
 _KEEPALIVE: dict[str, Any] = {
     "connect_timeout": 10,
@@ -69,25 +70,21 @@ class Session:
 
     async def rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
         """Run one statement in a transaction of its own and give its rows."""
-        async with self._guarded() as connection, connection.cursor(binary=True) as cursor:
-            await cursor.execute(statement.text, params, prepare=self._prepare)
-            return await cursor.fetchall() if cursor.description else []
+        async with self._guarded() as connection:
+            return await run(connection, statement, params, prepare=self._prepare)
 
     async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """As `rows`, by column name."""
-        async with (
-            self._guarded() as connection,
-            connection.cursor(binary=True, row_factory=dict_row) as cursor,
-        ):
-            await cursor.execute(statement.text, params)
-            return await cursor.fetchall() if cursor.description else []
+        async with self._guarded() as connection:
+            cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
+            return await _execute(cursor, statement, params)
 
     async def raw_rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
         """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""
-        async with self._guarded() as connection, connection.cursor(binary=True) as cursor:
+        async with self._guarded() as connection:
+            cursor = psycopg.AsyncRawCursor(connection)
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
-            await cursor.execute(statement.text, params, prepare=self._prepare)
-            return await cursor.fetchall()
+            return await _execute(cursor, statement, params, prepare=self._prepare)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
@@ -148,9 +145,25 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
 
 
 async def run(
-    connection: psycopg.AsyncConnection[Row], statement: Statement, params: Mapping[str, Any]
+    connection: psycopg.AsyncConnection[Row],
+    statement: Statement,
+    params: Mapping[str, Any],
+    *,
+    prepare: bool | None = None,
 ) -> list[Row]:
-    """One statement inside a transaction that the caller holds open."""
-    async with connection.cursor(binary=True) as cursor:
-        await cursor.execute(statement.text, params)
-        return await cursor.fetchall() if cursor.description else []
+    """One statement, inside a transaction if the caller holds one open."""
+    return await _execute(psycopg.AsyncRawCursor(connection), statement, params, prepare=prepare)
+
+
+async def _execute(
+    cursor: psycopg.AsyncRawCursor[AnyRow],
+    statement: Statement,
+    params: Mapping[str, Any],
+    *,
+    prepare: bool | None = None,
+) -> list[AnyRow]:
+    text, names = statement.numbered
+    await cursor.execute(text, [params[name] for name in names], prepare=prepare, binary=True)
+    # `description` would tell as well, but makes an object for each column first.
+    result = cursor.pgresult
+    return await cursor.fetchall() if result is not None and result.nfields else []

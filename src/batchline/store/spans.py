@@ -8,24 +8,11 @@ import msgspec
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
-from batchline.model import (
-    NO_USAGE,
-    Claim,
-    Completed,
-    Deferred,
-    Failed,
-    Horizon,
-    Item,
-    Retry,
-    RunSettings,
-    Settled,
-    Verdict,
-)
-from batchline.store.arrays import Float8Array, Int2Array, Int4Array, Int8Array, TextArray
+from batchline.model import Claim, Horizon, Item, RunSettings, Settled, Verdict
+from batchline.store.arrays import Int8Array
 from batchline.store.session import Session
 from batchline.store.statements import statement
-
-_MAX_INT = 2**31 - 1
+from batchline.store.verdicts import Grouped
 
 
 class WorkerId(msgspec.Struct, frozen=True):
@@ -63,8 +50,20 @@ async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> l
 
 
 async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
-    rows = await session.rows(statement("settle"), {"worker": worker_id, **_columns(verdicts)})
-    return [Settled(*row) for row in rows]
+    """Bring verdicts in, as many as still count; what that did to each batch."""
+    grouped = Grouped(verdicts)
+    settled, refused = await _settle(session, worker_id, grouped)
+    if refused and len(grouped) < len(verdicts):
+        # Something in these groups comes too late; whatever else they hold still counts.
+        apart = Grouped(grouped.members(refused), apart=True)
+        settled += (await _settle(session, worker_id, apart))[0]
+    return settled
+
+
+async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[list[Settled], list[int]]:
+    rows = await session.rows(statement("settle"), {"worker": worker_id, **grouped.columns()})
+    refused = [no for *_, no in rows if no is not None]
+    return [Settled(*row) for *row, no in rows if no is None], refused
 
 
 async def park(
@@ -125,57 +124,3 @@ async def bury(session: Session, worker_id: UUID) -> None:
 
 async def leave(session: Session, worker_id: UUID) -> None:
     await session.rows(statement("leave"), {"worker": worker_id})
-
-
-def _columns(verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """Verdicts turned from rows into columns, as settle.sql takes them."""
-    spans, ordinals, line_nos, kinds, statuses = [], [], [], [], []
-    inputs, cached, outputs, reasoning = [], [], [], []
-    texts: list[bytes | None] = []
-    codes: list[bytes | None] = []
-    delays: list[float] = []
-    for verdict in verdicts:
-        item, usage, code, delay = verdict.item, NO_USAGE, None, 0.0
-        status: int | None = None
-        text: bytes | None = None
-        match verdict:
-            case Completed():
-                kind, status, text, usage = 0, verdict.status_code, verdict.output, verdict.usage
-            case Failed():
-                kind, status, text = 1, verdict.status_code, verdict.output
-            case Retry():
-                kind, text, code, delay = 2, _text(verdict.message), _text(verdict.error_code), verdict.delay
-            case Deferred():
-                kind, delay = 3, verdict.delay
-        spans.append(item.claim.span_id)
-        ordinals.append(item.ordinal)
-        line_nos.append(item.line_no)
-        kinds.append(kind)
-        statuses.append(status)
-        inputs.append(min(usage.input_tokens, _MAX_INT))
-        cached.append(min(usage.cached_tokens, _MAX_INT))
-        outputs.append(min(usage.output_tokens, _MAX_INT))
-        reasoning.append(min(usage.reasoning_tokens, _MAX_INT))
-        texts.append(text)
-        codes.append(code)
-        delays.append(delay)
-    return {
-        "spans": Int8Array(spans),
-        "distinct_spans": Int8Array(sorted(set(spans))),
-        "ordinals": Int4Array(ordinals),
-        "line_nos": Int4Array(line_nos),
-        "kinds": Int2Array(kinds),
-        "status_codes": Int2Array(statuses),
-        "input_tokens": Int4Array(inputs),
-        "cached_tokens": Int4Array(cached),
-        "output_tokens": Int4Array(outputs),
-        "reasoning_tokens": Int4Array(reasoning),
-        "outputs": TextArray(texts),
-        "error_codes": TextArray(codes),
-        "delays": Float8Array(delays),
-    }
-
-
-def _text(value: str) -> bytes:
-    """Text that PostgreSQL takes: it stores no NUL character."""
-    return value.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace")

@@ -2,17 +2,33 @@
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import LiteralString
 
+_PARAMETER = re.compile(r"%\((\w+)\)[sb]|%%")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Statement:
     name: str
     text: LiteralString
+
+    @cached_property
+    def numbered(self) -> tuple[LiteralString, tuple[str, ...]]:
+        """The text with $1, $2 … for its parameters, and their names in that order.
+
+        This is done once a statement. psycopg would do it at every call for a text of more than 4096
+        characters, in 0.13 ms for a claim.
+        """
+        names: dict[str, int] = {}
+
+        def number(match: re.Match[str]) -> str:
+            return f"${names.setdefault(match[1], len(names) + 1)}" if match[1] else "%"
+
+        text = _PARAMETER.sub(number, self.text)
+        return text, tuple(names)
 
 
 @cache

@@ -1,9 +1,15 @@
 -- settle: take the verdicts of one worker on items that it was handed.
 --
--- A verdict counts only while its ordinal is still in `outstanding`: the first one wins, a late one is
--- dropped, nothing is counted twice. An outcome (completed, failed) is taken from whoever brings it first,
--- also from a worker that was given up: it is a true answer. A retry or a deferral only from the worker
--- that holds the span, or it would pull the item away from under its new holder.
+-- Verdicts come in groups: one row in the first set of arrays stands for all verdicts of one kind on one
+-- span, with their ordinals as a multirange and their tokens summed. A group counts only while all its
+-- ordinals are still in `outstanding`, and then counts whole; so the first verdict wins and nothing is
+-- counted twice, at the price of one look a group instead of one an item. A group that is refused comes
+-- back by its number: the caller gives its verdicts again, each as a group of its own, and then a late
+-- one is dropped and its neighbours are not. No two groups of one call name the same item.
+--
+-- An outcome (completed, failed) is taken from whoever brings it first, also from a worker that was given
+-- up: it is a true answer. A retry or a deferral only from the worker that holds the span, or it would pull
+-- the item away from under its new holder.
 --
 -- Locks: spans in id order, then the batch rows in id order, as late as possible: results are inserted
 -- before, so settles of one batch queue for no more than each other's commit. Safe because everything is
@@ -11,58 +17,63 @@
 -- the start of the statement. Whether a batch is over follows from its own locked row alone.
 --
 -- Returns each batch touched: `finished` if these verdicts ended it, `closing` if it is being cancelled
--- or has expired, in which case the caller must run conclude after this has committed.
+-- or has expired, in which case the caller must run conclude after this has committed; and a row with
+-- nothing but `refused` for each group that did not count.
 WITH
-verdict AS (
-    SELECT DISTINCT ON (span_id, ordinal) *
+-- kind: 0 completed, 1 failed, 2 retry, 3 deferred (it never left, so it is not an attempt)
+verdicts AS (
+    SELECT *
     FROM unnest(
         %(spans)b::bigint[],
-        %(ordinals)b::integer[],
-        %(line_nos)b::integer[],
         %(kinds)b::smallint[],
         %(status_codes)b::smallint[],
-        %(input_tokens)b::integer[],
-        %(cached_tokens)b::integer[],
-        %(output_tokens)b::integer[],
-        %(reasoning_tokens)b::integer[],
-        %(outputs)b::text[],
-        %(error_codes)b::text[],
-        %(delays)b::float8[]
+        %(delays)b::float8[],
+        %(ordinals)b::int4multirange[],
+        %(sizes)b::integer[],
+        %(input_tokens)b::bigint[],
+        %(cached_tokens)b::bigint[],
+        %(output_tokens)b::bigint[],
+        %(reasoning_tokens)b::bigint[]
     ) WITH ORDINALITY AS v (
-        span_id, ordinal, line_no, kind, status_code, input_tokens, cached_tokens, output_tokens,
-        reasoning_tokens, text, error_code, delay, nth
+        span_id, kind, status_code, delay, ordinals, size, input_tokens, cached_tokens, output_tokens,
+        reasoning_tokens, no
     )
-    ORDER BY span_id, ordinal, nth
 ),
 span AS (
     SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id
     FROM spans AS s
-    WHERE s.id = ANY (%(distinct_spans)b::bigint[])
+    WHERE s.id = ANY (%(spans)b::bigint[])
     ORDER BY s.id
     FOR UPDATE
 ),
--- kind: 0 completed, 1 failed, 2 retry, 3 deferred (it never left, so it is not an attempt)
 accepted AS (
     SELECT v.*, s.lane_id, s.batch_id, s.attempt
-    FROM verdict AS v
+    FROM verdicts AS v
     JOIN span AS s ON s.id = v.span_id
-    WHERE s.outstanding @> v.ordinal AND (v.kind < 2 OR s.worker_id = %(worker)s)
+    WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = %(worker)s)
 ),
 ended AS (
     INSERT INTO results
         (lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output)
     SELECT
-        lane_id,
-        line_no,
-        ordinal,
-        CASE kind WHEN 0 THEN 'completed'::outcome ELSE 'failed'::outcome END,
-        status_code,
-        attempt,
-        input_tokens,
-        output_tokens,
-        text
-    FROM accepted
-    WHERE kind < 2
+        a.lane_id,
+        i.line_no,
+        i.ordinal,
+        CASE a.kind WHEN 0 THEN 'completed'::outcome ELSE 'failed'::outcome END,
+        a.status_code,
+        a.attempt,
+        i.input_tokens,
+        i.output_tokens,
+        i.output
+    FROM unnest(
+        %(ended_groups)b::integer[],
+        %(ended_line_nos)b::integer[],
+        %(ended_ordinals)b::integer[],
+        %(ended_input_tokens)b::integer[],
+        %(ended_output_tokens)b::integer[],
+        %(outputs)b::text[]
+    ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output)
+    JOIN accepted AS a ON a.no = i.no
     RETURNING 1
 ),
 -- What is left is computed from the locked version of the span. A condition on the row that UPDATE finds
@@ -70,9 +81,7 @@ ended AS (
 rest AS (
     SELECT s.id, s.outstanding - a.ordinals AS outstanding
     FROM span AS s
-    JOIN (
-        SELECT span_id, range_agg(int4range(ordinal, ordinal, '[]')) AS ordinals FROM accepted GROUP BY span_id
-    ) AS a ON a.span_id = s.id
+    JOIN (SELECT span_id, range_agg(ordinals) AS ordinals FROM accepted GROUP BY span_id) AS a ON a.span_id = s.id
 ),
 shrunk AS (
     UPDATE spans AS s
@@ -92,7 +101,7 @@ again AS (
     SELECT
         lane_id,
         batch_id,
-        range_agg(int4range(ordinal, ordinal, '[]')),
+        range_agg(ordinals),
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
         now() + make_interval(secs => delay)
     FROM accepted
@@ -102,20 +111,26 @@ again AS (
 ),
 attempted AS (
     INSERT INTO retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)
-    SELECT batch_id, lane_id, ordinal, attempt, error_code, coalesce(text, ''), now() + make_interval(secs => delay)
-    FROM accepted
-    WHERE kind = 2
+    SELECT
+        a.batch_id, a.lane_id, i.ordinal, a.attempt, i.error_code, i.message, now() + make_interval(secs => a.delay)
+    FROM unnest(
+        %(retried_groups)b::integer[],
+        %(retried_ordinals)b::integer[],
+        %(error_codes)b::text[],
+        %(messages)b::text[]
+    ) AS i (no, ordinal, error_code, message)
+    JOIN accepted AS a ON a.no = i.no
     RETURNING 1
 ),
 tally AS (
     SELECT
         batch_id,
-        count(*) FILTER (WHERE kind = 0) AS completed,
-        count(*) FILTER (WHERE kind = 1) AS failed,
-        coalesce(sum(input_tokens) FILTER (WHERE kind = 0), 0) AS input_tokens,
-        coalesce(sum(cached_tokens) FILTER (WHERE kind = 0), 0) AS cached_tokens,
-        coalesce(sum(output_tokens) FILTER (WHERE kind = 0), 0) AS output_tokens,
-        coalesce(sum(reasoning_tokens) FILTER (WHERE kind = 0), 0) AS reasoning_tokens
+        coalesce(sum(size) FILTER (WHERE kind = 0), 0) AS completed,
+        coalesce(sum(size) FILTER (WHERE kind = 1), 0) AS failed,
+        sum(input_tokens) AS input_tokens,
+        sum(cached_tokens) AS cached_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(reasoning_tokens) AS reasoning_tokens
     FROM accepted
     -- Asking for the counts makes the inserts and updates above run before the batch row is locked.
     WHERE (SELECT count(*) FROM ended)
@@ -153,4 +168,6 @@ counted AS (
         b.finalizing_at IS NOT NULL AS finished,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing
 )
-SELECT id, ended::integer, finished, closing FROM counted
+SELECT id, ended::integer, finished, closing, NULL::bigint AS refused FROM counted
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, no FROM verdicts WHERE no NOT IN (SELECT no FROM accepted)

@@ -18,6 +18,7 @@ import uvicorn
 
 from batchline.api.app import create_app
 from batchline.api.context import Context
+from batchline.cli.place import set_up_logging
 from batchline.config import ServerSettings, UpstreamSettings
 from batchline.engine import keys
 from batchline.engine.objects import Objects
@@ -72,6 +73,7 @@ class Server:
 @contextmanager
 def serving(database: str, folder: Path, settings: ServerSettings | None = None) -> Iterator[Server]:
     """A server on this database, with its objects in a folder, until the context ends."""
+    set_up_logging()
     chosen = settings or ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     objects = Objects.at(chosen.objects or folder / "objects")
     running = _Running(database, objects, chosen)

@@ -103,6 +103,11 @@ class Batch(msgspec.Struct, frozen=True):
     planned_output_id: UUID | None = None
     # From here on its results are not to be relied on: they are being cleared away, or are gone.
     purging_at: datetime | None = None
+    output_expires_after: int | None = None
+    # The model of all its lines, where they have one.
+    model: str | None = None
+    # Why it failed while validating.
+    errors: tuple[ContentError, ...] | None = None
 
     @property
     def status(self) -> BatchStatus:

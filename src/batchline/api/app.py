@@ -3,14 +3,18 @@
 from fastapi import APIRouter, FastAPI
 
 from batchline import __version__
-from batchline.api import health
+from batchline.api import batches, health, models
 from batchline.api.access import AccessLog
 from batchline.api.context import Context
 from batchline.api.errors import handle_errors
 from batchline.api.limits import BodyLimit
 
 # Every resource is one module with one router.
-ROUTERS: tuple[APIRouter, ...] = (health.router,)
+ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    batches.router,
+    models.router,
+)
 
 
 def create_app(context: Context) -> FastAPI:

@@ -42,7 +42,12 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def response(self) -> JSONResponse:
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        error = {
+            "message": _encodable(self.message),
+            "type": self.type,
+            "param": None if self.param is None else _encodable(self.param),
+            "code": self.code,
+        }
         return JSONResponse({"error": error}, self.status, self.headers)
 
 
@@ -137,3 +142,8 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
 
 def _short(text: str, most: int = 200) -> str:
     return text if len(text) <= most else text[:most] + "…"
+
+
+def _encodable(text: str) -> str:
+    """What a caller sent may hold half a surrogate pair, which no answer can carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -177,7 +177,8 @@ def list_batches(
 
 async def _list(place: Place, limit: int, after: UUID | None) -> list[Batch]:
     async with Session(place.url, "list") as session:
-        return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=after)
+        last = None if after is None else await _found(session, after)
+        return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=last)
 
 
 def cancel(

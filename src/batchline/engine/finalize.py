@@ -20,6 +20,7 @@ from batchline import ids
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.model import Batch, File
 from batchline.store import batches, outputs
+from batchline.store import files as stored
 from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import WorkerId
@@ -167,10 +168,15 @@ class _Finalizing:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def ended_by(self, files: _Files) -> Batch | None:
-        """The batch, if it was ended with these files and only the answer was lost on the way."""
-        now = await batches.get(self.session, self.batch.id)
-        recorded = {now.output_file_id, now.error_file_id} if now else set()
-        return now if recorded & {file.id for file in files.made} else None
+        """The batch, if it was ended with these files and only the answer was lost on the way.
+
+        By their keys: an output file has the same id whoever finalizes.
+        """
+        for file in files.made:
+            recorded = await stored.get(self.session, file.id)
+            if recorded is not None and recorded.object_key == file.object_key:
+                return await batches.get(self.session, self.batch.id)
+        return None
 
     async def remove(self, files: _Files) -> None:
         # What cannot be removed now is left to the sweep.
@@ -204,9 +210,14 @@ def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]])
 
 
 def _new_file(batch: Batch, which: Which) -> File:
-    """A file that is not there yet. Its key is new, so that no two finalizers write the same object."""
+    """A file that is not there yet.
+
+    The output's id may be known before, so that it can be read while the batch runs. Its key is new in any
+    case, so that no two finalizers write the same object.
+    """
     assert batch.finalizing_at is not None
-    file_id = ids.new_id()
+    attempt = ids.new_id()
+    file_id = (which == "output" and batch.planned_output_id) or attempt
     return File(
         id=file_id,
         tenant=batch.tenant,
@@ -214,7 +225,7 @@ def _new_file(batch: Batch, which: Which) -> File:
         filename=f"{ids.show(ids.BATCH, batch.id)}_{which}.jsonl",
         bytes=0,
         line_count=0,
-        object_key=f"{_OUTPUTS}{batch.id.hex}/{file_id.hex}-{which}.jsonl",
+        object_key=f"{_OUTPUTS}{batch.id.hex}/{attempt.hex}-{which}.jsonl",
         created_at=batch.finalizing_at,
         expires_at=None,
     )

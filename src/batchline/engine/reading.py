@@ -67,7 +67,7 @@ class LineError(msgspec.Struct, frozen=True):
     source: str
 
 
-class _Fault(Exception):
+class Fault(Exception):
     """What is wrong with a line."""
 
     def __init__(self, code: Code, message: str, param: str | None = None) -> None:
@@ -184,7 +184,7 @@ class Reader:
         source, line = self._place_of(first_line_no)
         where = f"line {line}" if source == self._place_of(line_no)[0] else f"line {line} of {source}"
         message = f"custom_id {custom_id!r} stands in {where} already"
-        self._refuse(line_no, _Fault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
+        self._refuse(line_no, Fault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
 
     def errors(self) -> tuple[LineError, ...]:
         """The first ones, in the order of the lines; none if the file can be run."""
@@ -230,7 +230,7 @@ class Reader:
             for model, url in fresh:
                 _check_url(url, self._rules)
                 _check_model(model, self._rules)
-        except _Fault:
+        except Fault:
             return None
         if len(self._lanes) + len(fresh) > self._rules.most_lanes:
             return None
@@ -255,10 +255,10 @@ class Reader:
                 if self.line_count + len(bodies) >= self._rules.most_lines or line_no > _MOST_INTEGER:
                     self.gave_up = True
                     message = f"more than {self._rules.most_lines:,} lines in one file"
-                    raise _Fault(Code.TOO_MANY_LINES, message)
+                    raise Fault(Code.TOO_MANY_LINES, message)
                 request = examine(line, self._rules)
                 self._open_lane(request.model, request.url)
-            except _Fault as fault:
+            except Fault as fault:
                 self._refuse(line_no, fault)
                 continue
             models.append(request.model)
@@ -273,7 +273,7 @@ class Reader:
             return
         if len(self._lanes) >= self._rules.most_lanes:
             message = f"more than {self._rules.most_lanes:,} different models and urls in one file"
-            raise _Fault(Code.TOO_MANY_MODELS, message, "body.model")
+            raise Fault(Code.TOO_MANY_MODELS, message, "body.model")
         self._lanes[model, url] = Lane(len(self._lanes), model, url)
 
     def _into_lanes(
@@ -298,7 +298,7 @@ class Reader:
             lane.total += 1
         return Lines(lane_nos, ordinals, line_nos, custom_ids, bodies)
 
-    def _refuse(self, line_no: int, fault: _Fault) -> None:
+    def _refuse(self, line_no: int, fault: Fault) -> None:
         source, line = self._place_of(line_no)
         self._errors.append((line_no, LineError(fault.code, fault.message, line, fault.param, source)))
         if len(self._errors) >= MOST_ERRORS:
@@ -322,26 +322,26 @@ class Request(msgspec.Struct, frozen=True):
 def examine(line: bytes, rules: ReadingRules) -> Request:
     """What a line asks for; the first thing that is wrong with it is raised."""
     if line == _OVERLONG:
-        raise _Fault(Code.LINE_TOO_LONG, f"longer than {rules.most_line_bytes:,} bytes")
+        raise Fault(Code.LINE_TOO_LONG, f"longer than {rules.most_line_bytes:,} bytes")
     try:
         line.decode()
     except UnicodeDecodeError as error:
-        raise _Fault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
+        raise Fault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
     fields = _object(line)
     if fields is None:
-        raise _Fault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
+        raise Fault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
 
     custom_id = _text(_required(fields, "custom_id"))
     if custom_id is None:
-        raise _Fault(Code.INVALID_CUSTOM_ID, "custom_id must be a string", "custom_id")
+        raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must be a string", "custom_id")
     if not 1 <= len(custom_id) <= MOST_CHARACTERS:
         message = f"custom_id must have 1 to {MOST_CHARACTERS} characters, not {len(custom_id):,}"
-        raise _Fault(Code.INVALID_CUSTOM_ID, message, "custom_id")
+        raise Fault(Code.INVALID_CUSTOM_ID, message, "custom_id")
     if _CONTROL.search(custom_id):
-        raise _Fault(Code.INVALID_CUSTOM_ID, "custom_id must not contain control characters", "custom_id")
+        raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must not contain control characters", "custom_id")
 
     if _text(_required(fields, "method")) != "POST":
-        raise _Fault(Code.INVALID_METHOD, "method must be POST", "method")
+        raise Fault(Code.INVALID_METHOD, "method must be POST", "method")
 
     url = _text(_required(fields, "url"))
     _check_url(url, rules)
@@ -350,15 +350,15 @@ def examine(line: bytes, rules: ReadingRules) -> Request:
     body = bytes(_required(fields, "body"))
     parameters = _object(body)
     if parameters is None:
-        raise _Fault(Code.MISSING_REQUIRED_PARAMETER, "body must be a JSON object", "body")
+        raise Fault(Code.MISSING_REQUIRED_PARAMETER, "body must be a JSON object", "body")
     model = _text(_required(parameters, "model", "body.model"))
     if not model:
         message = "body.model must be a string that is not empty"
-        raise _Fault(Code.MISSING_REQUIRED_PARAMETER, message, "body.model")
+        raise Fault(Code.MISSING_REQUIRED_PARAMETER, message, "body.model")
     _check_model(model, rules)
     if "stream" in parameters and bytes(parameters["stream"]) == b"true":
         message = "body.stream must not be true: the answer goes into a file"
-        raise _Fault(Code.STREAM_NOT_SUPPORTED, message, "body.stream")
+        raise Fault(Code.STREAM_NOT_SUPPORTED, message, "body.stream")
     return Request(custom_id, model, url, body)
 
 
@@ -397,9 +397,9 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
         reason = str(error)
         if any(escape[1] for escape in _ESCAPE.finditer(text)):
             reason = "half of a surrogate pair, such as \\ud83d, stands alone"
-        raise _Fault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
+        raise Fault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
     except RecursionError:
-        raise _Fault(Code.INVALID_JSON_LINE, "nested too deep") from None
+        raise Fault(Code.INVALID_JSON_LINE, "nested too deep") from None
 
 
 def _text(value: msgspec.Raw) -> str | None:
@@ -413,7 +413,7 @@ def _text(value: msgspec.Raw) -> str | None:
 def _required(fields: dict[str, msgspec.Raw], name: str, path: str | None = None) -> msgspec.Raw:
     if name not in fields:
         path = path or name
-        raise _Fault(Code.MISSING_REQUIRED_PARAMETER, f"{path} is missing", path)
+        raise Fault(Code.MISSING_REQUIRED_PARAMETER, f"{path} is missing", path)
     return fields[name]
 
 
@@ -427,15 +427,23 @@ def _check_url(url: str | None, rules: ReadingRules) -> None:
             message = "url must be a path such as /v1/chat/completions, without a host"
         else:
             message = f"url must be one of {', '.join(sorted(rules.allowed_urls))}"
-        raise _Fault(Code.INVALID_URL, message, "url")
+        raise Fault(Code.INVALID_URL, message, "url")
     if rules.endpoint is not None and url != rules.endpoint:
-        raise _Fault(Code.URL_MISMATCH, f"url must be {rules.endpoint}, the endpoint of the batch", "url")
+        raise url_mismatch(rules.endpoint)
 
 
 def _check_model(model: str, rules: ReadingRules) -> None:
     if rules.models is not None and model not in rules.models:
-        shown = model if len(model) <= MOST_CHARACTERS else model[:MOST_CHARACTERS] + "…"
-        raise _Fault(Code.MODEL_NOT_FOUND, f"there is no model {shown!r} here", "body.model")
+        raise model_not_found(model)
     if len(model) > MOST_CHARACTERS or _CONTROL.search(model):
         message = f"no model has a name with control characters or of more than {MOST_CHARACTERS} characters"
-        raise _Fault(Code.MODEL_NOT_FOUND, message, "body.model")
+        raise Fault(Code.MODEL_NOT_FOUND, message, "body.model")
+
+
+def url_mismatch(endpoint: str) -> Fault:
+    return Fault(Code.URL_MISMATCH, f"url must be {endpoint}, the endpoint of the batch", "url")
+
+
+def model_not_found(model: str) -> Fault:
+    shown = model if len(model) <= MOST_CHARACTERS else model[:MOST_CHARACTERS] + "…"
+    return Fault(Code.MODEL_NOT_FOUND, f"there is no model {shown!r} here", "body.model")

@@ -8,12 +8,13 @@ import msgspec
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
-from batchline.model import Batch, File, RunSettings
+from batchline.model import Batch, ContentError, File, RunSettings
 from batchline.store.session import Session, run
 from batchline.store.spans import WorkerId
 from batchline.store.statements import statement
 
 _FIELDS = frozenset(Batch.__struct_fields__)
+_BEYOND = UUID(int=2**128 - 1)
 
 
 class NewBatch(msgspec.Struct, frozen=True):
@@ -26,6 +27,10 @@ class NewBatch(msgspec.Struct, frozen=True):
     endpoint: str | None = None
     metadata: dict[str, str] | None = None
     resume_key: str | None = None
+    # Seconds that its files are kept; None: until they are deleted.
+    output_expires_after: int | None = None
+    # The id that its output file will have; None: any.
+    planned_output_id: UUID | None = None
 
 
 class FileNotFound(Exception):
@@ -40,17 +45,17 @@ async def create(session: Session, new: NewBatch) -> Batch:
     rows = await _insert(session, new)
     if not rows:
         raise FileNotFound(f"no input file {new.file_id}")
-    return _batch(rows[0])
+    return batch_of(rows[0])
 
 
 async def _insert(session: Session, new: NewBatch) -> list[dict[str, Any]]:
     try:
-        return await session.records(statement("create_batch"), _created(new))
+        return await session.records(statement("create_batch"), created(new))
     except UniqueViolation as error:
         raise AlreadyThere(f"there is a batch with resume key {new.resume_key}") from error
 
 
-def _created(new: NewBatch) -> dict[str, Any]:
+def created(new: NewBatch) -> dict[str, Any]:
     return {
         "batch": new.id,
         "tenant": new.tenant,
@@ -61,24 +66,34 @@ def _created(new: NewBatch) -> dict[str, Any]:
         "settings": Jsonb(msgspec.to_builtins(new.settings)),
         "metadata": None if new.metadata is None else Jsonb(new.metadata),
         "resume_key": new.resume_key,
+        "output_expires_after": new.output_expires_after,
+        "planned_output": new.planned_output_id,
     }
 
 
 async def get(session: Session, batch_id: UUID) -> Batch | None:
     rows = await session.records(statement("get_batch"), {"batch": batch_id})
-    return _batch(rows[0]) if rows else None
+    return batch_of(rows[0]) if rows else None
 
 
-async def list_newest(session: Session, tenant: str, *, limit: int, after: UUID | None = None) -> list[Batch]:
-    rows = await session.records(
-        statement("list_batches"), {"tenant": tenant, "limit": limit, "after": after}
-    )
-    return [_batch(row) for row in rows]
+async def of_tenant(session: Session, tenant: str, batch_id: UUID) -> Batch | None:
+    rows = await session.records(statement("tenant_batch"), {"batch": batch_id, "tenant": tenant})
+    return batch_of(rows[0]) if rows else None
+
+
+async def list_newest(
+    session: Session, tenant: str, *, limit: int, after: Batch | None = None
+) -> list[Batch]:
+    """A page of batches, newest first; `after` is the last one of the page before."""
+    after_at, after_id = ("infinity", _BEYOND) if after is None else (after.created_at, after.id)
+    params = {"tenant": tenant, "limit": limit, "after_at": after_at, "after_id": after_id}
+    rows = await session.records(statement("list_batches"), params)
+    return [batch_of(row) for row in rows]
 
 
 async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:
     rows = await session.records(statement("find_batch"), {"tenant": tenant, "resume_key": resume_key})
-    return _batch(rows[0]) if rows else None
+    return batch_of(rows[0]) if rows else None
 
 
 async def with_planned_output(session: Session, tenant: str, file_id: UUID) -> Batch | None:
@@ -129,7 +144,7 @@ async def claim_finalizing(session: Session, worker: WorkerId, batch_id: UUID | 
         statement("claim_finalizing"),
         {"worker": worker.id, "name": worker.name, "lease": worker.lease, "batch": batch_id},
     )
-    return _batch(rows[0]) if rows else None
+    return batch_of(rows[0]) if rows else None
 
 
 async def yield_finalizing(session: Session, worker_id: UUID, batch_id: UUID) -> None:
@@ -170,10 +185,12 @@ async def finish(
             "event": event_id,
         },
     )
-    return _batch(rows[0]) if rows else None
+    return batch_of(rows[0]) if rows else None
 
 
-def _batch(record: dict[str, Any]) -> Batch:
+def batch_of(record: dict[str, Any]) -> Batch:
     fields = {name: value for name, value in record.items() if name in _FIELDS}
+    if fields["errors"] is not None:
+        fields["errors"] = msgspec.convert(fields["errors"], tuple[ContentError, ...])
     fields["settings"] = msgspec.convert(fields["settings"], RunSettings)
     return Batch(**fields)

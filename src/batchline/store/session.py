@@ -144,6 +144,15 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
     return connection
 
 
+async def run_records(
+    connection: psycopg.AsyncConnection[Row], statement: Statement, params: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """As `run`, by column name."""
+    async with connection.cursor(binary=True, row_factory=dict_row) as cursor:
+        await cursor.execute(statement.text, params)
+        return await cursor.fetchall() if cursor.description else []
+
+
 async def run(
     connection: psycopg.AsyncConnection[Row],
     statement: Statement,

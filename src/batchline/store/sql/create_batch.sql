@@ -1,18 +1,24 @@
 -- create_batch: one row for the batch and one for each lane of its file, whatever the number of lines.
 --
 -- The lanes' routing key is the upstream that the batch names, or else each lane's model.
--- Returns no row when the file is not there. Locks: the file's row, so that it cannot be deleted meanwhile.
+-- Returns no row when no batch can run over the file, or it is not there. Locks: the file's row, so that it
+-- cannot be deleted meanwhile.
 WITH
 file AS (
     SELECT id, no, line_count
     FROM files
-    WHERE id = %(file)s AND tenant = %(tenant)s AND object_key IS NULL
+    WHERE id = %(file)s
+      AND tenant = %(tenant)s
+      AND purpose = 'batch'
+      AND errors IS NULL
+      AND deleted_at IS NULL
+      AND (expires_at IS NULL OR expires_at > now())
     FOR KEY SHARE
 ),
 batch AS (
     INSERT INTO batches (
         id, tenant, file_id, endpoint, completion_window, settings, metadata, resume_key, total,
-        in_progress_at, expires_at
+        in_progress_at, expires_at, model, output_expires_after, planned_output_id
     )
     SELECT
         %(batch)s,
@@ -25,7 +31,10 @@ batch AS (
         %(resume_key)s,
         file.line_count,
         now(),
-        now() + make_interval(secs => %(window_seconds)s)
+        now() + make_interval(secs => %(window_seconds)s),
+        (SELECT min(part.model) FROM file_lanes AS part WHERE part.file_no = file.no HAVING count(DISTINCT part.model) = 1),
+        %(output_expires_after)s,
+        %(planned_output)s
     FROM file
     RETURNING *
 ),

@@ -29,7 +29,7 @@ finding AS (
         id AS batch_id,
         'every item has its outcome, but finalizing has not begun: the batch is stuck' AS message
     FROM batch
-    WHERE done AND finalizing_at IS NULL
+    WHERE done AND finalizing_at IS NULL AND failed_at IS NULL
     UNION ALL
     SELECT 'finalizing', id, format('it is frozen with %%s of %%s items finished, and was not closed', completed + failed, total)
     FROM batch

@@ -63,7 +63,7 @@ finding AS (
             || coalesce(format(', its file has %%s lines', b.line_count), '')
     FROM batch AS b
     LEFT JOIN summed AS s ON s.batch_id = b.id
-    WHERE b.total <> coalesce(s.total, 0) OR b.total <> b.line_count
+    WHERE b.total <> coalesce(s.total, 0) OR (b.total <> b.line_count AND b.failed_at IS NULL)
     UNION ALL
     SELECT 'batch_file', b.id, NULL, 'the batch has not ended, but its input file is gone'
     FROM batch AS b

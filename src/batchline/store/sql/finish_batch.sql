@@ -16,8 +16,16 @@ batch AS (
     RETURNING b.*
 ),
 file AS (
-    INSERT INTO files (id, tenant, purpose, filename, bytes, line_count, object_key)
-    SELECT f.id, batch.tenant, 'batch_output', f.filename, f.bytes, f.line_count, f.object_key
+    INSERT INTO files (id, tenant, purpose, filename, bytes, line_count, object_key, expires_at)
+    SELECT
+        f.id,
+        batch.tenant,
+        'batch_output',
+        f.filename,
+        f.bytes,
+        f.line_count,
+        f.object_key,
+        now() + make_interval(secs => batch.output_expires_after)
     FROM batch
     CROSS JOIN unnest(
         %(file_ids)s::uuid[],

@@ -1,7 +1,7 @@
--- list_batches: newest first, page by page; `after` is the last batch of the page before.
-SELECT b.*
-FROM batches AS b
-LEFT JOIN batches AS a ON a.id = %(after)s::uuid
-WHERE b.tenant = %(tenant)s AND (a.id IS NULL OR (b.created_at, b.id) < (a.created_at, a.id))
-ORDER BY b.created_at DESC, b.id DESC
+-- list_batches: newest first, page by page; `after_at` and `after_id` are of the last batch of the page before, or
+-- beyond all. One range of an index, however far the page is from the start.
+SELECT *
+FROM batches
+WHERE tenant = %(tenant)s AND (created_at, id) < (%(after_at)s::timestamptz, %(after_id)s::uuid)
+ORDER BY created_at DESC, id DESC
 LIMIT %(limit)s

@@ -99,7 +99,7 @@ async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:
 async def with_planned_output(session: Session, tenant: str, file_id: UUID) -> Batch | None:
     """The batch whose output file will have this id, while it is not there yet."""
     rows = await session.records(statement("find_planned_output"), {"tenant": tenant, "file": file_id})
-    return _batch(rows[0]) if rows else None
+    return batch_of(rows[0]) if rows else None
 
 
 async def change_settings(session: Session, batch_id: UUID, settings: RunSettings) -> None:

@@ -11,6 +11,8 @@ from uuid import UUID
 FILE = "file-"
 BATCH = "batch_"
 EVENT = "evt_"
+UPLOAD = "upload_"
+PART = "part_"
 KEY = "key_"
 
 

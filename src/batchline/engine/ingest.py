@@ -3,23 +3,29 @@
 One pass over the input hashes it, reads it (engine/reading.py) and copies its lines into the database, all
 in one transaction: a file that is refused, a process that is killed and a call that is cancelled leave
 nothing behind. Lines are copied also after a first error, because duplicates are found among copied lines.
+
+Content that lies in the object store already (engine/intake.py) stays there as the file's own, and is
+recorded also if no batch can run over it.
 """
 
 import asyncio
 import os
 import stat
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from hashlib import file_digest, sha256
 from pathlib import Path
+from uuid import UUID
 from zlib import crc32
 
 import msgspec
 
 from batchline import ids
 from batchline.engine.reading import MOST_ERRORS, LineError, Lines, Reader, ReadingRules
-from batchline.model import File
+from batchline.model import ContentError, File
 from batchline.store import files
+from batchline.store.idempotency import Ticket
 from batchline.store.session import Session
 
 _PURPOSE = "batch"
@@ -72,35 +78,8 @@ async def ingest(
     """Take `sources` in as one file, in their order. `on_progress` is told how many bytes have been read."""
     check_readable([source.content for source in sources if isinstance(source.content, Path)])
     reader = Reader(rules or ReadingRules())
-    sieve = Sieve()
-    size = 0
-    digests = []
     async with Session(url, "ingest") as session, files.incoming(session) as incoming:
-        async with incoming.lines() as writer:
-            for source in sources:
-                reader.begin(source.name)
-                content = sha256()
-                async with aclosing(_blocks(source)) as blocks:
-                    async for block in blocks:
-                        content.update(block)
-                        size += len(block)
-                        await _copy(reader.feed(block), sieve, writer)
-                        if on_progress is not None:
-                            on_progress(size)
-                        # Where neither the source nor the server is waited for, others still get their turn,
-                        # and so does a cancellation.
-                        await asyncio.sleep(0)
-                        if reader.gave_up:
-                            break
-                await _copy(reader.end(), sieve, writer)
-                digests.append(content.digest())
-                if reader.gave_up:
-                    break
-        if sieve.suspects != []:
-            for found in await incoming.duplicates(sieve.suspects, MOST_ERRORS):
-                reader.refuse_duplicate(found.line_no, found.custom_id, found.first_line_no)
-        if errors := reader.errors():
-            raise FileRefused(errors)
+        size, digest = await _take_lines(incoming, sources, reader, on_progress)
         return await incoming.add(
             files.NewFile(
                 id=ids.new_id(),
@@ -108,10 +87,141 @@ async def ingest(
                 purpose=_PURPOSE,
                 filename=filename,
                 size=size,
-                digest=_combined(digests),
-                lanes=[files.FileLane(lane.model, lane.url, lane.total) for lane in reader.lanes],
+                digest=digest,
+                lanes=_lanes(reader),
             )
         )
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file whose content lies in the object store, whole and hashed, and that is to be recorded."""
+
+    id: UUID
+    tenant: str
+    purpose: str
+    filename: str
+    size: int
+    digest: bytes
+    object_key: str
+    # On the clock of `time.monotonic`: past it, the sweep may take the object for garbage.
+    record_by: float
+    # Seconds until it expires; None: never.
+    expires_after: float | None = None
+    # The caller's key that shall stand for it.
+    ticket: Ticket | None = None
+    # The upload that it completes.
+    upload_id: UUID | None = None
+
+
+class TooLate(Exception):
+    """The content took so long to come in that it is not recorded any more."""
+
+
+class UploadEnded(Exception):
+    """The upload that was to become this file has ended before."""
+
+
+async def record(session: Session, stored: StoredFile) -> File:
+    """Record a file that is kept as it is, whatever it holds."""
+    async with files.incoming(session) as incoming:
+        await _announce(incoming, stored)
+        return await _record(incoming, stored)
+
+
+async def ingest_stored(
+    url: str, stored: StoredFile, content: AsyncIterable[bytes], rules: ReadingRules
+) -> File:
+    """Record a file with its lines; or, if they cannot be run, without them and with its errors.
+
+    Who else uses the same ticket waits for the end of this, so that the work is done once.
+    """
+    reader = Reader(rules)
+    async with Session(url, "ingest") as session:
+        try:
+            async with files.incoming(session) as incoming:
+                await _announce(incoming, stored)
+                await _take_lines(incoming, [Source(stored.filename, content)], reader, None)
+                return await _record(incoming, stored, lanes=_lanes(reader))
+        except FileRefused as refused:
+            errors = [ContentError(e.code.value, e.message, e.param, e.line) for e in refused.errors]
+            async with files.incoming(session) as incoming:
+                await _announce(incoming, stored)
+                return await _record(incoming, stored, errors=errors)
+
+
+async def _announce(incoming: files.Incoming, stored: StoredFile) -> None:
+    """First, so that a second one with the same key or upload comes no further."""
+    if stored.ticket is not None:
+        await incoming.remember(stored.ticket, stored.id)
+    if stored.upload_id is not None and not await incoming.complete_upload(stored.upload_id, stored.id):
+        raise UploadEnded(f"upload {stored.upload_id} has ended before")
+
+
+async def _record(
+    incoming: files.Incoming,
+    stored: StoredFile,
+    *,
+    lanes: Sequence[files.FileLane] = (),
+    errors: Sequence[ContentError] | None = None,
+) -> File:
+    if time.monotonic() > stored.record_by:
+        raise TooLate(f"{stored.filename} took too long to come in")
+    return await incoming.add(
+        files.NewFile(
+            id=stored.id,
+            tenant=stored.tenant,
+            purpose=stored.purpose,
+            filename=stored.filename,
+            size=stored.size,
+            digest=stored.digest,
+            lanes=lanes,
+            object_key=stored.object_key,
+            expires_after=stored.expires_after,
+            errors=errors,
+        )
+    )
+
+
+async def _take_lines(
+    incoming: files.Incoming,
+    sources: Sequence[Source],
+    reader: Reader,
+    on_progress: Callable[[int], None] | None,
+) -> tuple[int, bytes]:
+    """Copy all lines, and give the size and the digest of the sources. Raises FileRefused."""
+    sieve = Sieve()
+    size = 0
+    digests = []
+    async with incoming.lines() as writer:
+        for source in sources:
+            reader.begin(source.name)
+            content = sha256()
+            async with aclosing(_blocks(source)) as blocks:
+                async for block in blocks:
+                    content.update(block)
+                    size += len(block)
+                    await _copy(reader.feed(block), sieve, writer)
+                    if on_progress is not None:
+                        on_progress(size)
+                    # Where neither the source nor the server is waited for, others still get their turn,
+                    # and so does a cancellation.
+                    await asyncio.sleep(0)
+                    if reader.gave_up:
+                        break
+            await _copy(reader.end(), sieve, writer)
+            digests.append(content.digest())
+            if reader.gave_up:
+                break
+    if sieve.suspects != []:
+        for found in await incoming.duplicates(sieve.suspects, MOST_ERRORS):
+            reader.refuse_duplicate(found.line_no, found.custom_id, found.first_line_no)
+    if errors := reader.errors():
+        raise FileRefused(errors)
+    return size, _combined(digests)
+
+
+def _lanes(reader: Reader) -> list[files.FileLane]:
+    return [files.FileLane(lane.model, lane.url, lane.total) for lane in reader.lanes]
 
 
 def digest(paths: Sequence[Path]) -> bytes:

@@ -59,8 +59,10 @@ class Stored(msgspec.Struct, frozen=True):
 class Objects:
     """Objects under one folder or URL."""
 
-    def __init__(self, store: "ObjectStore") -> None:
+    def __init__(self, store: "ObjectStore", place: str = "") -> None:
         self._store = store
+        # What `at` was given, so that another process can open the same.
+        self.place = place
         self._folder = store.prefix if isinstance(store, LocalStore) else None
 
     @classmethod
@@ -69,10 +71,11 @@ class Objects:
         with _translated(str(place)):
             parts = urlsplit(str(place))
             if parts.scheme == "file":
-                return cls(LocalStore(Path(unquote(parts.path)), mkdir=True))
+                return cls(LocalStore(Path(unquote(parts.path)), mkdir=True), str(place))
             if "://" in str(place):
-                return cls(from_url(str(place), client_options=_PATIENCE))
-            return cls(LocalStore(Path(place).absolute(), mkdir=True))
+                return cls(from_url(str(place), client_options=_PATIENCE), str(place))
+            folder = Path(place).absolute()
+            return cls(LocalStore(folder, mkdir=True), str(folder))
 
     async def write(self, key: str, blocks: AsyncIterable[bytes]) -> int:
         """Store `blocks` as one object and give its size; if that fails, nothing is left to be seen.

@@ -44,6 +44,10 @@ class BatchNotFound(Exception):
     """There is no such batch."""
 
 
+class FileNotThere(Exception):
+    """There is no such file, or it has no lines."""
+
+
 class Contended(StoreUnavailable):
     """Another transaction was in the way, so nothing was done. Trying again at once may help."""
 
@@ -94,7 +98,31 @@ async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator
     """The completed lines, or all others that have ended; the COPY is over when the context is."""
     # Before the transaction, so that the stream holds no lock at all on batches and lanes.
     lanes = await find_lanes(session, batch_id)
-    query = sql.SQL(statement("stream_lines").text).format(lines=selection(batch_id, which, lanes))
+    async with _stream(session, selection(batch_id, which, lanes)) as stream:
+        yield stream
+
+
+@asynccontextmanager
+async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[Lines]:
+    """The requests of an input file whose content lies in `lines`, in their order."""
+    parts = [
+        sql.SQL(statement("lane_requests").text).format(
+            before=sql.Literal('{"custom_id":'),
+            between=sql.Literal(f',"method":"POST","url":{msgspec.json.encode(url).decode()},"body":'),
+            file=sql.Literal(file_no),
+            lane_no=sql.Literal(lane_no),
+        )
+        for file_no, lane_no, url in await session.rows(statement("lanes_of_file"), {"file": file_id})
+    ]
+    if not parts:
+        raise FileNotThere(f"file {file_id} has no lines")
+    async with _stream(session, _merged(parts)) as stream:
+        yield stream
+
+
+@asynccontextmanager
+async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[Lines]:
+    query = sql.SQL(statement("stream_lines").text).format(lines=selected)
     async with session.open_ended() as connection, connection.transaction(), connection.cursor() as cursor:
         await run(connection, statement("stream_settings"), {})
         async with cursor.copy(query) as copy:

@@ -293,6 +293,25 @@ def test_a_fetch_reads_the_lines_of_its_spans_only(ground: Ground) -> None:
     assert plan.rows["lanes"] <= len(spans)
 
 
+def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground) -> None:
+    ((batch,),) = ground.stage.rows("SELECT batch_id FROM lanes WHERE open AND NOT drained LIMIT 1")
+
+    plan = ground.explain(
+        "claim_new",
+        batch=batch,
+        keys=None,
+        worker=new_id(),
+        name="worker",
+        lease=timedelta(seconds=60),
+        limit=64,
+    )
+
+    assert not plan.seq_scans
+    assert plan.rows["lanes"] <= 2
+    assert plan.rows["batches"] == 1
+    assert plan.rows["lines"] <= 64
+
+
 def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
     worker = ground.workers[0]
     held = ground.stage.rows(

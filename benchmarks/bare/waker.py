@@ -2,28 +2,41 @@
 
     python -m benchmarks.bare.waker URL
 
-prints `ready`, then perf_counter() after each claim. The clock is the same in all processes of a machine.
+prints `ready`, then perf_counter() after each claim. The clock is the same in all processes of a machine. It
+has the driver and the event loop that Batchline's worker has, so what is left out is what the worker does.
 """
 
+import asyncio
 import sys
 from time import perf_counter
 
 import psycopg
+import uvloop
 
 CHANNEL = "wake"
 SCHEMA = "CREATE TABLE work (id integer PRIMARY KEY, claims integer NOT NULL); INSERT INTO work VALUES (1, 0)"
-_CLAIM = "UPDATE work SET claims = claims + 1 WHERE id = 1 RETURNING id, claims"
+_CLAIM = """
+    UPDATE work
+    SET claims = claims + 1
+    WHERE id = (SELECT id FROM work ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING id, claims
+"""
 
 
-def main(url: str) -> None:
-    with psycopg.connect(url, autocommit=True) as listener, psycopg.connect(url, autocommit=True) as claimer:
-        listener.execute(f"LISTEN {CHANNEL}")
-        claimer.execute(_CLAIM, prepare=True)
+async def main(url: str) -> None:
+    async with (
+        await psycopg.AsyncConnection.connect(url, autocommit=True) as listener,
+        await psycopg.AsyncConnection.connect(url, autocommit=True) as claimer,
+    ):
+        await listener.execute(f"LISTEN {CHANNEL}")
+        await claimer.execute(_CLAIM, prepare=True)
         print("ready", flush=True)
-        for _ in listener.notifies():
-            claimer.execute(_CLAIM, prepare=True).fetchone()
+        async for _ in listener.notifies():
+            cursor = await claimer.execute(_CLAIM, prepare=True)
+            await cursor.fetchone()
             print(perf_counter(), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(sys.argv[1]))

@@ -41,6 +41,42 @@ async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) ->
     return [Claim(*(*row[:-1], msgspec.convert(row[-1], RunSettings))) for row in rows]
 
 
+async def claim_new(
+    session: Session, worker: WorkerId, scope: Scope, batch_id: UUID, limit: int
+) -> tuple[list[Claim], list[Item] | None]:
+    """Claim from a batch that was just announced. The items are None where they must be fetched."""
+    rows = await session.raw_rows(
+        statement("claim_new"),
+        {
+            **scope.params(),
+            "batch": batch_id,
+            "worker": worker.id,
+            "name": worker.name,
+            "lease": worker.lease,
+            "limit": limit,
+        },
+    )
+    if not rows:
+        return [], []
+    span_id, lane_id, of, attempt, task_id, size, url, model, key, seconds_left, settings, *_ = rows[0]
+    claim = Claim(
+        span_id=span_id,
+        lane_id=lane_id,
+        batch_id=of,
+        attempt=attempt,
+        task_id=task_id,
+        size=size,
+        url=url.decode(),
+        model=model.decode(),
+        key=key.decode(),
+        seconds_left=seconds_left,
+        settings=msgspec.convert(settings, RunSettings),
+    )
+    if any(body is None for *_, body in rows):
+        return [claim], None
+    return [claim], [Item(claim, *row[-4:]) for row in rows]
+
+
 async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
     by_span = {claim.span_id: claim for claim in claims}
     rows = await session.raw_rows(

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 
+from batchline.model import Claim, Item
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import Scope, WorkerId
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 
 # One claim brings at most this many lines, so that reading them never holds up the loop for long.
 _MOST = 2_000
+# And the first claim of a new batch so many: enough to begin with.
+_MOST_NEW = 64
 
 _log = structlog.get_logger("batchline.claimer")
 
@@ -36,6 +40,7 @@ class Claimer:
         # here knows of, and that the heartbeat would keep alive for ever.
         self._lost_track = False
         self._claiming = False
+        self._announced: UUID | None = None
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
         self.hope = asyncio.Event()
         self.hope.set()
@@ -46,6 +51,14 @@ class Claimer:
     def busy(self) -> bool:
         """Something may be claimable, or is being claimed."""
         return self._claiming or self.hope.is_set()
+
+    def announce(self, batch_id: UUID | None) -> None:
+        """There is new work: in this batch, if it is known. An idle worker has a quick look at it."""
+        if batch_id is not None and self._scope.batch_id not in (None, batch_id):
+            return
+        if not self.busy and not len(self._buffer):
+            self._announced = batch_id
+        self.hope.set()
 
     async def run(self) -> None:
         pause = Pause()
@@ -78,18 +91,32 @@ class Claimer:
         if self._lost_track:
             await spans.release_strays(self._session, worker.id, self._known_spans())
             self._lost_track = False
-        claims = await spans.claim(self._session, worker, self._scope, min(want, _MOST))
+        claims, items = await self._ask(worker, want)
         if not claims:
             return False
         if self._lease.worker is not worker:
             # The lease was lost while this was asked: what came is the old name's, and is left alone.
             return True
         self._lease.renewed(asked_at)
-        items = await spans.fetch(self._session, worker.id, claims)
+        if items is None:
+            items = await spans.fetch(self._session, worker.id, claims)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
         self.claimed += len(items)
         self._buffer.put(items)
         self.found.set()
+        # The requests go out before anything else is asked.
+        await asyncio.sleep(0)
         return True
+
+    async def _ask(self, worker: WorkerId, want: int) -> tuple[list[Claim], list[Item] | None]:
+        """Claims, and their items where these have come along."""
+        announced, self._announced = self._announced, None
+        if announced is not None:
+            claimed = await spans.claim_new(
+                self._session, worker, self._scope, announced, min(want, _MOST_NEW)
+            )
+            if claimed[0]:
+                return claimed
+        return await spans.claim(self._session, worker, self._scope, min(want, _MOST)), None

@@ -208,7 +208,7 @@ class Worker:
     def _heard(self, kind: str, batch_id: UUID | None) -> None:
         match kind:
             case "open" | "listening":
-                self.claimer.hope.set()
+                self.claimer.announce(batch_id)
             case "closed" if batch_id is not None:
                 for item in self.buffer.discard(batch_id):
                     self.settler.add(Deferred(item))

@@ -1,11 +1,11 @@
 """Batches for those who order them: find the one that a command has made before, or make it."""
 
 import hashlib
-import re
 from uuid import UUID
 
 import msgspec
 
+from batchline import durations
 from batchline.engine import reading
 from batchline.engine.reading import MOST_ERRORS
 from batchline.ids import new_id
@@ -15,9 +15,6 @@ from batchline.store.batches import AlreadyThere, NewBatch
 from batchline.store.idempotency import Ticket
 from batchline.store.session import Session
 
-_WINDOW = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
 
 class InvalidWindow(ValueError):
     """A completion window that cannot be read."""
@@ -25,10 +22,10 @@ class InvalidWindow(ValueError):
 
 def window_seconds(window: str) -> float:
     """`24h`, `90m`, `30s`, `7d`."""
-    match = _WINDOW.fullmatch(window.strip())
-    if match is None or float(match[1]) <= 0:
-        raise InvalidWindow(f"completion window {window!r}: give a number and a unit, such as 24h, 90m or 7d")
-    return float(match[1]) * _SECONDS[match[2]]
+    try:
+        return durations.seconds(window)
+    except ValueError as error:
+        raise InvalidWindow(f"completion window {window!r}: {error}") from None
 
 
 def resume_key(digest: bytes, upstream: str) -> str:

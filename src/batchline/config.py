@@ -28,6 +28,8 @@ class WorkerSettings:
     # Take no more work after this long; what is in flight then has the grace time to finish.
     max_seconds: float | None = None
     grace: float = 10.0
+    # What an ended batch leaves in the database besides its files; None: kept until these are deleted.
+    results_retention: float | None = None
 
     @property
     def renew_every(self) -> float:

@@ -15,8 +15,8 @@ from batchline.api.intake import PURPOSES, ExpiresAfter, InIntake, check_purpose
 from batchline.api.multipart import Form, clean_filename, too_large
 from batchline.engine import uploads as parts_of
 from batchline.engine.ingest import TooLate, UploadEnded
-from batchline.engine.intake import BATCH_PURPOSE, PARTS, Description, TooLarge, arriving
-from batchline.engine.objects import ObjectNotFound
+from batchline.engine.intake import BATCH_PURPOSE, Description, TooLarge, arriving
+from batchline.engine.objects import PARTS, ObjectNotFound
 from batchline.model import File
 from batchline.store import files, uploads
 from batchline.store.uploads import NewUpload, Part, Upload, UploadStatus
@@ -116,6 +116,8 @@ async def add_part(
             await form.rest()
         except TooLarge:
             raise too_large(most, "data") from None
+        except TooLate:
+            raise too_late() from None
         if content.size == 0:
             raise ApiError(400, "The part is empty.", code="invalid_value", param="data")
         part = Part(arrival.id, content.size, arrival.key)

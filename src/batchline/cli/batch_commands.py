@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -12,7 +14,7 @@ from rich.table import Column, Table
 from batchline.cli import options, progress
 from batchline.cli.console import CommandError, out, print_json, read_batch_id, show_batch
 from batchline.cli.failing import failing
-from batchline.cli.files import check_inputs, ingest_inputs
+from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.place import Place, open_place, run_async
 from batchline.cli.run import exit_code
@@ -133,17 +135,35 @@ async def _results(
 ) -> tuple[int, bool]:
     async with Session(place.url, "results") as session:
         batch = await _found(session, batch_id)
-        stream = target.open("wb") if target else sys.stdout.buffer
-        try:
-            async with outputs.lines(session, batch_id, which) as lines:
-                async for block in lines:
+        async with aclosing(_lines(place, session, batch, which)) as blocks:
+            # Before the target is touched: what was cleared away is refused here.
+            block: bytes | None = await anext(blocks, None)
+            stream = target.open("wb") if target else sys.stdout.buffer
+            written = 0
+            try:
+                while block is not None:
                     stream.write(block)
-                written = lines.count
-            stream.flush()
-        finally:
-            if target:
-                stream.close()
+                    written += block.count(b"\n")
+                    block = await anext(blocks, None)
+                stream.flush()
+            finally:
+                if target:
+                    stream.close()
         return written, batch.ended_at is not None
+
+
+async def _lines(
+    place: Place, session: Session, batch: Batch, which: Literal["output", "errors"]
+) -> AsyncGenerator[bytes, None]:
+    """What is finished so far; of a batch that has ended, what its files hold."""
+    if batch.ended_at is not None:
+        async with aclosing(stored_lines(place, session, batch, which)) as blocks:
+            async for block in blocks:
+                yield block
+        return
+    async with outputs.lines(session, batch.id, which) as lines:
+        async for block in lines:
+            yield block
 
 
 def list_batches(

@@ -19,6 +19,7 @@ from batchline.store.outputs import Which
 from batchline.store.session import Session
 
 _SHOWN = 20
+_NAMES: dict[Which, str] = {"output": "output file", "errors": "error file"}
 
 
 def check_inputs(paths: Sequence[Path]) -> None:
@@ -67,7 +68,7 @@ async def save_lines(place: Place, session: Session, batch: Batch, which: Which,
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
-            async with aclosing(_stored_lines(place, session, batch, which)) as blocks:
+            async with aclosing(stored_lines(place, session, batch, which)) as blocks:
                 async for block in blocks:
                     await asyncio.to_thread(stream.write, block)
         # mkstemp makes files for the owner alone; give it the permissions any new file has.
@@ -78,7 +79,7 @@ async def save_lines(place: Place, session: Session, batch: Batch, which: Which,
         raise
 
 
-async def _stored_lines(
+async def stored_lines(
     place: Place, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
     """From the batch's file; or from the database, where a worker with another data folder wrote that."""
@@ -86,13 +87,29 @@ async def _stored_lines(
     file = None if file_id is None else await files.get(session, file_id)
     if file is None:
         return
+    if file.deleted_at is not None:
+        raise _gone(f"the {_NAMES[which]} of this batch was deleted on {file.deleted_at:%Y-%m-%d}")
     if file.object_key is not None and await place.objects.exists(file.object_key):
         async for block in place.objects.read(file.object_key):
             yield block
         return
+    elsewhere = f"the {_NAMES[which]} of this batch is not in this object store"
+    if batch.purging_at is not None:
+        raise _gone(f"{elsewhere}, and its results were cleared away on {batch.purging_at:%Y-%m-%d}")
+    if which == "errors" and batch.finished < batch.total and await _without_input(session, batch):
+        raise _gone(f"{elsewhere}, and its input, from which it could be made again, was deleted")
     async with outputs.lines(session, batch.id, which) as lines:
         async for block in lines:
             yield block
+
+
+async def _without_input(session: Session, batch: Batch) -> bool:
+    file = await files.get(session, batch.file_id)
+    return file is None or file.deleted_at is not None
+
+
+def _gone(reason: str) -> CommandError:
+    return CommandError(f"{reason}; to have it, run the batch anew (`run --fresh`)")
 
 
 def _umask() -> int:

@@ -8,34 +8,46 @@ from datetime import timedelta
 
 import structlog
 
+from batchline.engine import retention, uploads
 from batchline.engine.finalize import sweep_objects
-from batchline.engine.objects import Objects
+from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.store import batches, duties
 from batchline.store.duties import Event
 from batchline.store.session import Session
 
 Listener = Callable[[Event], Awaitable[None]]
 
-# An upload that takes longer than this has lost its lease long ago.
+# An upload that takes longer than this has lost its lease long ago, or is not recorded (RECORD_WITHIN).
 GARBAGE_AGE = timedelta(hours=6)
 
 _log = structlog.get_logger("batchline.duties")
 
 
-async def attend(session: Session, objects: Objects, listeners: Sequence[Listener]) -> None:
-    """Do all that is due now."""
+async def attend(
+    session: Session, objects: Objects, listeners: Sequence[Listener], keep_results: float | None = None
+) -> None:
+    """Do all that is due now. `keep_results` of ended batches for so many seconds; None: for ever."""
     for batch_id in await duties.overdue(session):
         if await batches.close(session, batch_id, "expire"):
             _log.info("batch expired", batch=str(batch_id))
     for batch_id in await duties.unconcluded(session):
         await batches.conclude(session, batch_id)
+    hurried: list[str] = []
     while (name := await duties.take_duty(session)) is not None:
-        await _perform(name, session, objects)
+        try:
+            if not await _perform(name, session, objects, keep_results):
+                hurried.append(name)
+        except ObjectStoreUnavailable as error:
+            # It comes round again, and no batch waits for it.
+            _log.warning("cannot do a duty", duty=name, reason=str(error))
+    for name in hurried:
+        await duties.hurry(session, name)
     while (event := await duties.take_event(session)) is not None:
         await _deliver(event, session, listeners)
 
 
-async def _perform(name: str, session: Session, objects: Objects) -> None:
+async def _perform(name: str, session: Session, objects: Objects, keep_results: float | None) -> bool:
+    """True when it is done; False when it has had its turn and wants another one soon."""
     match name:
         case "sweep":
             await duties.forget_workers(session)
@@ -45,9 +57,16 @@ async def _perform(name: str, session: Session, objects: Objects) -> None:
         case "orphans":
             while await duties.drop_orphan_lines(session):
                 pass
+        case "retention":
+            return await retention.enforce(session, objects, keep_results)
+        case "uploads":
+            removed = await uploads.clear_all(session, objects)
+            if removed:
+                _log.info("removed parts of ended uploads", parts=removed)
         case _:
             # A newer version of the schema may know more duties than this worker: they are not for it.
             _log.warning("unknown duty", duty=name)
+    return True
 
 
 async def _deliver(event: Event, session: Session, listeners: Sequence[Listener]) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from batchline import ids
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
+from batchline.engine.objects import INPUTS, OUTPUTS, PARTS, Objects, ObjectStoreUnavailable
 from batchline.model import Batch, File
 from batchline.store import batches, outputs
 from batchline.store import files as stored
@@ -25,7 +25,6 @@ from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import WorkerId
 
-_OUTPUTS = "outputs/"
 # Seed 004: contention is over within 30 ms as a rule.
 _COMMIT_TRIES = 5
 _COMMIT_PAUSE = 0.05
@@ -81,11 +80,12 @@ async def finalize_one(
 async def sweep_objects(session: Session, objects: Objects, older_than: timedelta) -> int:
     """Remove what nobody needs any more: uploads that lost or broke off, files that were deleted."""
     removed = 0
-    async for page in objects.pages(_OUTPUTS):
-        found = [(stored.key, _batch_of(stored.key), stored.modified) for stored in page]
-        keys = await outputs.garbage(session, found, older_than)
-        await objects.delete(keys)
-        removed += len(keys)
+    for folder in (OUTPUTS, INPUTS, PARTS):
+        async for page in objects.pages(folder):
+            found = [(stored.key, _batch_of(stored.key), stored.modified) for stored in page]
+            keys = await outputs.garbage(session, found, older_than)
+            await objects.delete(keys)
+            removed += len(keys)
     return removed
 
 
@@ -225,7 +225,7 @@ def _new_file(batch: Batch, which: Which) -> File:
         filename=f"{ids.show(ids.BATCH, batch.id)}_{which}.jsonl",
         bytes=0,
         line_count=0,
-        object_key=f"{_OUTPUTS}{batch.id.hex}/{attempt.hex}-{which}.jsonl",
+        object_key=f"{OUTPUTS}{batch.id.hex}/{attempt.hex}-{which}.jsonl",
         created_at=batch.finalizing_at,
         expires_at=None,
     )
@@ -237,4 +237,5 @@ def _key(file: File) -> str:
 
 
 def _batch_of(key: str) -> UUID | None:
-    return ids.read(ids.BATCH, key.split("/")[1])
+    """The batch whose finalizer may be writing this."""
+    return ids.read(ids.BATCH, key.split("/")[1]) if key.startswith(OUTPUTS) else None

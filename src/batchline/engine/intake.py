@@ -17,15 +17,13 @@ import msgspec
 from batchline import ids
 from batchline.engine.ingest import StoredFile, TooLate, UploadEnded, record
 from batchline.engine.ingester import Ingesters
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
+from batchline.engine.objects import INPUTS, Objects, ObjectStoreUnavailable
 from batchline.engine.reading import ReadingRules
 from batchline.model import File
 from batchline.store.idempotency import MadeBefore, Ticket
 from batchline.store.pool import Sessions
 from batchline.store.session import StatementRefused
 
-INPUTS = "inputs/"
-PARTS = "parts/"
 BATCH_PURPOSE = "batch"
 FILES_SCOPE = "files"
 # From the first byte to the commit. The sweep waits an hour longer (GARBAGE_AGE), for clocks that differ.
@@ -65,9 +63,13 @@ class Arrival:
     ours: bool = True
 
     async def write(self, blocks: AsyncIterable[bytes], most: int, *, with_md5: bool = False) -> Content:
-        """Store `blocks`. Raises TooLarge at the first byte too many."""
+        """Store `blocks`. Raises TooLarge at the first byte too many, TooLate for those that never end."""
         hashing = _Hashing(blocks, most, with_md5)
-        await self.objects.write(self.key, hashing.gathered())
+        try:
+            async with asyncio.timeout(RECORD_WITHIN):
+                await self.objects.write(self.key, hashing.gathered())
+        except TimeoutError:
+            raise TooLate(f"{self.key} took too long to come in") from None
         return hashing.content()
 
     @property

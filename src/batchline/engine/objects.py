@@ -31,6 +31,12 @@ _PART = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
 _READ = 1024 * 1024
 _PAGE = 1000
+
+# What lies where: files of batches, files of clients, and parts of files that are not whole yet.
+OUTPUTS = "outputs/"
+INPUTS = "inputs/"
+PARTS = "parts/"
+
 _FAR = 2**63 - 1
 # obstore's own limit is 30 s for a whole request, which a slow reader of a large object exceeds. What counts
 # is that the store goes on answering.

@@ -74,7 +74,9 @@ class Attendant:
             if horizon.finalizable:
                 self._finalizer.call()
             if horizon.duty_due:
-                await duties.attend(self._session, self._objects, self._listeners)
+                await duties.attend(
+                    self._session, self._objects, self._listeners, self._settings.results_retention
+                )
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             return True

@@ -17,9 +17,10 @@ class WorkerSettings:
     # An idle worker asks again after this long, then twice as long, up to the most.
     poll_least: float = 0.75
     poll_most: float = 15.0
-    # A settle goes out with this many verdicts, or after this long, whichever comes first.
+    # A settle goes out with this many verdicts, or after this long, or when nothing else is in flight,
+    # whichever comes first.
     settle_most: int = 500
-    settle_after: float = 0.02
+    settle_after: float = 0.04
     # Claimed work is kept for about this long at the measured rate, and never more than the most.
     buffer_seconds: float = 2.0
     buffer_most: int = 10_000

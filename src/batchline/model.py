@@ -162,6 +162,11 @@ class Claim(msgspec.Struct, frozen=True):
     key: str
     seconds_left: float
     settings: RunSettings
+    # Part of the name of each item: made once a claim, because it is asked for twice an item.
+    batch_hex: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "batch_hex", self.batch_id.hex)
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -176,12 +181,12 @@ class Item(msgspec.Struct, frozen=True):
     @property
     def request_id(self) -> str:
         """Names the item for ever: the same after any crash and retry."""
-        return f"batch_req_{self.claim.batch_id.hex}_{self.line_no}"
+        return f"batch_req_{self.claim.batch_hex}_{self.line_no}"
 
     @property
     def idempotency_key(self) -> str:
         """Names one attempt: what was sent before a crash carries the same key when it is sent again."""
-        return f"{self.claim.batch_id.hex}-{self.line_no}-{self.claim.attempt}"
+        return f"{self.claim.batch_hex}-{self.line_no}-{self.claim.attempt}"
 
 
 class Completed(msgspec.Struct, frozen=True):

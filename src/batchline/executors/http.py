@@ -108,14 +108,6 @@ class HttpExecutor:
 
     async def run(self, item: Item) -> Verdict:
         try:
-            return await self._run(item)
-        except Exception:  # noqa: BLE001
-            # One item's surprise must not touch its siblings.
-            _log.exception("request failed unexpectedly", request=item.request_id)
-            return self._again(item, "internal_error", "The worker failed at this request; its log says why.")
-
-    async def _run(self, item: Item) -> Verdict:
-        try:
             route = self._route(item)
             if (self._outages or self._paces) and not await self._may_try(route.upstream):
                 return Deferred(item)
@@ -130,6 +122,9 @@ class HttpExecutor:
             )
             async with request as response:
                 body = await response.body_reader.read(self._settings.most_body + 1)
+            if self._outages:
+                self._reached(route.upstream)
+            return self._judge(item, route, response, b"" if body is None else body.to_bytes())
         except (urls.InvalidUpstream, MissingKey) as error:
             return self._unsendable(item, str(error))
         except urls.InvalidPath as error:
@@ -141,9 +136,10 @@ class HttpExecutor:
             if never_left(error):
                 return self._unreached(item, route.upstream, started, reason_of(error))
             return self._again(item, code_of(error), reason_of(error))
-        if self._outages:
-            self._reached(route.upstream)
-        return self._judge(item, route, response, b"" if body is None else body.to_bytes())
+        except Exception:  # noqa: BLE001
+            # One item's surprise must not touch its siblings.
+            _log.exception("request failed unexpectedly", request=item.request_id)
+            return self._again(item, "internal_error", "The worker failed at this request; its log says why.")
 
     async def check(self, upstream: str, api_key_env: str | None = None) -> str | None:
         """Before any item is run: None if requests can be made, or what is in the way, for a person."""

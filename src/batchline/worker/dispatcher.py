@@ -49,6 +49,8 @@ class Dispatcher:
                 self._settler.add(await self._executor.run(item))
             finally:
                 del self._running[id(item)]
+            if not self._running and not len(self._buffer):
+                self._settler.hurry()
 
     def _let_go(self) -> None:
         """Stop sending: from now on others may run what this worker holds. Answers still under way are

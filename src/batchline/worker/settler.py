@@ -61,6 +61,10 @@ class Settler:
         elif count == self._settings.settle_most:
             self._many.set()
 
+    def hurry(self) -> None:
+        """Nothing else is under way that could keep these verdicts company."""
+        self._many.set()
+
     def close(self) -> None:
         """No more verdicts will come: settle what is here, then end."""
         self._closed = True
@@ -82,7 +86,6 @@ class Settler:
         """Wait a little for company; not at all when there is enough of it."""
         if len(self._verdicts) >= self._settings.settle_most or self._closed:
             return
-        self._many.clear()
         try:
             async with asyncio.timeout(self._settings.settle_after):
                 await self._many.wait()
@@ -93,6 +96,7 @@ class Settler:
         # Twice the usual size when a slow commit has let them pile up; beyond that latency suffers.
         taken = self._verdicts[: 2 * self._settings.settle_most]
         del self._verdicts[: len(taken)]
+        self._many.clear()
         self._under_way = taken
         pause = Pause()
         try:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Parts of an upload: at most four wait in memory, and S3's ten thousand parts make 80 GB.
 _PART = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
+# A folder needs no large parts, and a server writes many files at once.
+_FOLDER_PART = 1024 * 1024
 _READ = 1024 * 1024
 _PAGE = 1000
 
@@ -89,7 +91,12 @@ class Objects:
         When it returns, the object outlasts a crash of the machine.
         """
         writer = await self._call(
-            key, obstore.open_writer, self._store, key, buffer_size=_PART, max_concurrency=_PARTS_AT_ONCE
+            key,
+            obstore.open_writer,
+            self._store,
+            key,
+            buffer_size=_FOLDER_PART if self._folder else _PART,
+            max_concurrency=_PARTS_AT_ONCE,
         )
         size = 0
         written = asyncio.create_task(asyncio.sleep(0, result=0))

@@ -31,6 +31,8 @@ class WorkerSettings:
     grace: float = 10.0
     # What an ended batch leaves in the database besides its files; None: kept until these are deleted.
     results_retention: float | None = None
+    # Webhooks on this machine and in private networks are sent to.
+    allow_private_webhooks: bool = False
 
     @property
     def renew_every(self) -> float:

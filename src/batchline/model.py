@@ -243,3 +243,5 @@ class Horizon(msgspec.Struct, frozen=True):
     next_due: float | None
     # Seconds until something that was handed out before may be claimed again; None: there is no such thing.
     next_free: float | None
+    # An event to tell of, or a message for a webhook to send.
+    news: bool

@@ -34,6 +34,14 @@ def work(
     lease: Annotated[
         float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
     ] = 15.0,
+    allow_private_webhooks: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-webhooks",
+            envvar="BATCHLINE_ALLOW_PRIVATE_WEBHOOKS",
+            help="Send to webhooks on this machine and in private networks too.",
+        ),
+    ] = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -44,7 +52,13 @@ def work(
     by whoever comes next, under the same idempotency keys.
     """
     with failing(as_json), open_place(database, data_dir) as place:
-        settings = WorkerSettings(concurrency=concurrency, lease=lease, drain=drain, max_seconds=max_seconds)
+        settings = WorkerSettings(
+            concurrency=concurrency,
+            lease=lease,
+            drain=drain,
+            max_seconds=max_seconds,
+            allow_private_webhooks=allow_private_webhooks,
+        )
         claimed = run_async(_work(place, settings, upstream))
         if as_json:
             print_json({"claimed": claimed})

@@ -1,9 +1,8 @@
-"""What any worker does for all: close what is overdue, conclude what was left, sweep, tell of events.
+"""What any worker does for all: close what is overdue, conclude what was left, sweep.
 
 Nothing here is needed for a batch to end when nobody crashes. It is what makes it end all the same.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import structlog
@@ -11,21 +10,18 @@ import structlog
 from batchline.engine import retention, uploads
 from batchline.engine.finalize import sweep_objects
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
-from batchline.store import batches, duties
-from batchline.store.duties import Event
+from batchline.store import batches, duties, webhooks
 from batchline.store.session import Session
-
-Listener = Callable[[Event], Awaitable[None]]
 
 # An upload that takes longer than this has lost its lease long ago, or is not recorded (RECORD_WITHIN).
 GARBAGE_AGE = timedelta(hours=6)
+# How long one can look up what was said to a webhook.
+DELIVERIES_KEPT = timedelta(days=30)
 
 _log = structlog.get_logger("batchline.duties")
 
 
-async def attend(
-    session: Session, objects: Objects, listeners: Sequence[Listener], keep_results: float | None = None
-) -> None:
+async def attend(session: Session, objects: Objects, keep_results: float | None = None) -> None:
     """Do all that is due now. `keep_results` of ended batches for so many seconds; None: for ever."""
     for batch_id in await duties.overdue(session):
         if await batches.close(session, batch_id, "expire"):
@@ -42,8 +38,6 @@ async def attend(
             _log.warning("cannot do a duty", duty=name, reason=str(error))
     for name in hurried:
         await duties.hurry(session, name)
-    while (event := await duties.take_event(session)) is not None:
-        await _deliver(event, session, listeners)
 
 
 async def _perform(name: str, session: Session, objects: Objects, keep_results: float | None) -> bool:
@@ -51,6 +45,8 @@ async def _perform(name: str, session: Session, objects: Objects, keep_results: 
     match name:
         case "sweep":
             await duties.forget_workers(session)
+            while await webhooks.drop_old(session, DELIVERIES_KEPT.total_seconds()):
+                pass
             removed = await sweep_objects(session, objects, GARBAGE_AGE)
             if removed:
                 _log.info("swept", objects=removed)
@@ -67,15 +63,3 @@ async def _perform(name: str, session: Session, objects: Objects, keep_results: 
             # A newer version of the schema may know more duties than this worker: they are not for it.
             _log.warning("unknown duty", duty=name)
     return True
-
-
-async def _deliver(event: Event, session: Session, listeners: Sequence[Listener]) -> None:
-    """Tell every listener; an event that one of them refused comes again, for all of them."""
-    for listener in listeners:
-        try:
-            await listener(event)
-        except Exception:  # noqa: BLE001
-            # A listener is foreign code, and its failure must change nothing but its own delivery.
-            _log.exception("listener failed", event_type=event.type, batch=str(event.batch_id))
-            return
-    await duties.event_delivered(session, event.id)

@@ -1,4 +1,5 @@
-"""Looks around when nothing calls: for work that no event told of, for duties, for batches to finalize.
+"""Looks around when nothing calls: for work that no event told of, for duties, for batches to finalize,
+for events to tell of.
 
 It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when work is found
 (seed 003). A poll also says when the next known thing comes due, and the attendant is there at that time.
@@ -6,7 +7,6 @@ It polls after 750 ms, then after twice as long each time, up to 15 s, and start
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 import structlog
 
@@ -19,6 +19,7 @@ from batchline.store.spans import Scope
 from batchline.worker.claimer import Claimer
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
+from batchline.worker.messenger import Messenger
 
 # A retry that comes due within this time is worth waiting for, also for a worker that only drains.
 _SOON = 60.0
@@ -36,7 +37,7 @@ class Attendant:
         objects: Objects,
         claimer: Claimer,
         finalizer: Finalizer,
-        listeners: Sequence[duties.Listener] = (),
+        messenger: Messenger,
     ) -> None:
         self._session = session
         self._lease = lease
@@ -45,7 +46,7 @@ class Attendant:
         self._objects = objects
         self._claimer = claimer
         self._finalizer = finalizer
-        self._listeners = listeners
+        self._messenger = messenger
         self._called = asyncio.Event()
         self._interval = settings.poll_least
         self._next_due: float | None = None
@@ -73,15 +74,15 @@ class Attendant:
                 self._claimer.hope.set()
             if horizon.finalizable:
                 self._finalizer.call()
+            if horizon.news:
+                self._messenger.call()
             if horizon.duty_due:
-                await duties.attend(
-                    self._session, self._objects, self._listeners, self._settings.results_retention
-                )
+                await duties.attend(self._session, self._objects, self._settings.results_retention)
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             return True
         soon = horizon.next_free is not None and horizon.next_free < _SOON
-        return soon or horizon.claimable or horizon.finalizable or horizon.duty_due
+        return soon or horizon.claimable or horizon.finalizable or horizon.duty_due or horizon.news
 
     async def _wait(self) -> None:
         # Some more than the interval, at random: a crowd of idle workers must not ask in step.

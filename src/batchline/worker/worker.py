@@ -12,9 +12,9 @@ from uuid import UUID
 import structlog
 
 from batchline.config import WorkerSettings
-from batchline.engine.duties import Listener as EventListener
 from batchline.engine.objects import Objects
 from batchline.executors.executor import Executor
+from batchline.executors.webhooks import Sender
 from batchline.model import Batch, Deferred, Settled
 from batchline.store import batches, spans
 from batchline.store.session import Session, StoreUnavailable
@@ -29,6 +29,7 @@ from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
+from batchline.worker.messenger import EventListener, Messenger
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
 
@@ -52,7 +53,7 @@ class Worker:
         self._on_ended = on_ended
         self._executor = executor
         self._sessions = {
-            name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize")
+            name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize", "tell")
         }
         self.lease = Lease(settings, clock)
         self.rate = Rate(clock)
@@ -61,6 +62,8 @@ class Worker:
         self.dispatcher = Dispatcher(executor, self.buffer, self.settler, self.lease, settings.concurrency)
         self.claimer = Claimer(self._sessions["claim"], self.lease, scope, self.buffer, self._known_spans)
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
+        sender = Sender(allow_private=settings.allow_private_webhooks)
+        self.messenger = Messenger(self._sessions["tell"], sender, listeners)
         self.attendant = Attendant(
             self._sessions["attend"],
             self.lease,
@@ -69,7 +72,7 @@ class Worker:
             objects,
             self.claimer,
             self.finalizer,
-            listeners,
+            self.messenger,
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(url, self._heard)
@@ -92,6 +95,7 @@ class Worker:
                 settling = services.create_task(self.settler.run())
                 heartbeat = services.create_task(self._heartbeat.run())
                 finalizing = services.create_task(self.finalizer.run())
+                telling = services.create_task(self.messenger.run())
                 seekers = [
                     services.create_task(task)
                     for task in (self.claimer.run(), self.attendant.run(), self._listener.run())
@@ -100,6 +104,7 @@ class Worker:
                 await _send_home(seekers)
                 await self._finish(crew, settling)
                 await self._finish_finalizing(finalizing)
+                await self._finish_telling(telling)
                 await _send_home([heartbeat])
             await self._leave()
         finally:
@@ -155,6 +160,13 @@ class Worker:
             await _first(self._abort.wait(), asyncio.sleep(0.02))
         await _send_home([finalizing])
 
+    async def _finish_telling(self, telling: asyncio.Task[None]) -> None:
+        """What is being sent may arrive, but a slow receiver keeps nobody from leaving for long."""
+        grace = asyncio.get_running_loop().time() + self._settings.grace
+        while self.messenger.busy and not self._abort.is_set() and asyncio.get_running_loop().time() < grace:
+            await _first(self._abort.wait(), asyncio.sleep(0.02))
+        await _send_home([telling])
+
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and take the name off the list."""
         session = self._sessions["settle"]
@@ -175,7 +187,7 @@ class Worker:
 
     def _busy(self) -> bool:
         """Something is held, may be claimable, or waits here for another try."""
-        return self._holding() or self.claimer.busy or self._retry_timer is not None
+        return self._holding() or self.claimer.busy or self._retry_timer is not None or self.messenger.busy
 
     def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         if any(row.finished for row in settled):
@@ -202,6 +214,7 @@ class Worker:
         self.attendant.call()
 
     def _ended(self, batch: Batch) -> None:
+        self.messenger.call()
         if self._on_ended is not None:
             self._on_ended(batch)
 
@@ -213,6 +226,9 @@ class Worker:
                 for item in self.buffer.discard(batch_id):
                     self.settler.add(Deferred(item))
                 self.attendant.call()
+            case "ended":
+                # One that fails while validating ends without a worker that would tell of it.
+                self.messenger.call()
 
 
 async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:

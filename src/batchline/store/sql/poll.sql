@@ -1,6 +1,6 @@
 -- poll: all that an idle worker asks, in one read-only statement: is there work, is a batch to finalize, is
--- a duty due, and how many seconds until the next known thing comes due (a retry, the end of a lease, a
--- deadline, a duty, an event).
+-- a duty due, is there news for the outside, and how many seconds until the next known thing comes due (a
+-- retry, the end of a lease, a deadline, a duty, an event, a delivery).
 WITH RECURSIVE
 freed AS (
     SELECT s.available_at AS at
@@ -101,6 +101,9 @@ duty AS (
 ),
 event AS (
     SELECT min(available_at) AS at FROM outbox WHERE delivered_at IS NULL
+),
+delivery AS (
+    SELECT min(due_at) AS at FROM webhooks WHERE due_at IS NOT NULL
 )
 SELECT
     EXISTS (SELECT FROM fresh)
@@ -118,14 +121,16 @@ SELECT
           )
           AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
     ) AS finalizable,
-    coalesce(least(deadline.at, duty.at, event.at, closing.at) <= now(), false) AS duty_due,
+    coalesce(least(deadline.at, duty.at, closing.at) <= now(), false) AS duty_due,
     extract(
-        epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, closing.at) - now()
+        epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, delivery.at, closing.at) - now()
     )::float8 AS next_due,
-    extract(epoch FROM freed.at - now())::float8 AS next_free
+    extract(epoch FROM freed.at - now())::float8 AS next_free,
+    coalesce(least(event.at, delivery.at) <= now(), false) AS news
 FROM duty
 CROSS JOIN held
 CROSS JOIN closing
 CROSS JOIN deadline
 CROSS JOIN event
+CROSS JOIN delivery
 LEFT JOIN freed ON true

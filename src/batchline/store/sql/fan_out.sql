@@ -1,0 +1,30 @@
+-- fan_out: one delivery of an event for each webhook of its tenant that asked for its type. May be repeated:
+-- a webhook gets an event once. How many webhooks heard of it.
+--
+-- Locks: the webhooks, in the order of their ids, so that two events of one tenant cannot lock each other
+-- out. A delivery is seen only together with its webhook's `due_at`, which is set in the same statement.
+WITH
+webhook AS MATERIALIZED (
+    SELECT w.id, o.id AS event_id, o.batch_id, o.type, o.created_at AS occurred_at
+    FROM outbox AS o
+    JOIN batches AS b ON b.id = o.batch_id
+    JOIN webhooks AS w ON w.tenant = b.tenant AND o.type = ANY (w.events)
+    WHERE o.id = %(event)s
+    ORDER BY w.id
+    FOR UPDATE OF w
+),
+delivery AS (
+    INSERT INTO deliveries (webhook_id, event_id, batch_id, type, occurred_at)
+    SELECT id, event_id, batch_id, type, occurred_at FROM webhook
+    ON CONFLICT DO NOTHING
+    RETURNING webhook_id
+),
+told AS (
+    UPDATE webhooks AS w
+    -- greatest and least pass over NULL.
+    SET due_at = greatest(least(w.due_at, now()), w.rests_until)
+    FROM delivery AS d
+    WHERE w.id = d.webhook_id
+    RETURNING w.id
+)
+SELECT count(*) FROM told

@@ -1,0 +1,48 @@
+-- settle_delivery: what came of an attempt, with the webhook's row locked (lock_webhook). Delivered; or to be
+-- tried again after `delay` seconds, and the receiver is left in peace for `rest` seconds. What has waited
+-- for a day is given up. `event` is NULL where there was nothing to send.
+WITH
+delivery AS (
+    UPDATE deliveries
+    SET delivered_at = CASE WHEN %(delivered)s THEN now() END,
+        available_at = now() + make_interval(secs => %(delay)s),
+        failed_at = CASE
+            WHEN NOT %(delivered)s AND created_at < now() - make_interval(secs => %(give_up)s) THEN now()
+        END,
+        last_status = %(status)s,
+        last_error = %(error)s
+    WHERE webhook_id = %(webhook)s AND event_id = %(event)s::uuid
+    RETURNING *
+),
+stale AS (
+    UPDATE deliveries
+    SET failed_at = now(), last_error = coalesce(last_error, 'the receiver was not reached in time')
+    WHERE webhook_id = %(webhook)s
+      AND event_id IS DISTINCT FROM %(event)s::uuid
+      AND delivered_at IS NULL
+      AND failed_at IS NULL
+      AND created_at < now() - make_interval(secs => %(give_up)s)
+    RETURNING event_id
+),
+open AS (
+    SELECT available_at FROM delivery WHERE delivered_at IS NULL AND failed_at IS NULL
+    UNION ALL
+    SELECT available_at
+    FROM deliveries
+    WHERE webhook_id = %(webhook)s
+      AND event_id IS DISTINCT FROM %(event)s::uuid
+      AND event_id NOT IN (SELECT event_id FROM stale)
+      AND delivered_at IS NULL
+      AND failed_at IS NULL
+)
+UPDATE webhooks
+SET failures = CASE
+        WHEN %(event)s::uuid IS NULL THEN failures
+        WHEN %(delivered)s THEN 0
+        ELSE failures + 1
+    END,
+    rests_until = now() + make_interval(secs => %(rest)s),
+    due_at = (SELECT greatest(min(available_at), now() + make_interval(secs => %(rest)s)) FROM open
+              HAVING count(*) > 0)
+WHERE id = %(webhook)s
+RETURNING (SELECT failed_at IS NOT NULL FROM delivery) AS given_up

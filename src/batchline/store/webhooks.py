@@ -1,0 +1,220 @@
+"""Webhooks and their deliveries."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from batchline.store.session import Session, run
+from batchline.store.statements import statement
+
+_CHUNK = 5_000
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """Without its secret: that is shown by whoever made it, and read by nobody but the sender."""
+
+    id: UUID
+    tenant: str
+    name: str
+    url: str
+    events: list[str]
+    created_at: datetime
+    updated_at: datetime
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One event for one webhook."""
+
+    webhook_id: UUID
+    event_id: UUID
+    batch_id: UUID
+    type: str
+    occurred_at: datetime
+    attempts: int
+    available_at: datetime
+    delivered_at: datetime | None
+    failed_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    created_at: datetime
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What is to be said: an event that has an id of its own, the same in every attempt."""
+
+    event_id: UUID
+    batch_id: UUID
+    type: str
+    occurred_at: datetime
+    attempts: int
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A webhook in a worker's hands until the lease ends; without a message if there is none to send."""
+
+    webhook_id: UUID
+    url: str
+    secret: str
+    previous_secret: str | None
+    lease_until: datetime
+    failures: int
+    message: Message | None
+
+    def __repr__(self) -> str:
+        return f"Taken({self.webhook_id}, {self.message})"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """What came of sending: delivered, or what the receiver said or why it was not reached."""
+
+    delivered: bool
+    status: int | None = None
+    error: str | None = None
+
+
+async def add(
+    session: Session,
+    webhook_id: UUID,
+    tenant: str,
+    *,
+    name: str,
+    url: str,
+    events: Sequence[str],
+    secret: str,
+    most: int,
+) -> Webhook | None:
+    """None when the tenant has as many as it may."""
+    params = {
+        "webhook": webhook_id,
+        "tenant": tenant,
+        "name": name,
+        "url": url,
+        "events": list(events),
+        "secret": secret,
+        "most": most,
+    }
+    return _first(await session.records(statement("add_webhook"), params))
+
+
+async def get(session: Session, tenant: str, webhook_id: UUID) -> Webhook | None:
+    params = {"tenant": tenant, "webhook": webhook_id}
+    return _first(await session.records(statement("get_webhook"), params))
+
+
+async def secrets(session: Session, tenant: str, webhook_id: UUID) -> tuple[str, ...]:
+    """All that sign for it now, the newest first; none if it is not there."""
+    params = {"tenant": tenant, "webhook": webhook_id}
+    rows = await session.records(statement("webhook_secrets"), params)
+    return tuple(secret for row in rows for secret in row.values() if secret is not None)
+
+
+async def list_newest(
+    session: Session, tenant: str, *, limit: int, after: UUID | None = None
+) -> list[Webhook]:
+    params = {"tenant": tenant, "limit": limit, "after": after}
+    return [_webhook(row) for row in await session.records(statement("list_webhooks"), params)]
+
+
+async def change(
+    session: Session,
+    tenant: str,
+    webhook_id: UUID,
+    *,
+    name: str | None = None,
+    url: str | None = None,
+    events: Sequence[str] | None = None,
+) -> Webhook | None:
+    params = {
+        "tenant": tenant,
+        "webhook": webhook_id,
+        "name": name,
+        "url": url,
+        "events": None if events is None else list(events),
+    }
+    return _first(await session.records(statement("change_webhook"), params))
+
+
+async def delete(session: Session, tenant: str, webhook_id: UUID) -> bool:
+    params = {"tenant": tenant, "webhook": webhook_id}
+    return bool(await session.rows(statement("delete_webhook"), params))
+
+
+async def rotate(
+    session: Session, tenant: str, webhook_id: UUID, secret: str, *, keep: float = 0.0
+) -> Webhook | None:
+    """The secret before signs along for `keep` seconds."""
+    params = {"tenant": tenant, "webhook": webhook_id, "secret": secret, "keep": keep}
+    return _first(await session.records(statement("rotate_webhook"), params))
+
+
+async def deliveries(
+    session: Session, webhook_id: UUID, *, limit: int, after: UUID | None = None
+) -> list[Delivery]:
+    params = {"webhook": webhook_id, "limit": limit, "after": after}
+    return [_delivery(row) for row in await session.records(statement("list_deliveries"), params)]
+
+
+async def fan_out(session: Session, event_id: UUID) -> int:
+    """How many webhooks have got a delivery of the event now."""
+    ((told,),) = await session.rows(statement("fan_out"), {"event": event_id})
+    return int(told)
+
+
+async def take(session: Session, *, lease: float) -> Taken | None:
+    """A webhook that is due, for `lease` seconds; None when there is none."""
+    rows = await session.records(statement("take_delivery"), {"lease": lease})
+    if not rows:
+        return None
+    row = rows[0]
+    fields = {name: row.pop(name) for name in Message.__struct_fields__}
+    message = None if fields["event_id"] is None else Message(**fields)
+    return Taken(**row, message=message)
+
+
+async def settle(
+    session: Session, taken: Taken, attempt: Attempt, *, delay: float, rest: float, give_up: float
+) -> bool | None:
+    """Write down what came of it, and let go of the webhook.
+
+    True when the delivery is given up with that. None: the lease was lost, or the webhook is gone; then
+    whoever has it now sends the message again, under the same id.
+    """
+    webhook = {"webhook": taken.webhook_id}
+    async with session.transaction() as connection:
+        lock = {**webhook, "lease_until": taken.lease_until}
+        if not await run(connection, statement("lock_webhook"), lock):
+            return None
+        params = {
+            **webhook,
+            "event": None if taken.message is None else taken.message.event_id,
+            "delivered": attempt.delivered,
+            "status": attempt.status,
+            "error": attempt.error,
+            "delay": delay,
+            "rest": rest,
+            "give_up": give_up,
+        }
+        ((given_up,),) = await run(connection, statement("settle_delivery"), params)
+        return bool(given_up)
+
+
+async def drop_old(session: Session, seconds: float) -> int:
+    """Clear away one chunk of deliveries; 0 when there is nothing left."""
+    params = {"seconds": seconds, "chunk": _CHUNK}
+    ((gone,),) = await session.rows(statement("drop_old_deliveries"), params)
+    return int(gone)
+
+
+def _first(rows: Sequence[dict[str, Any]]) -> Webhook | None:
+    return _webhook(rows[0]) if rows else None
+
+
+def _webhook(row: dict[str, Any]) -> Webhook:
+    return Webhook(**{name: row[name] for name in Webhook.__struct_fields__})
+
+
+def _delivery(row: dict[str, Any]) -> Delivery:
+    return Delivery(**{name: row[name] for name in Delivery.__struct_fields__})

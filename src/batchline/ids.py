@@ -11,6 +11,7 @@ from uuid import UUID
 FILE = "file-"
 BATCH = "batch_"
 EVENT = "evt_"
+WEBHOOK = "webhook_"
 UPLOAD = "upload_"
 PART = "part_"
 KEY = "key_"

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 
 from batchline import __version__
-from batchline.api import batches, files, health, models, uploads
+from batchline.api import batches, files, health, models, uploads, webhooks
 from batchline.api.access import AccessLog
 from batchline.api.context import Context
 from batchline.api.errors import handle_errors
@@ -20,6 +20,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     uploads.router,
     batches.router,
     models.router,
+    webhooks.router,
 )
 
 

@@ -28,9 +28,9 @@ def new_secret() -> str:
     return _PREFIX + base64.b64encode(os.urandom(32)).decode()
 
 
-def hint(secret: str) -> str:
+def hint(secret_end: str) -> str:
     """Enough to tell secrets apart, and nothing more."""
-    return f"{_PREFIX}…{secret[-4:]}"
+    return f"{_PREFIX}…{secret_end}"
 
 
 def body(message: Message) -> bytes:

@@ -14,13 +14,14 @@ _CHUNK = 5_000
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """Without its secret: that is shown by whoever made it, and read by nobody but the sender."""
+    """Without its secret, but for the end: that is shown when it is made, and read by nobody but a sender."""
 
     id: UUID
     tenant: str
     name: str
     url: str
     events: list[str]
+    secret_end: str
     created_at: datetime
     updated_at: datetime
 
@@ -213,6 +214,7 @@ def _first(rows: Sequence[dict[str, Any]]) -> Webhook | None:
 
 
 def _webhook(row: dict[str, Any]) -> Webhook:
+    row["secret_end"] = row["secret"][-4:]
     return Webhook(**{name: row[name] for name in Webhook.__struct_fields__})
 
 

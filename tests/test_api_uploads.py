@@ -182,7 +182,7 @@ def test_an_upload_whose_time_is_over_is_expired_and_its_parts_go(
             hours=hours,
         )
         await sql(db, "UPDATE duties SET due_at = now()")
-        await duties.attend(db, server.objects, [])
+        await duties.attend(db, server.objects)
 
     on(database_url, lambda db: age(0, db))
     for act in (

@@ -11,8 +11,11 @@ from benchmarks.inputs import MODEL, OUTPUT
 
 
 class Array:
-    def __init__(self, session: Session) -> None:
+    """`form` is how it was mended: "array", with a second array, or "array_plain", with one condition."""
+
+    def __init__(self, session: Session, form: str) -> None:
         self._session = session
+        self._form = form
         self._daemon = new_id()
         self._batch = new_id()
 
@@ -24,13 +27,15 @@ class Array:
         await self._session.rows(statement("array_create"), {"batch": self._batch})
 
     async def claim(self, limit: int) -> Sequence[UUID]:
-        claim = claim_of("array", limit)
+        claim = claim_of(self._form, limit)
         rows = await self._session.raw_rows(claim, {"model": MODEL, "daemon": self._daemon})
         return [request_id for request_id, _custom_id, _body in rows]
 
     async def settle(self, finished: Sequence[UUID]) -> None:
         outputs = TextArray([OUTPUT] * len(finished))
-        await self._session.rows(statement("array_complete"), {"ids": list(finished), "outputs": outputs})
+        await self._session.rows(
+            statement(f"{self._form}_complete"), {"ids": list(finished), "outputs": outputs}
+        )
 
     async def advance(self, line: int) -> None:
         """Go to where a drain has finished everything before this line."""

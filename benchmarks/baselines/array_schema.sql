@@ -1,9 +1,10 @@
 -- array_schema: seed 000's design. The templates carry the batches they are active in, and a request is inserted
 -- when it is claimed.
 --
--- As published it claims finished lines again, for ever. `batches_done_in` is the mend: a second array that
--- completion moves the batch into. A NOT EXISTS on requests would do as well, and was slower. Otherwise as
--- published, with ids that grow with time and an index for the claim's WHERE and ORDER BY.
+-- As published it claims finished lines again, for ever. There are two mends. The plain one is a condition in
+-- the claim: no request of this batch for this line. The kind one is a second array, `batches_done_in`, that
+-- completion moves the batch into. Otherwise as published, with ids that grow with time, an index for the
+-- claim's WHERE and ORDER BY, and one for the plain mend's look-up.
 CREATE TABLE request_templates (
     id                 uuid PRIMARY KEY DEFAULT uuidv7(),
     file_id            uuid NOT NULL,
@@ -35,7 +36,7 @@ CREATE TABLE requests (
     completed_at   timestamptz,
     response_body  text
 );
-CREATE INDEX requests_batch ON requests (batch_id);
+CREATE INDEX requests_batch ON requests (batch_id, template_id);
 
 CREATE TABLE retry_attempts (
     id           uuid PRIMARY KEY DEFAULT uuidv7(),

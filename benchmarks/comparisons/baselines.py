@@ -2,9 +2,10 @@
 
 All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED where rows are locked, and take
 500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.
-Batchline and the eager design drain the whole batch. The array would take minutes a round, so it is put by
-SQL where a drain has finished a sixth, a half and five sixths of the lines, vacuumed, and claims and settles
-six times in each place.
+Batchline and the eager design drain the whole batch. The array, as published, would never end; it is mended
+by one condition, as plainly as can be, and the bar is for that form. The kindest mend that we found, a second
+array, is shown beside it. Both would take minutes a round, so they are put by SQL where a drain has finished a
+sixth, a half and five sixths of the lines, vacuumed, and claim and settle six times in each place.
 """
 
 from batchline.store.session import Session
@@ -39,25 +40,27 @@ async def compare(bench: Bench) -> list[Figure]:
                 bench.server.settle_down()
                 return (await drain(design)).rate
 
-            ours, rows, array = await alternate(
+            ours, rows, array, kind_array = await alternate(
                 bench.rounds,
                 Contestant("Batchline", "items/s", cursor_and_spans),
                 Contestant("a row for each line", "items/s", eager_rows),
-                Contestant("array on each line", "items/s", lambda: _array(bench, lines)),
+                Contestant("array, mended", "items/s", lambda: _array(bench, lines, "array_plain")),
+                Contestant("array, mended kindly", "items/s", lambda: _array(bench, lines, "array")),
             )
     return [
         ratio(f"items a second of {lines:,}, to the eager design", ours, rows, at_least(2)),
         ratio(f"items a second of {lines:,}, to the array", ours, array, at_least(100)),
+        ratio(f"items a second of {lines:,}, to the array with a second array", ours, kind_array),
     ]
 
 
-async def _array(bench: Bench, lines: int) -> float:
+async def _array(bench: Bench, lines: int, form: str) -> float:
     pairs = bench.size(6, quick=2)
     spent = 0.0
     with bench.server.database(migrated=False) as url:
         Array.set_up(url, lines)
         async with Session(url, "array", timeout=600) as session:
-            design = Array(session)
+            design = Array(session, form)
             await design.create()
             for place in _PLACES:
                 await design.advance(int(lines * place))

@@ -1,0 +1,13 @@
+-- array_plain_complete: seed 000's completion, for many requests at once and with their responses.
+WITH
+updated AS (
+    UPDATE requests AS r
+    SET state = 'completed', completed_at = now(), response_body = v.response_body
+    FROM unnest(%(ids)b::uuid[], %(outputs)b::text[]) AS v (id, response_body)
+    WHERE r.id = v.id AND r.state = 'claimed'
+    RETURNING r.template_id, r.batch_id
+)
+UPDATE request_templates AS t
+SET batches_active_in = array_remove(t.batches_active_in, u.batch_id)
+FROM updated AS u
+WHERE t.id = u.template_id

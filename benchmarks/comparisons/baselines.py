@@ -4,8 +4,8 @@ All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED wh
 500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.
 Batchline and the eager design drain the whole batch. The array, as published, would never end; it is mended
 by one condition, as plainly as can be, and the bar is for that form. The kindest mend that we found, a second
-array, is shown beside it. Both would take minutes a round, so they are put by SQL where a drain has finished a
-sixth, a half and five sixths of the lines, vacuumed, and claim and settle six times in each place.
+array, is shown beside it. Both would take minutes a round, so they are put by SQL where a drain has finished
+a sixth, a half and five sixths of the lines, vacuumed, and claim and settle six times in each place.
 """
 
 from batchline.store.session import Session

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 from starlette.requests import ClientDisconnect
 
+from batchline.api import multipart
 from batchline.api.errors import ApiError
 from batchline.api.multipart import Form, clean_filename
 
@@ -178,6 +179,19 @@ def test_a_silent_client_is_given_up() -> None:
     with pytest.raises(ApiError) as caught:
         asyncio.run(scenario())
     assert caught.value.status == 408
+
+
+def test_a_client_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipart, "_PATIENCE", 0.02)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        for byte in file(b"x" * 1000):
+            await asyncio.sleep(0.002)
+            yield bytes([byte])
+
+    with pytest.raises(ApiError) as caught:
+        asyncio.run(_read(Form(TYPE, trickle(), file="file", most=1000)))
+    assert (caught.value.status, caught.value.code) == (408, "timeout")
 
 
 def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:

@@ -234,14 +234,14 @@ async def _found(context: Context, called: Caller, shown: str) -> File | Batch:
     raise not_found("file", shown, "file_id")
 
 
-async def _listed(context: Context, called: Caller, shown: str) -> UUID:
+async def _listed(context: Context, called: Caller, shown: str) -> File:
     """A file that a page may begin after: also one that was deleted since it was listed."""
     file_id = _read(shown)
     if file_id is not None:
         async with context.sessions.one() as session:
             file = await files.get(session, file_id)
         if file is not None and file.tenant == called.tenant:
-            return file_id
+            return file
     raise ApiError(400, f"No such file: {shown[:100]}", code="invalid_value", param="after")
 
 

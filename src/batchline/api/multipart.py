@@ -6,6 +6,7 @@ their headers, the fields, what stands around the parts, and how long it may be 
 
 import asyncio
 import re
+import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ _FIELD_BYTES = 64 * 1024
 # Around the file: boundaries, headers, fields, and whatever follows the last boundary.
 _OVERHEAD_MOST = 2 * 1024 * 1024
 _SILENCE = 60.0
+# Who has been waited for this long in all must have been worth it: bytes a second.
+_PATIENCE = 120.0
+_LEAST_RATE = 1024
 _FILENAME_MOST = 255
 _NAME_MOST = 128
 # Control characters, and what makes text run backwards.
@@ -80,6 +84,7 @@ class Form:
         self._most = most
         self._silence = silence
         self._size = 0
+        self._waited = 0.0
         self._events: deque[_Event] = deque()
         self._parts = _Parts(self._events, file)
         self._parser = MultipartParser(
@@ -128,13 +133,12 @@ class Form:
         return self._events.popleft()
 
     async def _read(self) -> None:
+        asked_at = time.monotonic()
         try:
             async with asyncio.timeout(self._silence):
                 block = await anext(self._body, None)
         except TimeoutError:
-            raise ApiError(
-                408, f"Nothing came for {self._silence:g} s; the upload was dropped.", code="timeout"
-            ) from None
+            raise _too_slow(f"Nothing came for {self._silence:g} s") from None
         except ClientDisconnect:
             # Nobody reads this but the log.
             raise ApiError(400, "The client went away.", code="disconnected") from None
@@ -144,6 +148,9 @@ class Form:
                 raise _malformed("The body ends before its last boundary: it was cut off.")
             return
         self._size += len(block)
+        self._waited += time.monotonic() - asked_at
+        if self._waited > _PATIENCE and self._size < self._waited * _LEAST_RATE:
+            raise _too_slow(f"Only {self._size:,} bytes came in {self._waited:.0f} s")
         if self._size > self._most + _OVERHEAD_MOST:
             raise too_large(self._most, self._file)
         try:
@@ -250,6 +257,10 @@ def missing(param: str) -> ApiError:
 def too_large(most: int, param: str) -> ApiError:
     message = f"'{param}' has more than the {most:,} bytes that are allowed."
     return ApiError(413, message, code="file_too_large", param=param, headers=NO_RETRY)
+
+
+def _too_slow(what: str) -> ApiError:
+    return ApiError(408, f"{what}; the upload was dropped.", code="timeout")
 
 
 def _malformed(message: str, param: str | None = None) -> ApiError:

@@ -89,12 +89,18 @@ async def page(
     *,
     limit: int,
     order: Literal["asc", "desc"] = "desc",
-    after: UUID | None = None,
+    after: File | None = None,
     purpose: str | None = None,
 ) -> list[File]:
     """Files as their tenant sees them; `after` is the last one of the page before."""
     listing = statement("list_files_newest" if order == "desc" else "list_files_oldest")
-    params = {"tenant": tenant, "limit": limit, "after": after, "purpose": purpose}
+    params = {
+        "tenant": tenant,
+        "limit": limit,
+        "after_at": after and after.created_at,
+        "after": after and after.id,
+        "purpose": purpose,
+    }
     return [_file(row) for row in await session.rows(listing, params)]
 
 

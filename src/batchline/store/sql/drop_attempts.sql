@@ -1,13 +1,18 @@
 -- drop_attempts: a chunk of the failed attempts of one batch that is being purged. Returns how many went.
 --
--- Locks: these rows, skipping what another one clears away.
+-- In the order of an index, so that a chunk is read and not the whole lane. Locks: these rows, skipping what another one clears away.
 WITH
 chunk AS (
     SELECT r.id
     FROM batches AS b
     JOIN lanes AS n ON n.batch_id = b.id
     CROSS JOIN LATERAL (
-        SELECT * FROM retry_attempts WHERE lane_id = n.id LIMIT %(chunk)s FOR UPDATE SKIP LOCKED
+        SELECT *
+        FROM retry_attempts
+        WHERE lane_id = n.id
+        ORDER BY ordinal, attempt
+        LIMIT %(chunk)s
+        FOR UPDATE SKIP LOCKED
     ) AS r
     WHERE b.id = %(batch)s AND b.purging_at IS NOT NULL
     LIMIT %(chunk)s

@@ -14,8 +14,13 @@ part AS (
 chunk AS (
     SELECT l.file_no, l.lane_no, l.ordinal
     FROM part
-    JOIN lines AS l USING (file_no, lane_no)
-    LIMIT %(chunk)s
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM lines
+        WHERE lines.file_no = part.file_no AND lines.lane_no = part.lane_no
+        ORDER BY lines.ordinal
+        LIMIT %(chunk)s
+    ) AS l
 ),
 dropped AS (
     DELETE FROM lines AS l

@@ -139,11 +139,11 @@ def test_a_duty_that_was_not_finished_is_due_again_at_once(
 
     async def scenario(db: Session) -> None:
         await delete(db, await a_file(db, {"m": 15}))
-        await duties.attend(db, objects, [])
+        await duties.attend(db, objects)
         rows = await sql(db, "SELECT name FROM duties WHERE due_at <= now()")
         assert rows == [("retention",)]
         for _ in range(5):
-            await duties.attend(db, objects, [])
+            await duties.attend(db, objects)
         assert await sql(db, "SELECT name FROM duties WHERE due_at <= now()") == []
         assert await count(db, "lines") == 0
 
@@ -363,7 +363,7 @@ def test_an_object_store_that_is_away_ends_no_worker(database_url: str, objects:
         stored = await put(db, database_url, objects, b"x")
         await delete(db, stored.id)
 
-        await duties.attend(db, Away(objects._store, objects.place), [])
+        await duties.attend(db, Away(objects._store, objects.place))
 
         assert await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL") == []
         await clear(db, objects)

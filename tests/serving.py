@@ -14,10 +14,11 @@ from pathlib import Path
 
 import httpx2
 import openai
-import uvicorn
 
 from batchline.api.app import create_app
 from batchline.api.context import Context
+from batchline.api.server import Server as UvicornServer
+from batchline.api.server import listen
 from batchline.cli.place import set_up_logging
 from batchline.config import ServerSettings, UpstreamSettings
 from batchline.engine import keys
@@ -82,10 +83,10 @@ def serving(database: str, folder: Path, settings: ServerSettings | None = None)
     try:
         wait_for("the server to listen", lambda: running.server.started or not thread.is_alive(), 30)
         assert running.server.started, "the server did not start"
-        port = running.server.servers[0].sockets[0].getsockname()[1]
+        port = running.listening.getsockname()[1]
         yield Server(f"http://127.0.0.1:{port}", database, objects, chosen)
     finally:
-        running.server.should_exit = True
+        running.server.stop()
         thread.join(_STOP_LIMIT)
         assert not thread.is_alive(), "the server did not stop"
 
@@ -94,21 +95,14 @@ class _Running:
     def __init__(self, database: str, objects: Objects, settings: ServerSettings) -> None:
         self.sessions = Sessions(database, most=settings.sessions, streams=settings.streams)
         app = create_app(Context(self.sessions, objects, database, settings))
-        config = uvicorn.Config(
-            app,
-            host="127.0.0.1",
-            port=0,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=5,
-        )
-        self.server = uvicorn.Server(config)
+        self.listening = listen("127.0.0.1", 0)
+        self.server = UvicornServer(app, self.listening)
 
     def run(self) -> None:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         try:
-            await self.server.serve()
+            await self.server.run_until_stopped()
         finally:
             await self.sessions.close()

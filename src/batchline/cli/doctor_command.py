@@ -22,10 +22,11 @@ def doctor(
     batch: Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: all batches.")] = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
+    objects: options.ObjectsUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """Check the invariant of every lane and every counter, on the live database. Exit code 1: unwell."""
-    with failing(as_json), open_place(database, data_dir) as place:
+    with failing(as_json), open_place(database, data_dir, objects=objects) as place:
         report = run_async(_examine(place, None if batch is None else read_batch_id(batch)))
         _tell(report, as_json)
         raise typer.Exit(Exit.SOME_FAILED if report.findings else Exit.OK)

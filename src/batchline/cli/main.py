@@ -9,6 +9,7 @@ from batchline.cli import (
     keys_command,
     migrate_command,
     run_command,
+    serve_command,
     simulate_command,
     worker_command,
 )
@@ -43,6 +44,7 @@ def _common(
 
 for commands in (
     run_command,
+    serve_command,
     worker_command,
     batch_commands,
     keys_command,

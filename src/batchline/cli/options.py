@@ -32,6 +32,24 @@ DataDir = Annotated[
         help="Where the embedded PostgreSQL and output files live. Default: the platform's data folder.",
     ),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="BATCHLINE_CONFIG",
+        metavar="FILE",
+        help="Upstreams and limits. Default: batchline.toml in this folder, if it is there.",
+    ),
+]
+ObjectsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--objects",
+        envvar="BATCHLINE_OBJECTS",
+        metavar="URL",
+        help="Where files are kept, such as s3://bucket/prefix. Default: a folder under the data folder.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, as `batchline list` shows it.")]
 Concurrency = Annotated[

@@ -73,16 +73,18 @@ def _alive(pid: int) -> bool:
 
 
 @contextmanager
-def open_place(database: str | None, data_dir: Path | None, *, migrated: bool = True) -> Iterator[Place]:
+def open_place(
+    database: str | None, data_dir: Path | None, *, objects: str | None = None, migrated: bool = True
+) -> Iterator[Place]:
     """The database, started if it is our own, with the newest schema unless told otherwise."""
-    settings = Settings(data_dir=(data_dir or default_data_dir()).expanduser().absolute(), database=database)
+    settings = Settings(folder_of(data_dir), database)
     with ExitStack() as stack:
         try:
             settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             server = None
             if settings.database is None:
                 server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
-            place = _ready(settings, server, migrated)
+            place = _ready(settings, server, objects, migrated)
         except OSError as error:
             raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
         except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
@@ -90,12 +92,16 @@ def open_place(database: str | None, data_dir: Path | None, *, migrated: bool = 
         yield place
 
 
-def _ready(settings: Settings, server: EmbeddedPostgres | None, migrated: bool) -> Place:
+def folder_of(data_dir: Path | None) -> Path:
+    return (data_dir or default_data_dir()).expanduser().absolute()
+
+
+def _ready(settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool) -> Place:
     url = settings.database if server is None else server.url
     assert url is not None
     if migrated:
         migrate.ensure(url)
-    return Place(url, Objects.at(settings.objects_dir), server)
+    return Place(url, Objects.at(objects or settings.objects_dir), server)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:

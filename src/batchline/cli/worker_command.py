@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from typing import Annotated
 
 import structlog
@@ -12,8 +13,10 @@ from batchline.cli import options
 from batchline.cli.console import out, print_json
 from batchline.cli.failing import failing
 from batchline.cli.place import Place, open_place, run_async
-from batchline.config import WorkerSettings
+from batchline.cli.server_settings import check_keys, find_config, server_settings, without_any
+from batchline.config import ServerSettings, WorkerSettings
 from batchline.executors.http import HttpExecutor
+from batchline.executors.routing import RoutingExecutor
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 
@@ -26,7 +29,17 @@ def register(app: typer.Typer) -> None:
 
 def work(
     upstream: options.Upstream = None,
-    concurrency: options.Concurrency = 64,
+    config: options.Config = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            "-c",
+            min=1,
+            max=20_000,
+            help="Requests in flight at once. Default: 64, or what the upstreams of --config allow.",
+        ),
+    ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Leave when there is nothing left to do.")] = False,
     max_seconds: Annotated[
         float | None, typer.Option("--max-seconds", min=0.1, metavar="S", help="Leave after this long.")
@@ -42,8 +55,12 @@ def work(
             help="Send to webhooks on this machine and in private networks too.",
         ),
     ] = False,
+    until_eof: Annotated[
+        bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends, as when its parent dies.")
+    ] = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
+    objects: options.ObjectsUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """Work on batches that others have submitted.
@@ -51,27 +68,38 @@ def work(
     Ctrl-C waits for what is in flight; a second one leaves at once, and what was in flight is sent again
     by whoever comes next, under the same idempotency keys.
     """
-    with failing(as_json), open_place(database, data_dir) as place:
-        settings = WorkerSettings(
-            concurrency=concurrency,
-            lease=lease,
-            drain=drain,
-            max_seconds=max_seconds,
-            allow_private_webhooks=allow_private_webhooks,
-        )
-        claimed = run_async(_work(place, settings, upstream))
-        if as_json:
-            print_json({"claimed": claimed})
-        else:
-            out().print(f"worked on {claimed:,} items")
+    with failing(as_json):
+        server = server_settings(find_config(config), objects)
+        check_keys(server)
+        with open_place(database, data_dir, objects=server.objects) as place:
+            settings = WorkerSettings(
+                concurrency=concurrency or _concurrency(server, upstream),
+                lease=lease,
+                drain=drain,
+                max_seconds=max_seconds,
+                allow_private_webhooks=allow_private_webhooks or server.allow_private_webhooks,
+                results_retention=server.results_retention,
+            )
+            claimed = run_async(_work(place, settings, server, upstream, until_eof))
+            if as_json:
+                print_json({"claimed": claimed})
+            else:
+                out().print(f"worked on {claimed:,} items")
 
 
-async def _work(place: Place, settings: WorkerSettings, upstream: str | None) -> int:
-    executor = HttpExecutor(upstream=upstream)
+async def _work(
+    place: Place, settings: WorkerSettings, server: ServerSettings, upstream: str | None, until_eof: bool
+) -> int:
+    # What no upstream of the settings takes goes to that of the command line, if there is one.
+    routed = server if upstream is None else without_any(server)
+    executor = RoutingExecutor(routed.upstreams, HttpExecutor(upstream=upstream))
     worker = Worker(place.url, executor, place.objects, settings, Scope())
+    executor.fenced_by(lambda: None if worker.lease.lost else worker.lease.worker.id)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
+    if until_eof:
+        loop.add_reader(sys.stdin, _parent_left, worker)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
         async with place.kept_running():
@@ -79,3 +107,17 @@ async def _work(place: Place, settings: WorkerSettings, upstream: str | None) ->
     finally:
         await executor.close()
     return worker.claimer.claimed
+
+
+def _concurrency(server: ServerSettings, upstream: str | None) -> int:
+    """As many as the upstreams allow in all; with several, others may go on while some wait for one."""
+    caps = [allowed.concurrency for allowed in server.upstreams]
+    if upstream is not None or not caps:
+        caps.append(WorkerSettings().concurrency)
+    return min(sum(caps) * (1 if len(caps) == 1 else 2), 20_000)
+
+
+def _parent_left(worker: Worker) -> None:
+    asyncio.get_running_loop().remove_reader(sys.stdin)
+    _log.warning("the server is gone; what is in flight is finished")
+    worker.stop()

@@ -1,0 +1,110 @@
+"""uvicorn as we run it: it leaves signals to its owner, and takes no endless or endlessly slow heads."""
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# The request line and all headers. The parser itself would keep any amount.
+MOST_HEAD = 64 * 1024
+_HEAD_WITHIN = 30.0
+# What is under way when the server is told to stop may take this long.
+_GRACE = 30
+
+_REFUSAL = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """A connection whose requests must say what they want in few bytes and soon."""
+
+    _head: int | None = 0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._head_is_here()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head is None or self.transport.is_closing():
+            return
+        # Only what has not become a request yet counts, so one read more than the limit at most is kept.
+        self._head += len(data)
+        if self._head > MOST_HEAD:
+            self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
+
+    def _expect_head(self) -> None:
+        self._head_is_here()
+        self._head = 0
+        self._late = self.loop.call_later(_HEAD_WITHIN, self._too_late)
+
+    def _head_is_here(self) -> None:
+        self._head = None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _too_late(self) -> None:
+        self._refuse(b"408 Request Timeout", b"The request's headers did not come in time.")
+
+    def _refuse(self, status: bytes, message: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        body = b'{"error":{"message":"%s","type":"invalid_request_error","param":null,"code":null}}' % message
+        self.transport.write(_REFUSAL % (status, len(body)) + body)
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Runs an application on a listening socket until told to stop."""
+
+    def __init__(self, app: FastAPI, listening: socket.socket, **settings: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=LimitedHttp,
+                ws="none",
+                # Ours says neither headers nor queries, which may hold keys.
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE,
+                **settings,
+            )
+        )
+        self._listening = listening
+
+    async def run_until_stopped(self) -> None:
+        await self.serve(sockets=[self._listening])
+
+    def stop(self) -> None:
+        """First call: finish what is under way. Second call: leave it."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket to serve on. Raises OSError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)

@@ -69,8 +69,11 @@ def work(
     by whoever comes next, under the same idempotency keys.
     """
     with failing(as_json):
-        server = server_settings(find_config(config), objects)
+        found = find_config(config)
+        server = server_settings(found, objects)
         check_keys(server)
+        # Where there is no server, results are kept until somebody deletes them.
+        retention = server.results_retention if found or until_eof else None
         with open_place(database, data_dir, objects=server.objects) as place:
             settings = WorkerSettings(
                 concurrency=concurrency or _concurrency(server, upstream),
@@ -78,7 +81,7 @@ def work(
                 drain=drain,
                 max_seconds=max_seconds,
                 allow_private_webhooks=allow_private_webhooks or server.allow_private_webhooks,
-                results_retention=server.results_retention,
+                results_retention=retention,
             )
             claimed = run_async(_work(place, settings, server, upstream, until_eof))
             if as_json:

@@ -1,10 +1,12 @@
 """Who calls: the tenant and role of the key in `Authorization: Bearer`."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Annotated
+from urllib.parse import urlsplit
 from uuid import UUID
 
-from fastapi import Depends
+from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from batchline.api.context import InContext
@@ -24,10 +26,13 @@ class Caller:
 
 
 async def caller(
-    context: InContext, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    request: Request,
+    context: InContext,
+    shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
     """Asked of the database each time, so that a revoked key opens nothing from that moment on."""
     if not context.settings.authentication:
+        _refuse_strange_pages(request)
         return Caller(DEFAULT_TENANT, Role.ADMIN, None)
     if shown is None:
         raise _unauthorized("You didn't provide an API key: send it as 'Authorization: Bearer KEY'.", None)
@@ -39,6 +44,22 @@ async def caller(
 
 
 Called = Annotated[Caller, Depends(caller)]
+
+
+def _refuse_strange_pages(request: Request) -> None:
+    """Without keys, a page in a browser on this machine could call us: by a name of its own that it points
+    here, or by a form. Both say where they come from."""
+    for said in (f"//{request.headers.get('host', '')}", request.headers.get("origin")):
+        if said is not None and not _is_loopback(said):
+            raise ApiError(403, "Without keys this server answers to its own machine only.", code="forbidden")
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _unauthorized(message: str, code: str | None) -> ApiError:

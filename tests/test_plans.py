@@ -30,6 +30,7 @@ JIT_ABOVE_COST = (
 TYPES = {
     "batch": "uuid",
     "cached_tokens": "bigint[]",
+    "chunk": "integer",
     "delay": "float8",
     "delays": "float8[]",
     "ended_groups": "integer[]",
@@ -45,6 +46,7 @@ TYPES = {
     "limit": "smallint",
     "messages": "text[]",
     "name": "text",
+    "no": "bigint",
     "ordinals": "int4multirange",
     "output_tokens": "bigint[]",
     "outputs": "text[]",
@@ -412,3 +414,31 @@ def test_closing_and_concluding_touch_one_batch_only(ground: Ground, busy_batch:
     assert plan.rows["batches"] <= 2
     assert plan.rows["lanes"] <= 2
     assert plan.rows["spans"] <= 4 * spans
+
+
+# Clearing away
+
+
+def test_clearing_away_lines_reads_a_chunk_of_them(ground: Ground) -> None:
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute("INSERT INTO file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)")
+        plan = ground.explain("drop_file_lines", no=1, chunk=100)
+
+    assert "lines" not in plan.seq_scans
+    assert plan.rows["lines"] == 2 * 100, "each is found, and deleted"
+
+
+def test_clearing_away_results_reads_a_chunk_of_them(ground: Ground, busy_batch: UUID) -> None:
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute("UPDATE batches SET purging_at = now() WHERE id = %s", (busy_batch,))
+        ground.stage.db.execute(
+            """
+            UPDATE results SET lane_id = (SELECT min(id) FROM lanes WHERE batch_id = %s)
+            WHERE lane_id = 1000000
+            """,
+            (busy_batch,),
+        )
+        plan = ground.explain("drop_results", batch=busy_batch, chunk=100)
+
+    assert not plan.seq_scans
+    assert plan.rows["results"] == 2 * 100, "each is found, and deleted"

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from batchline import ids
+from batchline.embedded import EmbeddedPostgres
 from batchline.engine import duties, retention
 from batchline.engine.finalize import finalize_one, sweep_objects
 from batchline.engine.ingest import Source, ingest
@@ -35,7 +36,7 @@ from tests.builders import (
     sql,
     take,
 )
-from tests.processes import batchline, wait_for
+from tests.processes import batchline, simulated, wait_for
 
 DAY = 86_400.0
 AT_ONCE = timedelta(0)
@@ -251,6 +252,8 @@ def test_results_go_when_the_batch_ended_long_ago_and_its_files_stay(
         assert purged.purging_at is not None
         assert (purged.completed, purged.failed, purged.summary) == (old.completed, old.failed, old.summary)
         assert (await read(db, young)).purging_at is None
+        states = await sql(db, "SELECT DISTINCT batch_id FROM requests")
+        assert {batch_id for (batch_id,) in states} == {young.id, running.id}
         assert (await read(db, running)).purging_at is None
         for file_id in (old.output_file_id, old.error_file_id):
             assert file_id is not None
@@ -447,6 +450,38 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 # Commands
+
+
+def test_a_run_whose_output_was_deleted_says_so(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(
+        '{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}}'
+    )
+    data = tmp_path / "data"
+    with simulated() as upstream, EmbeddedPostgres.start(data) as server:
+        command = ("run", str(source), "--upstream", upstream.url, "-o", str(target), "--data-dir", str(data))
+        first = batchline(*command)
+        assert first.returncode == 0, first.stderr
+        content = target.read_bytes()
+
+        async def clear_results(db: Session) -> UUID | None:
+            await age(db, 8)
+            await clear(db, Objects.at(data / "objects"), DAY)
+            ((output,),) = await sql(db, "SELECT output_file_id FROM batches")
+            return output  # type: ignore[no-any-return]
+
+        output = on(server.url, clear_results)
+        target.unlink()
+        again = batchline(*command)
+        assert again.returncode == 0, again.stderr
+        assert target.read_bytes() == content, "its file is still there"
+
+        on(server.url, lambda db: delete(db, output))
+        last = batchline(*command)
+        assert last.returncode != 0
+        assert "was deleted" in last.stderr
+        assert "--fresh" in last.stderr
+        assert target.read_bytes() == content, "untouched"
 
 
 def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -> None:

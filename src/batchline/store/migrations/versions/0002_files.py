@@ -60,6 +60,48 @@ CREATE INDEX upload_parts_upload ON upload_parts (upload_id);
 INSERT INTO duties (name) VALUES ('retention'), ('uploads');
 """
 
+# The view as it was, and without batches whose results are being cleared away: of their items nothing is
+# known any more, and they would look as if they were yet to run.
+REQUESTS = """
+CREATE OR REPLACE VIEW requests AS
+SELECT
+    b.id AS batch_id,
+    n.id AS lane_id,
+    l.ordinal,
+    l.line_no,
+    l.custom_id,
+    n.model,
+    CASE
+        WHEN r.outcome IS NOT NULL THEN r.outcome::text
+        -- Said only of what can have no outcome any more. What was handed out before the batch was closed
+        -- may still be finished until it is frozen.
+        WHEN b.cancelling_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
+            THEN 'canceled'
+        WHEN b.expiring_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
+            THEN 'expired'
+        WHEN s.task_id IS NOT NULL THEN 'processing'
+        WHEN s.worker_id IS NOT NULL THEN 'claimed'
+        WHEN s.available_at > now() THEN 'retrying'
+        ELSE 'pending'
+    END AS state,
+    coalesce(r.attempt, s.attempt, 1) AS attempt,
+    s.worker_id,
+    s.task_id,
+    s.available_at AS not_before,
+    r.status_code,
+    r.finished_at
+FROM batches AS b
+JOIN lanes AS n ON n.batch_id = b.id
+JOIN lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
+LEFT JOIN results AS r ON r.lane_id = n.id AND r.line_no = l.line_no
+LEFT JOIN LATERAL (
+    SELECT * FROM spans
+    WHERE spans.batch_id = b.id AND spans.lane_id = n.id AND spans.outstanding @> l.ordinal
+    LIMIT 1
+) AS s ON l.ordinal < n.next AND r.outcome IS NULL
+"""
+KNOWN = "WHERE b.purging_at IS NULL"
+
 DOWN = """
 DELETE FROM duties WHERE name IN ('retention', 'uploads');
 DROP TABLE upload_parts, uploads;
@@ -77,7 +119,9 @@ ALTER TABLE files DROP COLUMN purged_at, DROP COLUMN deleted_at, DROP COLUMN err
 
 def upgrade() -> None:
     op.get_bind().exec_driver_sql(UP)
+    op.get_bind().exec_driver_sql(REQUESTS + KNOWN)
 
 
 def downgrade() -> None:
+    op.get_bind().exec_driver_sql(REQUESTS)
     op.get_bind().exec_driver_sql(DOWN)

@@ -1,5 +1,7 @@
 """`batchline serve` as a real process: its life, its worker, its signals, and what it refuses."""
 
+import asyncio
+import json
 import re
 import signal
 import socket
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import openai
 import psutil
@@ -16,6 +19,8 @@ import pytest
 from openai.types import Batch
 
 from tests.processes import (
+    LIMIT,
+    Upstream,
     batchline,
     simulated,
     start,
@@ -211,6 +216,68 @@ def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path)
             assert (over.status, over.request_counts.completed) == ("completed", 60)
         assert "very-secret-key" not in "".join(server.complained + server.said)
         assert (small.stats()["executed"], large.stats()["executed"]) == (20, 40)
+
+
+def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
+    database_url: str, tmp_path: Path
+) -> None:
+    few = write_requests(tmp_path / "few.jsonl", 20)
+    many = write_requests(tmp_path / "many.jsonl", 3000)
+    config = tmp_path / "batchline.toml"
+
+    async def scenario(server: Served, upstream: Upstream) -> None:
+        async with openai.AsyncOpenAI(api_key=server.key, base_url=f"{server.url}/v1", timeout=60) as client:
+
+            async def created(path: Path, window: Any = "24h") -> Batch:
+                file = await client.files.create(file=path, purpose="batch")
+                return await client.batches.create(
+                    input_file_id=file.id, endpoint="/v1/chat/completions", completion_window=window
+                )
+
+            async def over(batch: Batch, *ends: str) -> Batch:
+                async with asyncio.timeout(LIMIT):
+                    # As clients do it: they are not told.
+                    while (now := await client.batches.retrieve(batch.id)).status not in ends:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                return now
+
+            done = await over(await created(few), "completed")
+            assert done.request_counts is not None
+            assert done.request_counts.completed == 20
+
+            running = await created(many)
+            await asyncio.to_thread(wait_for_executions, upstream, 40)
+            await client.batches.cancel(running.id)
+            cancelled = await over(running, "cancelled")
+            expired = await over(await created(many, "1s"), "expired")
+            for ended, code in ((cancelled, "batch_cancelled"), (expired, "batch_expired")):
+                assert ended.request_counts is not None
+                assert ended.output_file_id is not None
+                assert ended.error_file_id is not None
+                output = (await client.files.content(ended.output_file_id)).text.splitlines()
+                errors = (await client.files.content(ended.error_file_id)).text.splitlines()
+                assert len(output) == ended.request_counts.completed > 0
+                assert len(output) + len(errors) == 3000
+                assert json.loads(errors[-1])["error"]["code"] == code
+
+    with simulated("--latency", "100") as upstream:
+        config.write_text(
+            f"""
+            [server]
+            windows = ["24h", "1s"]
+            [[upstreams]]
+            name = "only"
+            base_url = "{upstream.url}"
+            """
+        )
+        with served(database_url, tmp_path, "--config", str(config)) as server:
+            asyncio.run(scenario(server, upstream))
+            assert (
+                batchline(
+                    "doctor", "--data-dir", str(tmp_path / "data"), "--database", database_url
+                ).returncode
+                == 0
+            )
 
 
 def test_without_keys_it_listens_on_loopback_only(database_url: str, tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 -- drop_attempts: a chunk of the failed attempts of one batch that is being purged. Returns how many went.
 --
--- In the order of an index, so that a chunk is read and not the whole lane. Locks: these rows, skipping what another one clears away.
+-- Found in the order of an index, so that a chunk is read and not the whole lane, and deleted by their place on disk,
+-- as in drop_file_lines. Locks: these rows, skipping what another one clears away.
 WITH
 chunk AS (
-    SELECT r.id
+    SELECT r.place
     FROM batches AS b
     JOIN lanes AS n ON n.batch_id = b.id
     CROSS JOIN LATERAL (
-        SELECT *
+        SELECT ctid AS place
         FROM retry_attempts
         WHERE lane_id = n.id
         ORDER BY ordinal, attempt
@@ -18,9 +19,8 @@ chunk AS (
     LIMIT %(chunk)s
 ),
 dropped AS (
-    DELETE FROM retry_attempts AS r
-    USING chunk AS c
-    WHERE r.id = c.id
+    DELETE FROM retry_attempts
+    WHERE ctid = ANY (ARRAY(SELECT place FROM chunk))
     RETURNING 1
 )
 SELECT count(*)::integer FROM dropped

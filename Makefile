@@ -32,8 +32,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# All comparisons, or some: make bench NAMES="steady wake".
 bench: setup
-	$(BIN)/python -m benchmarks --report docs/benchmarks.md
+	$(BIN)/python -m benchmarks $(NAMES) --report docs/benchmarks.md
 
 # Rewrites the locks from pyproject.toml; needs uv.
 lock:

@@ -1,4 +1,7 @@
-"""python -m benchmarks [NAME…] [--quick] [--report docs/benchmarks.md]"""
+"""python -m benchmarks [NAME…] [--quick] [--report docs/benchmarks.md]
+
+A report renews the comparisons that were named and keeps the others as they are.
+"""
 
 import argparse
 import asyncio
@@ -13,7 +16,7 @@ from time import perf_counter
 from benchmarks import machine, report
 from benchmarks.bench import Bench
 from benchmarks.comparisons import COMPARISONS
-from benchmarks.report import Compared, Results
+from benchmarks.report import Compared, Run
 from benchmarks.server import a_server
 
 
@@ -28,20 +31,20 @@ def main() -> None:
         a_server(Path(folder, "server")) as server,
     ):
         bench = Bench(server, Path(folder), options.quick)
-        results = Results(
-            date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        run = Run(
+            date=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
             command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
             quick=options.quick,
             machine=machine.describe(bench.scratch),
             versions=machine.versions(),
             settings=server.settings(),
-            comparisons=[],
         )
         for name in options.names or COMPARISONS:
-            results.comparisons.append(_compare(name, bench))
-            # After each, so that a run that breaks off is not all lost.
+            compared = _compare(name, bench, run)
+            # After each, so that a run that breaks off is not all lost. The others stay as they were.
             if options.report is not None:
-                report.save(results, options.report)
+                known = report.load(options.report)
+                report.save(report.renewed(known, run, [compared], list(COMPARISONS)), options.report)
 
 
 def _options() -> argparse.Namespace:
@@ -57,11 +60,11 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _compare(name: str, bench: Bench) -> Compared:
+def _compare(name: str, bench: Bench, run: Run) -> Compared:
     comparison = COMPARISONS[name]
     begun = perf_counter()
     figures = asyncio.run(comparison.compare(bench))
-    compared = Compared(name, inspect.getdoc(comparison) or "", perf_counter() - begun, figures)
+    compared = Compared(name, inspect.getdoc(comparison) or "", perf_counter() - begun, run.date, figures)
     print(report.told(compared), flush=True)
     return compared
 

@@ -55,6 +55,8 @@ class Figure(msgspec.Struct, frozen=True):
     unit: str
     bar: Bar | None
     series: list[Series]
+    # What the number alone does not say.
+    note: str = ""
 
     @property
     def met(self) -> bool | None:

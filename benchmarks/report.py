@@ -1,4 +1,4 @@
-"""The figures of one run: kept as JSON, shown on the terminal, written as Markdown with a chart each.
+"""The newest figures: kept as JSON, shown on the terminal, written as Markdown with a chart each.
 
     python -m benchmarks.report docs/benchmarks.json
 
@@ -6,6 +6,7 @@ writes the page and its charts again from the figures of the last run.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,17 +16,8 @@ from benchmarks.contest import Bar, Figure, Series
 from benchmarks.numbers import number
 
 
-class Compared(msgspec.Struct, frozen=True):
-    """One comparison's figures. `how` is its module's docstring."""
-
-    name: str
-    how: str
-    seconds: float
-    figures: list[Figure]
-
-
-class Results(msgspec.Struct, frozen=True):
-    """A run of the benchmarks, with all that is needed to judge it and to repeat it."""
+class Run(msgspec.Struct, frozen=True):
+    """A run of the benchmarks: all that is needed to judge its figures and to repeat it."""
 
     date: str
     command: str
@@ -33,7 +25,44 @@ class Results(msgspec.Struct, frozen=True):
     machine: dict[str, str]
     versions: dict[str, str]
     settings: dict[str, str]
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One comparison's figures. `how` is its module's docstring, `run` the date of the run it was made in."""
+
+    name: str
+    how: str
+    seconds: float
+    run: str
+    figures: list[Figure]
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The newest figures of each comparison, and the runs that they come from."""
+
+    runs: list[Run]
     comparisons: list[Compared]
+
+    def run_of(self, compared: Compared) -> Run:
+        return next(run for run in self.runs if run.date == compared.run)
+
+
+def renewed(results: Results, run: Run, compared: Sequence[Compared], order: Sequence[str]) -> Results:
+    """With these comparisons in place of older ones of the same names, in the given order of names. What is
+    not among those names any more is left out, and so is a run that nothing is left of."""
+    newest = {old.name: old for old in results.comparisons} | {new.name: new for new in compared}
+    comparisons = [newest[name] for name in order if name in newest]
+    runs = {old.date: old for old in results.runs} | {run.date: run}
+    wanted = {kept.run for kept in comparisons}
+    return Results([runs[date] for date in sorted(runs, reverse=True) if date in wanted], comparisons)
+
+
+def load(page: Path) -> Results:
+    """What is behind the page; nothing where there is none yet."""
+    data = page.with_suffix(".json")
+    if not data.exists():
+        return Results([], [])
+    return msgspec.json.decode(data.read_bytes(), type=Results)
 
 
 def save(results: Results, page: Path) -> None:
@@ -44,13 +73,16 @@ def save(results: Results, page: Path) -> None:
 
 
 def render(data: Path) -> None:
-    """The page and its folder of charts."""
+    """The page and its folder of charts, in which nothing else is left."""
     results = msgspec.json.decode(data.read_bytes(), type=Results)
     charts = data.with_suffix("")
     charts.mkdir(exist_ok=True)
+    for old in charts.glob("*.svg"):
+        old.unlink()
     for compared in results.comparisons:
         for figure, name in zip(compared.figures, _chart_names(compared), strict=True):
-            (charts / name).write_text(bar_chart(figure))
+            if figure.series:
+                (charts / name).write_text(bar_chart(figure))
     data.with_suffix(".md").write_text(_page(results, charts.name))
 
 
@@ -59,6 +91,7 @@ def told(compared: Compared) -> str:
     lines = [f"{compared.name} ({compared.seconds:.0f} s)"]
     for figure in compared.figures:
         lines.append(f"  {figure.name}: {_value(figure)}{_held_to(figure)}")
+        lines += [f"    {line}" for line in figure.note.splitlines()]
         lines += [
             f"    {series.name}: {number(series.median)} {series.unit}, {_spread(series)}"
             for series in figure.series
@@ -68,25 +101,30 @@ def told(compared: Compared) -> str:
 
 def _page(results: Results, charts: str) -> str:
     sections = [_head(results), _summary(results)]
-    sections += [_section(compared, charts) for compared in results.comparisons]
+    sections += [_section(compared, results.run_of(compared), charts) for compared in results.comparisons]
     return "\n\n".join(sections) + "\n"
 
 
 def _head(results: Results) -> str:
-    facts = {
-        "date": results.date,
-        "command": f"`{results.command}`",
-        **results.machine,
-        "versions": ", ".join(f"{name} {number}" for name, number in results.versions.items()),
-        "PostgreSQL": ", ".join(f"{name} {value}" for name, value in results.settings.items()),
-    }
-    warning = "\n\n**A quick run: everything is too small to mean anything.**" if results.quick else ""
+    runs = "\n\n".join(_facts(run) for run in results.runs)
     return f"""# Benchmarks
 
 Figures are ratios: contestants take turns on one machine and one PostgreSQL with durable settings, and their
-medians are compared. This page was written by the command below.{warning}
+medians are compared. This page was written by the commands below; each comparison says by which.
 
-{_table(["", ""], [[name, value] for name, value in facts.items()])}"""
+{runs}"""
+
+
+def _facts(run: Run) -> str:
+    facts = {
+        "date": run.date,
+        "command": f"`{run.command}`",
+        **run.machine,
+        "versions": ", ".join(f"{name} {number}" for name, number in run.versions.items()),
+        "PostgreSQL": ", ".join(f"{name} {value}" for name, value in run.settings.items()),
+    }
+    warning = "**A quick run: everything is too small to mean anything.**\n\n" if run.quick else ""
+    return warning + _table(["", ""], [[name, value] for name, value in facts.items()])
 
 
 def _summary(results: Results) -> str:
@@ -98,16 +136,20 @@ def _summary(results: Results) -> str:
     return _table(["comparison", "figure", "measured", "bar", "met"], rows)
 
 
-def _section(compared: Compared, charts: str) -> str:
-    parts = [f"## {compared.name}", compared.how.strip()]
+def _section(compared: Compared, run: Run, charts: str) -> str:
+    made = f"*{run.date}, {compared.seconds:.0f} s of `{run.command}`*"
+    parts = [f"## {compared.name}", compared.how.strip(), made]
     for figure, chart in zip(compared.figures, _chart_names(compared), strict=True):
         rows = [
             [series.name, f"{number(series.median)} {series.unit}", _spread(series), str(len(series.values))]
             for series in figure.series
         ]
         parts.append(f"**{figure.name}: {_value(figure)}**{_held_to(figure)}")
-        parts.append(_table(["contestant", "median", "spread", "rounds"], rows))
-        parts.append(f"![{figure.name}]({charts}/{chart})")
+        if figure.note:
+            parts.append(figure.note)
+        if rows:
+            parts.append(_table(["contestant", "median", "spread", "rounds"], rows))
+            parts.append(f"![{figure.name}]({charts}/{chart})")
     return "\n\n".join(parts)
 
 

@@ -166,6 +166,12 @@ def test_a_body_beyond_the_limit_is_not_read_to_its_end() -> None:
     assert (error.status, error.code, error.headers) == (413, "file_too_large", {"x-should-retry": "false"})
 
 
+def test_a_body_that_is_announced_as_too_large_is_not_read_at_all() -> None:
+    with pytest.raises(ApiError) as caught:
+        Form(TYPE, _in_blocks(b"", 1), file="file", most=1000, announced="3000000")
+    assert caught.value.status == 413
+
+
 def test_a_silent_client_is_given_up() -> None:
     async def scenario() -> None:
         forever = asyncio.Event()

@@ -23,7 +23,7 @@ from batchline.api.intake import (
     rules,
     too_late,
 )
-from batchline.api.multipart import Form, missing, too_large
+from batchline.api.multipart import Form, form_of, missing, too_large
 from batchline.engine.ingest import TooLate
 from batchline.engine.intake import Description, TooLarge, arriving
 from batchline.model import Batch, File
@@ -101,7 +101,7 @@ async def create_file(
 ) -> FileObject:
     """Take a file in. The answer comes when it is stored and, for purpose `batch`, its lines are read."""
     most = context.settings.max_file_bytes
-    form = Form(request.headers.get("content-type"), request.stream(), file="file", most=most)
+    form = form_of(request, "file", most)
     async with intake.places, arriving(context.objects) as arrival:
         try:
             part = await form.reach_file()

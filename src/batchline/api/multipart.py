@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from batchline.api.errors import NO_RETRY, ApiError
 
@@ -63,8 +63,9 @@ _Event: TypeAlias = FilePart | _Field | bytes | _End
 class Form:
     """A form with one file, read in the order in which it comes.
 
-    form = Form(request.headers.get("content-type"), request.stream(), file="file", most=limit)
-    if await form.reach_file(): … form.content() …
+    form = form_of(request, "file", limit)
+    part = await form.reach_file()
+    async for block in form.content(): …
     await form.rest()
     """
 
@@ -75,8 +76,12 @@ class Form:
         *,
         file: str,
         most: int,
+        announced: str | None = None,
         silence: float = _SILENCE,
     ) -> None:
+        # Content-Length: what is said to be too large need not be read.
+        if announced is not None and announced.isdecimal() and int(announced) > most + _OVERHEAD_MOST:
+            raise too_large(most, file)
         self.fields: dict[str, str] = {}
         self.file: FilePart | None = None
         self._body = body.__aiter__()
@@ -157,6 +162,18 @@ class Form:
             self._parser.write(block)
         except FormParserError as error:
             raise _malformed(f"The body is not valid multipart/form-data: {error}.") from None
+
+
+def form_of(request: Request, file: str, most: int) -> Form:
+    """The form that a request carries; its one file is the field `file`, of at most so many bytes."""
+    headers = request.headers
+    return Form(
+        headers.get("content-type"),
+        request.stream(),
+        file=file,
+        most=most,
+        announced=headers.get("content-length"),
+    )
 
 
 class _Parts:

@@ -12,7 +12,7 @@ from batchline.api.context import Context, InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.files import FileObject, show_file
 from batchline.api.intake import PURPOSES, ExpiresAfter, InIntake, check_purpose, life, rules, too_late
-from batchline.api.multipart import Form, clean_filename, too_large
+from batchline.api.multipart import clean_filename, form_of, too_large
 from batchline.engine import uploads as parts_of
 from batchline.engine.ingest import TooLate, UploadEnded
 from batchline.engine.intake import BATCH_PURPOSE, Description, TooLarge, arriving
@@ -108,7 +108,7 @@ async def add_part(
     """Take in a part, streamed, while others come in too."""
     upload = await _pending(context, called, upload_id)
     most = context.settings.max_part_bytes
-    form = Form(request.headers.get("content-type"), request.stream(), file="data", most=most)
+    form = form_of(request, "data", most)
     async with intake.places, arriving(context.objects, f"{PARTS}{upload.id.hex}/") as arrival:
         try:
             await form.reach_file()

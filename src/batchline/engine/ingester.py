@@ -80,6 +80,7 @@ class Ingesters:
         self._idle: list[_Child] = []
         self._lock = threading.Lock()
         self._all: set[_Child] = set()
+        self._closed = False
 
     async def ingest(self, url: str, objects: Objects, stored: StoredFile, rules: ReadingRules) -> File:
         """As `ingest_stored` in this process."""
@@ -95,6 +96,7 @@ class Ingesters:
     async def close(self) -> None:
         """End the children, whatever they are at."""
         with self._lock:
+            self._closed = True
             children = list(self._all)
         for child in children:
             child.end()
@@ -107,6 +109,8 @@ class Ingesters:
 
     def _ask(self, order: Order) -> _Answer:
         with self._lock:
+            if self._closed:
+                raise ChildLost("the server is stopping")
             child = self._idle.pop() if self._idle else _Child()
             self._all.add(child)
         try:

@@ -585,6 +585,10 @@ def test_an_upstream_for_anything_serves_any_model(client: openai.OpenAI) -> Non
     assert client.models.retrieve("whatever").owned_by == NOWHERE.name
 
 
+def test_an_upstream_that_is_away_lists_no_models_and_holds_nobody_up(client: openai.OpenAI) -> None:
+    assert client.models.list().data == []
+
+
 # Bodies that mean harm
 
 

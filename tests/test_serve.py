@@ -116,6 +116,7 @@ def test_from_the_first_key_to_the_last_line(database_url: str, tmp_path: Path) 
     path = write_requests(tmp_path / "in.jsonl", 200, models=("sim-small", "sim-large"))
     with simulated() as upstream, served(database_url, tmp_path, "--upstream", upstream.url) as server:
         client = server.client()
+        assert {model.owned_by for model in client.models.list()} == {"default"}, "asked of the upstream"
         batch = ended(client, submit(client, path))
         assert (batch.status, batch.error_file_id) == ("completed", None)
         assert batch.usage is not None
@@ -210,7 +211,9 @@ def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path)
         assert "REST_KEY" in refused.stderr
         with served(database_url, tmp_path, "--config", str(config), REST_KEY="very-secret-key") as server:
             client = server.client()
-            assert [model.id for model in client.models.list()] == ["sim-small"]
+            owners = {model.id: model.owned_by for model in client.models.list()}
+            assert owners.pop("sim-small") == "small"
+            assert set(owners.values()) == {"rest"}
             over = ended(client, submit(client, path))
             assert over.request_counts is not None
             assert (over.status, over.request_counts.completed) == ("completed", 60)

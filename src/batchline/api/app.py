@@ -12,6 +12,7 @@ from batchline.api.context import Context
 from batchline.api.errors import handle_errors
 from batchline.api.limits import BodyLimit
 from batchline.engine.intake import Intake
+from batchline.executors.catalog import Catalog
 
 # Every resource is one module with one router.
 ROUTERS: tuple[APIRouter, ...] = (
@@ -34,6 +35,7 @@ def create_app(context: Context) -> FastAPI:
         lifespan=_life,
     )
     app.state.context = context
+    app.state.catalog = Catalog(context.settings.upstreams)
     app.state.intake = Intake(context.url, context.objects, context.sessions)
     for router in ROUTERS:
         app.include_router(router)

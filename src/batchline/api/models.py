@@ -1,14 +1,15 @@
 """/v1/models: what the configured upstreams serve."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import documented, not_found
-from batchline.config import ANY_MODEL, ServerSettings
+from batchline.config import ANY_MODEL
+from batchline.executors.catalog import Catalog
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -27,10 +28,21 @@ class ModelList(BaseModel):
     data: list[ModelObject]
 
 
+def _catalog(request: Request) -> Catalog:
+    catalog: Catalog = request.app.state.catalog
+    return catalog
+
+
 @router.get("", responses=documented())
-async def list_models(context: InContext, caller: Called) -> ModelList:
-    """The models that upstreams name. One that takes any model names none."""
-    return ModelList(data=_named(context.settings))
+async def list_models(
+    context: InContext, caller: Called, catalog: Annotated[Catalog, Depends(_catalog)]
+) -> ModelList:
+    """The models that upstreams name, and those that an upstream for any model says it has."""
+    heard = await catalog.models()
+    owners = {model: name for name, models in heard.items() for model in models}
+    owners |= {model: upstream.name for upstream in context.settings.upstreams for model in upstream.models}
+    owners.pop(ANY_MODEL, None)
+    return ModelList(data=[ModelObject(id=model, owned_by=owners[model]) for model in sorted(owners)])
 
 
 @router.get("/{model:path}", responses=documented(404))
@@ -40,9 +52,3 @@ async def get_model(model: str, context: InContext, caller: Called) -> ModelObje
     if upstream is None or model == ANY_MODEL:
         raise not_found("model", model, "model")
     return ModelObject(id=model, owned_by=upstream.name)
-
-
-def _named(settings: ServerSettings) -> list[ModelObject]:
-    names = {model for upstream in settings.upstreams for model in upstream.models} - {ANY_MODEL}
-    owners = {name: settings.upstream_for(name) for name in sorted(names)}
-    return [ModelObject(id=name, owned_by=owner.name) for name, owner in owners.items() if owner]

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from obstore.store import LocalStore, from_url
 
 if TYPE_CHECKING:
     from obstore import GetOptions, WritableFile
-    from obstore.store import ClientConfig, ObjectStore
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 # Parts of an upload: at most four wait in memory, and S3's ten thousand parts make 80 GB.
 _PART = 8 * 1024 * 1024
@@ -40,9 +40,8 @@ INPUTS = "inputs/"
 PARTS = "parts/"
 
 _FAR = 2**63 - 1
-# obstore's own limit is 30 s for a whole request, which a slow reader of a large object exceeds. What counts
-# is that the store goes on answering.
-_PATIENCE: "ClientConfig" = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "24h"}
+# A hiccup is waited out here, some seconds long; what lasts longer is for whoever asked, who may ask again.
+_RETRIES: "RetryConfig" = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,7 +80,9 @@ class Objects:
             if parts.scheme == "file":
                 return cls(LocalStore(Path(unquote(parts.path)), mkdir=True), str(place))
             if "://" in str(place):
-                return cls(from_url(str(place), client_options=_PATIENCE), str(place))
+                return cls(
+                    from_url(str(place), client_options=_client_options(), retry_config=_RETRIES), str(place)
+                )
             folder = Path(place).absolute()
             return cls(LocalStore(folder, mkdir=True), str(folder))
 
@@ -202,6 +203,21 @@ def _translated(what: str) -> Iterator[None]:
     except (BaseError, OSError) as error:
         # obstore appends pages of debug output after a blank line.
         raise ObjectStoreUnavailable(f"{what}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _client_options() -> "ClientConfig":
+    """obstore's own limit is 30 s for a whole request, which a slow reader of a large object exceeds. What
+    counts is that the store goes on answering.
+
+    Once options are given, obstore does not look for AWS_ALLOW_HTTP in the environment any more.
+    """
+    allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+    return {
+        "connect_timeout": "10s",
+        "read_timeout": "60s",
+        "timeout": "24h",
+        "allow_http": allow_http,
+    }
 
 
 def _abort(writer: "WritableFile", error: BaseException) -> None:

@@ -53,7 +53,7 @@ class Served:
 
     def worker(self) -> psutil.Process | None:
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return next((child for child in children if not gone(child) and "worker" in child.cmdline()), None)
+        return next((child for child in children if is_worker(child)), None)
 
     def wait_for_worker(self, other_than: int | None = None) -> psutil.Process:
         def found() -> psutil.Process | None:
@@ -340,6 +340,14 @@ def test_a_second_signal_ends_it_at_once(database_url: str, tmp_path: Path) -> N
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(60) == 0
         assert gone(worker)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "worker" in process.cmdline()
+    except psutil.NoSuchProcess:
+        # Gone between two looks, or dead and not yet asked for its exit code.
+        return False
 
 
 def gone(process: psutil.Process) -> bool:

@@ -70,9 +70,11 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def working(database: str, data_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def working(
+    database: str, data_dir: Path, *options: str, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """A worker that is killed at the latest when the test is over."""
-    process = start("worker", "--database", database, "--data-dir", str(data_dir), *options)
+    process = start("worker", "--database", database, "--data-dir", str(data_dir), *options, **environment)
     try:
         yield process
     finally:

@@ -33,6 +33,7 @@ from tests.receiving import Received, Receiver, receiving
 DELIVERED = Attempt(delivered=True, status=200)
 REFUSED = Attempt(delivered=False, status=500, error="the receiver answered 500")
 CLIENT = openai.OpenAI(api_key="none")
+ALLOWED = {"BATCHLINE_SERVER_ALLOW_PRIVATE_WEBHOOKS": "true"}
 
 
 async def an_ended_batch(db: Session, tenant: str = DEFAULT_TENANT) -> Batch:
@@ -577,7 +578,7 @@ def test_a_worker_tells_of_a_batch_as_soon_as_it_has_ended(database_url: str, tm
         secret = words.new_secret()
         on(database_url, lambda db: a_webhook(db, receiver.url, secret=secret))
         place = ("--database", database_url, "--data-dir", str(tmp_path))
-        with working(database_url, tmp_path, "--allow-private-webhooks"):
+        with working(database_url, tmp_path, **ALLOWED):
             inputs = write_requests(tmp_path / "in.jsonl", 3)
             done = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *place)
             assert done.returncode == 0, done.stderr
@@ -595,7 +596,7 @@ def test_a_draining_worker_tells_of_its_batches_before_it_leaves(database_url: s
         place = ("--database", database_url, "--data-dir", str(tmp_path))
         inputs = write_requests(tmp_path / "in.jsonl", 3)
         batchline("submit", str(inputs), "--upstream", upstream.url, *place)
-        done = batchline("worker", "--drain", "--allow-private-webhooks", *place)
+        done = batchline("worker", "--drain", *place, **ALLOWED)
         assert done.returncode == 0, done.stderr
         assert len(receiver.received) == 1
         assert one_row(database_url, "SELECT delivered_at IS NOT NULL FROM deliveries") == (True,)
@@ -617,11 +618,11 @@ def test_what_a_worker_was_sending_when_it_was_killed_is_sent_by_another(
 
     with receiving(hang_once) as receiver:
         on(database_url, an_event)
-        with working(database_url, tmp_path, "--allow-private-webhooks") as first:
+        with working(database_url, tmp_path, **ALLOWED) as first:
             receiver.wait_for(1)
             kill(first)
         on(database_url, lambda db: hours_pass(db, 1))
-        with working(database_url, tmp_path, "--allow-private-webhooks"):
+        with working(database_url, tmp_path, **ALLOWED):
             one, two = receiver.wait_for(2)
             assert one.headers["webhook-id"] == two.headers["webhook-id"]
             wait_for(

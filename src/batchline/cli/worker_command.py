@@ -47,14 +47,6 @@ def work(
     lease: Annotated[
         float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
     ] = 15.0,
-    allow_private_webhooks: Annotated[
-        bool,
-        typer.Option(
-            "--allow-private-webhooks",
-            envvar="BATCHLINE_ALLOW_PRIVATE_WEBHOOKS",
-            help="Send to webhooks on this machine and in private networks too.",
-        ),
-    ] = False,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends, as when its parent dies.")
     ] = False,
@@ -80,7 +72,7 @@ def work(
                 lease=lease,
                 drain=drain,
                 max_seconds=max_seconds,
-                allow_private_webhooks=allow_private_webhooks or server.allow_private_webhooks,
+                allow_private_webhooks=server.allow_private_webhooks,
                 results_retention=retention,
             )
             claimed = run_async(_work(place, settings, server, upstream, until_eof))

@@ -1,11 +1,13 @@
 """A receiver of webhooks: a real HTTP server in a thread, which keeps all that it is told."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from tests.processes import wait_for
@@ -43,7 +45,9 @@ class Receiver:
 
 
 @contextmanager
-def receiving(answer: Answer = accept) -> Iterator[Receiver]:
+def receiving(answer: Answer = accept, *, certificate: Path | None = None) -> Iterator[Receiver]:
+    """With a certificate and its key in one file, it speaks https."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["content-length"]))
@@ -65,6 +69,10 @@ def receiving(answer: Answer = accept) -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     port = server.server_address[1]
     receiver = Receiver(f"http://127.0.0.1:{port}/hook", port, answer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -3,6 +3,8 @@
 import asyncio
 import ipaddress
 import json
+import shutil
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -786,6 +788,34 @@ def test_the_connection_goes_to_the_address_that_was_judged() -> None:
 
     with receiving() as receiver:
         asyncio.run(scenario(receiver))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+def test_a_certificate_is_checked_against_the_name_and_not_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = tmp_path / "receiver.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=receiver.invalid", "-addext", "subjectAltName=DNS:receiver.invalid", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "receiver.pem", "-out", "certificate.pem"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    with certificate.open("a") as both:
+        both.write((tmp_path / "certificate.pem").read_text())
+
+    def send(host: str) -> Attempt:
+        message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
+        sender = Sender(allow_private=True, lookup=lambda host, port: ["127.0.0.1"])
+        url = f"https://{host}:{receiver.port}/hook"
+        return asyncio.run(sender.send(url, message, [words.new_secret()])).attempt
+
+    with receiving(certificate=certificate) as receiver:
+        assert "UnknownIssuer" in (send("receiver.invalid").error or "")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        assert send("receiver.invalid") == DELIVERED
+        assert "not valid for name" in (send("other.invalid").error or "")
+        assert len(receiver.received) == 1
 
 
 def test_a_proxy_from_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

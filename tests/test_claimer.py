@@ -10,6 +10,7 @@ import pytest
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
 from batchline.engine.output import answered_line
+from batchline.executors.executor import Fence
 from batchline.model import Claim, Completed, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
@@ -29,6 +30,9 @@ class Answering:
     async def run(self, item: Item) -> Verdict:
         self.sent.append(item.line_no)
         return Completed(item, 200, answered_line(item, 200, "r", b"{}"))
+
+    def fenced_by(self, fence: Fence) -> None:
+        return
 
     def wind_down(self) -> None:
         return

@@ -533,6 +533,26 @@ def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(log: Str
     asyncio.run(test())
 
 
+def test_what_waited_while_its_worker_lost_the_lease_is_not_sent() -> None:
+    """It waits for the next round of an outage; by then the item may be another worker's."""
+
+    async def test() -> None:
+        taken, url = an_upstream_that_refuses()
+        names = ["first"]
+        async with an_executor(random=lambda: 0.1) as executor:
+            executor.fenced_by(lambda: names[-1])
+            assert isinstance(await executor.run(an_item(url)), Deferred)
+            async with upstream_that(answers_well, sock=taken) as upstream:
+                waiting = asyncio.create_task(executor.run(an_item(url)))
+                await asyncio.sleep(0)
+                names.append("second")
+                assert isinstance(await waiting, Deferred)
+                assert upstream.requests == []
+                assert isinstance(await executor.run(an_item(url)), Completed)
+
+    asyncio.run(test())
+
+
 # --- What is not to be sent --------------------------------------------------------------------------------
 
 

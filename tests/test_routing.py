@@ -6,6 +6,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from batchline.config import UpstreamSettings
+from batchline.executors.executor import Fence
 from batchline.executors.routing import Gate, RoutingExecutor
 from batchline.model import Claim, Completed, Deferred, Item, RunSettings, Verdict
 
@@ -29,6 +30,9 @@ class Recorder:
         self.sent.append(item)
         await self.answer.wait()
         return Completed(item, 200, b"{}")
+
+    def fenced_by(self, fence: Fence) -> None:
+        return
 
     def wind_down(self) -> None:
         self.wound_down = True

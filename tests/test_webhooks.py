@@ -796,7 +796,26 @@ def test_a_certificate_is_checked_against_the_name_and_not_the_address(
 ) -> None:
     certificate = tmp_path / "receiver.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=receiver.invalid", "-addext", "subjectAltName=DNS:receiver.invalid", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "receiver.pem", "-out", "certificate.pem"],
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            "/CN=receiver.invalid",
+            "-addext",
+            "subjectAltName=DNS:receiver.invalid",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            "-keyout",
+            "receiver.pem",
+            "-out",
+            "certificate.pem",
+        ],
         cwd=tmp_path,
         check=True,
         capture_output=True,

@@ -89,7 +89,6 @@ async def _work(
     routed = server if upstream is None else without_any(server)
     executor = RoutingExecutor(routed.upstreams, HttpExecutor(upstream=upstream))
     worker = Worker(place.url, executor, place.objects, settings, Scope())
-    executor.fenced_by(lambda: None if worker.lease.lost else worker.lease.worker.id)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)

@@ -23,6 +23,7 @@ from pyreqwest.response import Response
 from batchline import __version__
 from batchline.engine.output import NotJson, answered_line, as_json, failed_line, read_answer
 from batchline.executors import urls
+from batchline.executors.executor import Fence, no_fence
 from batchline.executors.faults import MOST_MESSAGE, code_of, message_of, never_left, reason_of
 from batchline.executors.pace import AnswerRate, Pace
 from batchline.executors.retry import Backoff, Outage, asked_delay, rounded_up
@@ -100,6 +101,7 @@ class HttpExecutor:
         self._paces: dict[str, Pace] = {}
         self._answers = AnswerRate(clock)
         self._winding_down = asyncio.Event()
+        self._fence: Fence = no_fence
 
     @property
     def unreachable(self) -> Mapping[str, str]:
@@ -161,6 +163,9 @@ class HttpExecutor:
             return f"{shown} wants an API key ({status}): name the environment variable that holds one"
         return f"{shown} refuses the API key in {api_key_env} ({status})"
 
+    def fenced_by(self, fence: Fence) -> None:
+        self._fence = fence
+
     def wind_down(self) -> None:
         self._winding_down.set()
 
@@ -220,7 +225,8 @@ class HttpExecutor:
         """Wait for the next turn at a limited upstream, or for the next round of an outage.
 
         Without the latter, items would be claimed, fail to connect and be given back as fast as the machine
-        can, and leave a trail of free spans through the whole batch. False: the worker stops.
+        can, and leave a trail of free spans through the whole batch. False: the worker stops, or has lost its
+        lease meanwhile, so that somebody else may be sending this item.
         """
         outage, pace = self._outages.get(upstream), self._paces.get(upstream)
         if pace is not None and pace.over:
@@ -229,12 +235,13 @@ class HttpExecutor:
         seconds = max(outage.seconds_left if outage else 0.0, pace.turn() if pace else 0.0)
         if not seconds:
             return True
+        sender = self._fence()
         try:
             async with asyncio.timeout(seconds):
                 await self._winding_down.wait()
                 return False
         except TimeoutError:
-            return True
+            return sender is not None and self._fence() == sender
 
     def _slow_down(self, upstream: str, asked: float) -> None:
         pace = self._paces.get(upstream)

@@ -8,19 +8,12 @@ many requests in flight as it may. Nothing in a line but its model has a say in 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from batchline.config import ANY_MODEL, UpstreamSettings
-from batchline.executors.executor import Executor
+from batchline.executors.executor import Executor, Fence, no_fence
 from batchline.model import Deferred, Item, RunSettings, Verdict
-
-
-class Fence(Protocol):
-    def __call__(self) -> object | None:
-        """In whose name items are sent now; None: nothing may be sent any more."""
-        ...
 
 
 class Gate:
@@ -84,11 +77,11 @@ class RoutingExecutor:
         routes = [(upstream.models, _Route(upstream)) for upstream in upstreams]
         self._routes = {model: route for models, route in routes for model in models}
         self._gates = [route.gate for _, route in routes]
-        self._fence: Fence = _always
+        self._fence: Fence = no_fence
 
     def fenced_by(self, fence: Fence) -> None:
-        """An item may wait long at a gate: one that is not this worker's any more then is not sent."""
         self._fence = fence
+        self._executor.fenced_by(fence)
 
     async def run(self, item: Item) -> Verdict:
         if item.claim.settings.upstream is not None:
@@ -114,7 +107,3 @@ class RoutingExecutor:
 
     async def close(self) -> None:
         await self._executor.close()
-
-
-def _always() -> object:
-    return True

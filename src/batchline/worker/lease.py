@@ -6,6 +6,7 @@ name: whatever the old one held is left to be taken.
 """
 
 from datetime import timedelta
+from uuid import UUID
 
 from batchline.config import WorkerSettings
 from batchline.ids import new_id
@@ -36,6 +37,10 @@ class Lease:
     @property
     def lost(self) -> bool:
         return self._clock() >= self.ends
+
+    def sender(self) -> UUID | None:
+        """In whose name requests are sent now; None: in nobody's."""
+        return None if self.lost else self.worker.id
 
     def start_over(self) -> None:
         """Go on under a new name."""

@@ -56,6 +56,7 @@ class Worker:
             name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize", "tell")
         }
         self.lease = Lease(settings, clock)
+        executor.fenced_by(self.lease.sender)
         self.rate = Rate(clock)
         self.buffer = Buffer(settings, self.rate)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self.rate, self._settled)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import openai
@@ -12,10 +13,11 @@ from batchline.config import ServerSettings
 from batchline.ids import BATCH, show
 from batchline.store.session import Session
 from tests.builders import on
+from tests.processes import working
 from tests.receiving import Receiver, receiving
 from tests.scenes import database
 from tests.serving import NOWHERE, Server, serving
-from tests.test_webhooks import an_ended_batch, messenger, settled
+from tests.test_webhooks import ALLOWED, an_ended_batch, messenger, settled
 
 PUBLIC = "https://93.184.216.34/hook"
 COMPLETED: Final = "batch.completed"
@@ -231,6 +233,25 @@ def test_a_test_event_that_reaches_nobody_says_why(private: Server) -> None:
         client.webhooks.test(made.id, event_type=COMPLETED)
     assert refused.value.code == "webhook_unreachable"
     assert "Connection refused" in refused.value.message
+
+
+def test_a_batch_that_fails_while_validating_is_told_of_at_once(
+    private: Server, receiver: Receiver, tmp_path: Path
+) -> None:
+    """No worker ends it: the server's own word of it must reach one."""
+    client = private.client("fails")
+    made = create(client, receiver.url)
+    with working(private.database, tmp_path, **ALLOWED):
+        for count in (1, 2):
+            file = client.files.create(file=("bad.jsonl", b"not json\n"), purpose="batch")
+            batch = client.batches.create(
+                input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+            )
+            assert batch.status == "failed"
+            got = receiver.wait_for(count)[-1]
+            event = client.webhooks.unwrap(got.body, got.headers, secret=made.signing_secret)
+            assert event.type == "batch.failed"
+            assert event.data.id == batch.id
 
 
 def test_deliveries_tell_what_was_said(private: Server, receiver: Receiver) -> None:

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import IO, TypeAlias
@@ -179,14 +178,10 @@ def _listen(orders: SimpleQueue[bytes]) -> None:
 
 
 async def _answer(order: Order) -> _Answer:
-    objects = Objects.at(order.objects)
-    content = objects.read(order.stored.object_key)
-    return await _told(ingest_stored(order.url, order.stored, content, order.rules))
-
-
-async def _told(ingesting: Awaitable[File]) -> _Answer:
     try:
-        return _Recorded(await ingesting)
+        # In here too: an object store that is away is something to be told, not to die of.
+        content = Objects.at(order.objects).read(order.stored.object_key)
+        return _Recorded(await ingest_stored(order.url, order.stored, content, order.rules))
     except MadeBefore as before:
         return _Before(before.object_id, before.same)
     except InputUnreadable as error:

@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint format bench lock clean
+.PHONY: setup demo test lint format bench chaos lock clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,12 @@ format: setup
 # All comparisons, or some: make bench NAMES="steady wake".
 bench: setup
 	$(BIN)/python -m benchmarks $(NAMES) --report docs/benchmarks.md
+
+# Real processes struck at random: MINUTES of it, from SEED if one is given.
+MINUTES ?= 60
+REPORT  ?= docs/chaos.md
+chaos: setup
+	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 # Rewrites the locks from pyproject.toml; needs uv.
 lock:

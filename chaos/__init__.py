@@ -1,0 +1,1 @@
+"""The chaos harness: real processes, seeded faults, and a check of every line from outside."""

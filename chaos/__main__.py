@@ -1,0 +1,99 @@
+"""python -m chaos [--minutes M] [--seed S] [--workers N] [--round R] [--schedule] [--report docs/chaos.md]"""
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from random import SystemRandom
+from time import monotonic
+from uuid import UUID
+
+from batchline.cli.place import set_up_logging
+from benchmarks import machine
+from chaos import report
+from chaos.round import Outcome, play
+from chaos.schedule import schedule
+from chaos.world import World
+
+
+def main() -> None:
+    options = _options()
+    if options.schedule:
+        print(schedule(options.seed, options.round or 1, options.workers))
+        return
+    set_up_logging()
+    # Ended from outside, it still stops what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    folder = Path(tempfile.mkdtemp(prefix="batchline-chaos-"))
+    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    about = machine.describe(folder)
+    print(f"seed {options.seed}, {options.workers} workers, logs in {folder}", flush=True)
+    outcomes = asyncio.run(_run(folder, options))
+    results = report.sum_up(
+        outcomes,
+        date=date,
+        command=" ".join(["python -m chaos", *sys.argv[1:]]),
+        seed=options.seed,
+        workers=options.workers,
+        minutes=options.minutes,
+        machine=about,
+        versions=machine.versions(),
+    )
+    if options.report is not None:
+        report.save(results, options.report)
+    print(report.summary(results))
+    if not results.clean:
+        for outcome in outcomes:
+            if outcome.findings:
+                again = f"--seed {options.seed} --workers {options.workers} --round {outcome.schedule.round}"
+                print(f"again: python -m chaos {again}")
+        sys.exit(f"seed {options.seed}: {len(results.findings)} findings; logs are in {folder}")
+    shutil.rmtree(folder)
+
+
+async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
+    until = monotonic() + options.minutes * 60
+    outcomes: list[Outcome] = []
+    known: set[UUID] = set()
+    world = await World.begin(folder, options.seed, options.workers)
+    try:
+        for number in _rounds(options):
+            plan = schedule(options.seed, number, options.workers)
+            print(plan, flush=True)
+            outcomes.append(await play(world, plan, known))
+            print(report.told(outcomes[-1]), flush=True)
+            if monotonic() >= until or outcomes[-1].findings:
+                break
+    finally:
+        await world.end()
+    return outcomes
+
+
+def _rounds(options: argparse.Namespace) -> Iterator[int]:
+    return iter((options.round,)) if options.round else count(1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos")
+    parser.add_argument("--minutes", type=float, default=2.0, help="rounds begin for so long; at least one")
+    parser.add_argument("--seed", type=int, default=None, help="decides the schedule; at random if not given")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--round", type=int, default=None, help="this round of the seed alone")
+    parser.add_argument(
+        "--schedule", action="store_true", help="print the schedule of a round, and do nothing"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE.md", help="write the page and its data")
+    options = parser.parse_args()
+    if options.seed is None:
+        options.seed = SystemRandom().randrange(10**6)
+    return options
+
+
+if __name__ == "__main__":
+    main()

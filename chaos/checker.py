@@ -1,0 +1,297 @@
+"""Whether what came out is what went in: from files, counters and the upstream's ledger, knowing nothing of
+Batchline.
+
+Every line of every order has exactly one outcome. An outcome is believed only if the upstream's ledger bears
+it out: an answer under the key that the output line names, an error that it gave, or silence that it kept.
+Lines that never ran must belong to a batch that was cancelled or came to its deadline.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from batchline.simulate import answer_to
+from chaos import inputs
+from chaos.clients import Placed
+from chaos.inputs import Line
+from chaos.ledger import Entry, Event
+from chaos.schedule import ATTEMPTS
+
+_NEVER_RAN = {"batch_cancelled": "cancelled", "batch_expired": "expired"}
+_SILENCES = {"timeout": (Event.HUNG, Event.LATE), "connection_lost": (Event.DROPPED,)}
+_MOST = 20
+
+
+class Kind(StrEnum):
+    LOST = "lost"
+    DOUBLED = "doubled"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: Kind
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as the database and its files show it."""
+
+    id: UUID
+    status: str
+    total: int
+    completed: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    output: bytes
+    errors: bytes
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was found to be right."""
+
+    batches: Counter[str] = field(default_factory=Counter)
+    completed: int = 0
+    failed: int = 0
+    never_ran: int = 0
+    requests: int = 0
+    runs: int = 0
+    resent: int = 0
+    """Requests under a key that had been sent before."""
+    attempts: int = 0
+    """Keys beyond the first of their line."""
+    rule_broken: int = 0
+    """Keys that the upstream ran again because it was told to forget them."""
+
+    def add(self, other: "Tally") -> None:
+        self.batches += other.batches
+        for name in (
+            "completed",
+            "failed",
+            "never_ran",
+            "requests",
+            "runs",
+            "resent",
+            "attempts",
+            "rule_broken",
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def check(
+    orders: Sequence[Placed], batches: Mapping[UUID, Batch], ledger: Mapping[str, Entry]
+) -> tuple[Tally, list[Finding]]:
+    """All batches of one round, after everything has come to its end."""
+    tally, findings = Tally(), []
+    keys, strangers = _by_batch(ledger)
+    findings += [Finding(Kind.WRONG, key, "the upstream was sent a key of no line") for key in strangers]
+    ordered = {placed.batch_id for placed in orders}
+    for batch_id in batches.keys() - ordered:
+        findings.append(Finding(Kind.DOUBLED, str(batch_id), "a batch that nobody was told of"))
+    for batch_hex in keys.keys() - {batch_id.hex for batch_id in batches}:
+        findings.append(
+            Finding(Kind.WRONG, batch_hex, "the upstream was sent lines of a batch that is not there")
+        )
+    for placed in orders:
+        batch = None if placed.batch_id is None else batches.get(placed.batch_id)
+        if batch is None:
+            findings.append(Finding(Kind.LOST, placed.order.name, f"batch {placed.batch_id} is not there"))
+            continue
+        examined = _Examined(placed, batch, keys.get(batch.id.hex, {}), tally)
+        found = list(examined.findings())
+        findings += found[:_MOST]
+        if len(found) > _MOST:
+            findings.append(Finding(found[-1].kind, placed.order.name, f"and {len(found) - _MOST} more"))
+    return tally, findings
+
+
+Keys = dict[int, dict[int, Entry]]
+"""The ledger's entries of one batch, by line number and attempt."""
+
+
+def _by_batch(ledger: Mapping[str, Entry]) -> tuple[dict[str, Keys], list[str]]:
+    found: dict[str, Keys] = defaultdict(lambda: defaultdict(dict))
+    strangers = []
+    for key, entry in ledger.items():
+        try:
+            batch, line, attempt = key.split("-")
+            found[batch][int(line)][int(attempt)] = entry
+        except ValueError:
+            strangers.append(key)
+    return found, strangers
+
+
+class _Examined:
+    """One batch, looked at from all sides."""
+
+    def __init__(self, placed: Placed, batch: Batch, keys: Keys, tally: Tally) -> None:
+        self._placed = placed
+        self._batch = batch
+        self._keys = keys
+        self._tally = tally
+        self._lines = inputs.lines(placed.order)
+
+    def findings(self) -> Iterator[Finding]:
+        output, errors = _parsed(self._batch.output), _parsed(self._batch.errors)
+        yield from self._outcomes(output, errors)
+        yield from self._order_of(output, "output")
+        yield from self._order_of(errors, "error")
+        failed = [line for line in errors if _code(line) not in _NEVER_RAN]
+        never = [line for line in errors if _code(line) in _NEVER_RAN]
+        yield from self._counters(output, failed, never)
+        yield from self._status(never)
+        for line in output:
+            yield from self._completed(line)
+        for line in failed:
+            yield from self._failed(line)
+        yield from self._runs()
+
+    def _outcomes(self, output: list[Any], errors: list[Any]) -> Iterator[Finding]:
+        seen = Counter(line["custom_id"] for line in (*output, *errors))
+        expected = {line.custom_id for line in self._lines}
+        for custom_id in expected - seen.keys():
+            yield self._finding(Kind.LOST, f"line {custom_id} has no outcome")
+        for custom_id, times in seen.items():
+            if custom_id not in expected:
+                yield self._finding(Kind.WRONG, f"an outcome for {custom_id}, which was not ordered")
+            elif times > 1:
+                yield self._finding(Kind.DOUBLED, f"line {custom_id} has {times} outcomes")
+
+    def _order_of(self, lines: list[Any], name: str) -> Iterator[Finding]:
+        numbers = [_number(line) for line in lines]
+        if numbers != sorted(numbers):
+            yield self._finding(Kind.WRONG, f"the {name} lines are not in the order of the input")
+
+    def _counters(self, output: list[Any], failed: list[Any], never: list[Any]) -> Iterator[Finding]:
+        batch = self._batch
+        usage = [line["response"]["body"]["usage"] for line in output if line["response"]]
+        for name, counted, found in (
+            ("total", batch.total, len(self._lines)),
+            ("completed", batch.completed, len(output)),
+            ("failed", batch.failed, len(failed)),
+            ("lines in both files", batch.total, len(output) + len(failed) + len(never)),
+            ("input tokens", batch.input_tokens, sum(one["prompt_tokens"] for one in usage)),
+            ("output tokens", batch.output_tokens, sum(one["completion_tokens"] for one in usage)),
+        ):
+            if counted != found:
+                yield self._finding(Kind.WRONG, f"{name}: counted {counted}, found {found}")
+        self._tally.completed += len(output)
+        self._tally.failed += len(failed)
+        self._tally.never_ran += len(never)
+
+    def _status(self, never: list[Any]) -> Iterator[Finding]:
+        status, placed = self._batch.status, self._placed
+        self._tally.batches[status] += 1
+        allowed = {"completed"} if not placed.cancelled else set()
+        if placed.cancel_asked:
+            allowed.add("cancelled")
+        if placed.order.short and not placed.cancelled:
+            allowed.add("expired")
+        if status not in allowed:
+            yield self._finding(Kind.WRONG, f"is {status}, but can only be {' or '.join(sorted(allowed))}")
+        for code in {_code(line) for line in never}:
+            if _NEVER_RAN[code] != status:
+                yield self._finding(Kind.WRONG, f"is {status}, but has lines with {code}")
+
+    def _completed(self, line: Any) -> Iterator[Finding]:
+        ordered, keys = self._ordered(line), self._keys.get(_number(line), {})
+        if ordered is None:
+            return
+        if ordered.bad:
+            yield self._finding(Kind.WRONG, f"line {ordered.custom_id} was refused and yet completed")
+            return
+        attempt = self._attempt_of(line)
+        if attempt not in keys or not keys[attempt].runs:
+            yield self._finding(Kind.WRONG, f"line {ordered.custom_id} was answered, but not by the upstream")
+            return
+        answer = msgspec.json.decode(answer_to(inputs.URL, keys[attempt].body))
+        if line["response"]["body"] != answer or line["response"]["status_code"] != 200:
+            yield self._finding(Kind.WRONG, f"line {ordered.custom_id} has the answer of another one")
+
+    def _failed(self, line: Any) -> Iterator[Finding]:
+        ordered, keys = self._ordered(line), self._keys.get(_number(line), {})
+        if ordered is None:
+            return
+        if line["response"] is not None:
+            status, attempt = line["response"]["status_code"], self._attempt_of(line)
+            if attempt not in keys or not keys[attempt].statuses[status]:
+                yield self._finding(
+                    Kind.WRONG, f"line {ordered.custom_id}: the upstream never answered {status}"
+                )
+            elif status != 400 and attempt != ATTEMPTS:
+                yield self._finding(Kind.WRONG, f"line {ordered.custom_id} was given up at attempt {attempt}")
+            return
+        last = keys.get(ATTEMPTS)
+        silences = _SILENCES.get(_code(line), ())
+        if last is None or not any(last.events[event] for event in silences):
+            yield self._finding(
+                Kind.WRONG,
+                f"line {ordered.custom_id} failed with {_code(line)}, which the upstream knows nothing of",
+            )
+
+    def _runs(self) -> Iterator[Finding]:
+        """What the upstream did for this batch, and whether it was asked to rightly."""
+        for number, attempts in self._keys.items():
+            ordered = self._lines[number - 1] if 1 <= number <= len(self._lines) else None
+            if ordered is None:
+                yield self._finding(Kind.WRONG, f"the upstream was sent line {number}, which there is not")
+                continue
+            body = msgspec.json.encode(ordered.body)
+            for attempt, entry in sorted(attempts.items()):
+                self._tally.requests += entry.requests
+                self._tally.runs += entry.runs
+                self._tally.resent += entry.requests - 1
+                self._tally.rule_broken += entry.forgotten > 0
+                where = f"line {ordered.custom_id}, attempt {attempt}"
+                if entry.twice:
+                    yield self._finding(Kind.DOUBLED, f"{where}: run {entry.runs} times under one key")
+                if entry.strange or entry.body != body:
+                    yield self._finding(Kind.WRONG, f"{where}: sent with another body")
+                if attempt > ATTEMPTS:
+                    yield self._finding(Kind.WRONG, f"{where}: more attempts than allowed")
+                before = attempts.get(attempt - 1)
+                if before is not None and not before.spent:
+                    yield self._finding(Kind.DOUBLED, f"{where}: the attempt before had not failed")
+            self._tally.attempts += len(attempts) - 1
+
+    def _ordered(self, line: Any) -> Line | None:
+        """None is told of elsewhere: a line that was not ordered."""
+        number = _number(line)
+        ordered = self._lines[number - 1] if 1 <= number <= len(self._lines) else None
+        return ordered if ordered is not None and ordered.custom_id == line["custom_id"] else None
+
+    def _attempt_of(self, line: Any) -> int:
+        """The attempt that was answered, by the key in the answer's request id; 0: no key of this line."""
+        batch, _, rest = line["response"]["request_id"].partition("-")
+        number, _, attempt = rest.partition("-")
+        mine = batch == self._batch.id.hex and number == str(_number(line)) and attempt.isdigit()
+        return int(attempt) if mine else 0
+
+    def _finding(self, kind: Kind, what: str) -> Finding:
+        return Finding(kind, f"{self._placed.order.name} ({self._batch.id})", what)
+
+
+def _parsed(lines: bytes) -> list[Any]:
+    return [msgspec.json.decode(line) for line in lines.splitlines()]
+
+
+def _number(line: Any) -> int:
+    """A line's number in its file is the end of its name: `batch_req_…_17`."""
+    number = str(line["id"]).rpartition("_")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _code(line: Any) -> str:
+    return "" if line["error"] is None else str(line["error"]["code"])

@@ -1,0 +1,147 @@
+"""Clients that order batches, and go on asking until they are told that theirs is made.
+
+Half of them ask the engine as `batchline submit` does, with a key of their own so that asking twice is asking
+once; the others use OpenAI's official client against `batchline serve`. Whatever of both is away meanwhile
+comes back: a client that is refused for any other reason than that is a finding.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+import openai
+
+from batchline import ids
+from batchline.engine import batches as ordering
+from batchline.engine.ingest import Source, ingest
+from batchline.model import DEFAULT_TENANT, RunSettings
+from batchline.store import batches
+from batchline.store.session import Session, StoreUnavailable
+from chaos import inputs
+from chaos.schedule import ATTEMPTS, TIMEOUT, Order
+
+_PAUSE = 0.3
+# A client gives up on one answer long before it gives up on its order.
+_ANSWER_LIMIT = 10.0
+_TENANT = DEFAULT_TENANT
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Placed:
+    """An order, what became of it so far, and what was asked of it since."""
+
+    order: Order
+    batch_id: UUID | None = None
+    cancel_asked: bool = False
+    # The batch was said to be being cancelled.
+    cancelled: bool = False
+    paused: bool = False
+
+
+class Clients:
+    def __init__(self, database: str, server: str, upstream: str) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._openai = openai.AsyncOpenAI(
+            api_key="none", base_url=f"{server}/v1", max_retries=0, timeout=_ANSWER_LIMIT
+        )
+
+    async def close(self) -> None:
+        await self._openai.close()
+
+    async def place(self, placed: Placed) -> None:
+        through = self._through_api if placed.order.through == "api" else self._through_engine
+        placed.batch_id = await _until_answered(lambda: through(placed.order))
+
+    async def cancel(self, placed: Placed) -> None:
+        """Ask once; True answers are kept, lost ones may have counted or not."""
+        batch_id = placed.batch_id
+        assert batch_id is not None
+        placed.cancel_asked = True
+        if placed.order.through == "api":
+            done = await self._cancel_through_api(batch_id)
+        else:
+            done = await self._change(lambda session: batches.close(session, batch_id, "cancel"))
+        placed.cancelled = placed.cancelled or done
+
+    async def pause(self, placed: Placed) -> bool:
+        batch_id = placed.batch_id
+        assert batch_id is not None
+        # Also if the answer is lost: it is resumed in any case.
+        placed.paused = True
+        return await self._change(lambda session: batches.close(session, batch_id, "pause"))
+
+    async def resume(self, placed: Placed) -> None:
+        batch_id = placed.batch_id
+        assert batch_id is not None
+        await _until_answered(
+            lambda: self._change_or_raise(lambda session: batches.resume(session, batch_id))
+        )
+        placed.paused = False
+
+    async def _through_engine(self, order: Order) -> UUID:
+        file = await ingest(
+            self._database,
+            [Source(order.name, [inputs.content(order)])],
+            tenant=_TENANT,
+            filename=f"{order.name}.jsonl",
+        )
+        async with Session(self._database, "client", timeout=_ANSWER_LIMIT) as session:
+            batch = await ordering.create(
+                session,
+                tenant=_TENANT,
+                file_id=file.id,
+                window=order.window,
+                settings=RunSettings(upstream=self._upstream, max_attempts=ATTEMPTS, timeout=TIMEOUT),
+                resume_key=order.name,
+            )
+        return batch.id
+
+    async def _through_api(self, order: Order) -> UUID:
+        file = await self._openai.files.create(
+            file=(f"{order.name}.jsonl", inputs.content(order)),
+            purpose="batch",
+            extra_headers={"Idempotency-Key": f"file {order.name}"},
+        )
+        batch = await self._openai.batches.create(
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            metadata={"order": order.name},
+            extra_headers={"Idempotency-Key": f"batch {order.name}"},
+        )
+        found = ids.read(ids.BATCH, batch.id)
+        assert found is not None
+        return found
+
+    async def _cancel_through_api(self, batch_id: UUID) -> bool:
+        try:
+            batch = await self._openai.batches.cancel(ids.show(ids.BATCH, batch_id))
+        except (openai.APIConnectionError, openai.InternalServerError, openai.ConflictError):
+            return False
+        except openai.BadRequestError:
+            return False  # It has ended.
+        return batch.status in ("cancelling", "cancelled")
+
+    async def _change(self, change: Callable[[Session], Awaitable[bool]]) -> bool:
+        try:
+            return await self._change_or_raise(change)
+        except StoreUnavailable:
+            return False
+
+    async def _change_or_raise(self, change: Callable[[Session], Awaitable[bool]]) -> bool:
+        async with Session(self._database, "client", timeout=_ANSWER_LIMIT) as session:
+            return await change(session)
+
+
+async def _until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            async with asyncio.timeout(_ANSWER_LIMIT):
+                return await ask()
+        except (TimeoutError, StoreUnavailable, openai.APIConnectionError, openai.InternalServerError):
+            await asyncio.sleep(_PAUSE)

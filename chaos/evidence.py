@@ -1,0 +1,101 @@
+"""What is left in the database and the object store, read past Batchline."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.sql import SQL, Composed
+
+from chaos.checker import Batch, Finding, Kind
+
+_BATCHES = """
+SELECT
+    b.*,
+    o.object_key AS output_key,
+    e.object_key AS error_key,
+    CASE
+        WHEN b.cancelled_at IS NOT NULL THEN 'cancelled'
+        WHEN b.expired_at IS NOT NULL THEN 'expired'
+        WHEN b.failed_at IS NOT NULL THEN 'failed'
+        WHEN b.completed_at IS NOT NULL THEN 'completed'
+        ELSE 'not at its end'
+    END AS status
+FROM batches AS b
+LEFT JOIN files AS o ON o.id = b.output_file_id
+LEFT JOIN files AS e ON e.id = b.error_file_id
+WHERE NOT b.id = ANY (%s)
+"""
+
+# Each counts what must not be there once everything has come to its end.
+_LEFT_OVER = {
+    "spans": "SELECT count(*) FROM spans",
+    "batches that have not ended": "SELECT count(*) FROM batches WHERE ended_at IS NULL",
+    "leases that hold spans": """
+        SELECT count(*) FROM workers AS w WHERE EXISTS (SELECT FROM spans AS s WHERE s.worker_id = w.id)
+    """,
+    "events that were not told": "SELECT count(*) FROM outbox WHERE delivered_at IS NULL",
+    "open lanes": """
+        SELECT count(*) FROM lanes AS n JOIN batches AS b ON b.id = n.batch_id
+        WHERE b.ended_at IS NOT NULL AND n.open AND NOT n.drained
+    """,
+}
+
+
+def unfinished(url: str) -> int:
+    """Batches that have not come to their end, and events that were not told."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT (SELECT count(*) FROM batches WHERE ended_at IS NULL)"
+            " + (SELECT count(*) FROM outbox WHERE delivered_at IS NULL)"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def batches(url: str, objects: Path, known: list[Any]) -> Iterator[Batch]:
+    """All batches but the known ones, with what is in their files."""
+    with psycopg.connect(url, row_factory=dict_row) as connection:
+        for row in connection.execute(_BATCHES, (known,)):
+            yield Batch(
+                id=row["id"],
+                status=row["status"],
+                total=row["total"],
+                completed=row["completed"],
+                failed=row["failed"],
+                input_tokens=row["input_tokens"],
+                output_tokens=row["output_tokens"],
+                output=_content(objects, row["output_key"]),
+                errors=_content(objects, row["error_key"]),
+            )
+
+
+def left_over(url: str) -> list[Finding]:
+    findings = []
+    with psycopg.connect(url) as connection:
+        for what, query in _LEFT_OVER.items():
+            row = connection.execute(Composed([SQL(query)])).fetchone()
+            assert row is not None
+            if row[0]:
+                findings.append(Finding(Kind.WRONG, "left over", f"{row[0]} {what}"))
+    return findings
+
+
+def stray_objects(url: str, objects: Path) -> list[Finding]:
+    """Objects of which the database does not know."""
+    with psycopg.connect(url) as connection:
+        recorded = {
+            key for (key,) in connection.execute("SELECT object_key FROM files WHERE object_key IS NOT NULL")
+        }
+    found = {path.relative_to(objects).as_posix() for path in objects.rglob("*") if path.is_file()}
+    stray = sorted(found - recorded)
+    missing = sorted(recorded - found)
+    return [
+        *(Finding(Kind.WRONG, "left over", f"object {key}, which nobody knows of") for key in stray),
+        *(Finding(Kind.LOST, "object store", f"object {key} is recorded, but not there") for key in missing),
+    ]
+
+
+def _content(objects: Path, key: str | None) -> bytes:
+    return b"" if key is None else (objects / key).read_bytes()

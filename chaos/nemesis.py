@@ -1,0 +1,108 @@
+"""Carries out a schedule: strikes when it says, whom it says, for as long as it says."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Sequence
+
+from chaos.clients import Placed
+from chaos.proxy import Proxy
+from chaos.schedule import AT_UPSTREAM, EVERYBODY, STORM, Fault, Stroke
+from chaos.world import World
+
+
+class Nemesis:
+    def __init__(self, world: World, orders: Sequence[Placed]) -> None:
+        self._world = world
+        self._orders = orders
+        self.struck: Counter[Fault] = Counter()
+        """Faults that found somebody to strike: a worker that is dead already cannot be killed."""
+
+    async def rage(self, strokes: Sequence[Stroke]) -> None:
+        """From the start of the storm to its end. What still lasts then is for others to heal."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        striking = [asyncio.create_task(self._strike_at(begun + stroke.at, stroke)) for stroke in strokes]
+        try:
+            await asyncio.sleep(STORM)
+        finally:
+            for task in striking:
+                task.cancel()
+            ended = await asyncio.gather(*striking, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    async def _strike_at(self, when: float, stroke: Stroke) -> None:
+        await asyncio.sleep(when - asyncio.get_running_loop().time())
+        if await self._begin(stroke):
+            self.struck[stroke.fault] += 1
+            await asyncio.sleep(stroke.lasts)
+            await self._end(stroke)
+
+    async def _begin(self, stroke: Stroke) -> bool:
+        world = self._world
+        match stroke.fault:
+            case Fault.KILL_WORKER:
+                return world.workers[stroke.whom].kill(stroke.lasts)
+            case Fault.SHIFT_CLOCK:
+                rate = 1 + stroke.strength / 7200 * 0.05
+                return world.workers[stroke.whom].kill(stroke.lasts, (stroke.strength, rate))
+            case Fault.FREEZE_WORKER:
+                return world.workers[stroke.whom].freeze()
+            case Fault.KILL_SERVER:
+                return world.server.kill(stroke.lasts)
+            case Fault.KILL_POSTGRES:
+                return world.postgres.kill(signal.SIGKILL)
+            case Fault.STOP_POSTGRES:
+                return world.postgres.kill(signal.SIGQUIT)
+            case Fault.CUT:
+                return sum(proxy.cut() for proxy in self._proxies(stroke)) > 0
+            case Fault.HALF_OPEN:
+                return sum(proxy.open_half(stroke.strength > 0.5) for proxy in self._proxies(stroke)) > 0
+            case Fault.DELAY:
+                for proxy in self._proxies(stroke):
+                    proxy.delay = stroke.strength
+                return True
+            case Fault.FULL_STORE:
+                world.fill_store()
+                return True
+            case Fault.LOST_STORE:
+                return world.lose_store()
+            case Fault.CANCEL | Fault.PAUSE:
+                return await self._ask(stroke)
+            case _:
+                world.upstream.be(stroke.fault, stroke.strength)
+                return True
+
+    async def _end(self, stroke: Stroke) -> None:
+        world = self._world
+        match stroke.fault:
+            case Fault.FREEZE_WORKER:
+                world.workers[stroke.whom].thaw()
+            case Fault.KILL_POSTGRES | Fault.STOP_POSTGRES:
+                await world.postgres.up()
+            case Fault.HALF_OPEN | Fault.DELAY:
+                for proxy in self._proxies(stroke):
+                    proxy.heal()
+            case Fault.FULL_STORE:
+                world.empty_store()
+            case Fault.LOST_STORE:
+                world.find_store()
+            case Fault.PAUSE:
+                await world.clients.resume(self._orders[stroke.whom])
+            case fault if fault in AT_UPSTREAM:
+                world.upstream.stop_being(fault)
+
+    async def _ask(self, stroke: Stroke) -> bool:
+        placed = self._orders[stroke.whom]
+        if placed.batch_id is None:
+            return False
+        if stroke.fault is Fault.PAUSE:
+            return await self._world.clients.pause(placed)
+        await self._world.clients.cancel(placed)
+        return placed.cancelled
+
+    def _proxies(self, stroke: Stroke) -> list[Proxy]:
+        everybody = stroke.whom == EVERYBODY
+        return self._world.all_proxies() if everybody else [self._world.proxies[stroke.whom]]

@@ -1,0 +1,64 @@
+"""The PostgreSQL of the harness, with Batchline's durable settings, killed and started again."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from psycopg.conninfo import conninfo_to_dict
+
+from batchline.embedded import EmbeddedPostgres
+from batchline.store import migrate
+
+
+class Postgres:
+    """Started by `start`; `url` reaches it directly, past every proxy."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self._server = server
+        self._pid = server.postmaster_pid
+        self._starting = asyncio.Lock()
+        self.url = server.url
+        self.down = False
+
+    @classmethod
+    async def start(cls, folder: Path) -> "Postgres":
+        # Connections that nobody has noticed to be dead count too.
+        server = await asyncio.to_thread(EmbeddedPostgres.start, folder, settings={"max_connections": "300"})
+        await asyncio.to_thread(migrate.up, server.url)
+        return cls(server)
+
+    @property
+    def socket(self) -> Path:
+        place = conninfo_to_dict(self.url)
+        return Path(str(place["host"]), f".s.PGSQL.{place.get('port', 5432)}")
+
+    def through(self, port: int) -> str:
+        """The same database behind a port of this machine."""
+        place = conninfo_to_dict(self.url)
+        return f"postgresql://{place['user']}@127.0.0.1:{port}/{place['dbname']}?sslmode=disable"
+
+    def kill(self, how: signal.Signals) -> bool:
+        """SIGKILL, or SIGQUIT, which is PostgreSQL's immediate stop. False if it is down already."""
+        if self.down or self._starting.locked():
+            return False
+        self.down = True
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, how)
+        return True
+
+    async def up(self) -> None:
+        """Start it again, if it is down, and wait until it has recovered."""
+        async with self._starting:
+            if not self.down:
+                return
+            # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
+            joined = await asyncio.to_thread(EmbeddedPostgres.start, self._server.data_dir)
+            self._pid = joined.postmaster_pid
+            await asyncio.to_thread(joined.stop)
+            self.down = False
+
+    async def stop(self) -> None:
+        await self.up()
+        await asyncio.to_thread(self._server.stop)

@@ -1,0 +1,137 @@
+"""A TCP proxy in front of a server's socket, which can be told to fail as networks do.
+
+Cut: both sides see a reset. Delayed: every piece of data takes so much longer, in order. Half-open: nothing
+passes any more and neither side is told, not even when the other one closes; when it is over both see a
+reset, as a probe of the keepalive would bring it about. A deaf proxy accepts new connections and leaves them
+half-open too.
+"""
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+_PIECE = 64 * 1024
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Link:
+    """One connection through the proxy, from its client to the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.client = (reader, writer)
+        self.server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.half_open = False
+        self.over = asyncio.Event()
+
+    def reset(self) -> None:
+        self.over.set()
+        for side in (self.client, self.server):
+            if side is not None:
+                _reset(side[1])
+
+
+class Proxy:
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._links: set[Link] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        self.delay = 0.0
+        self.deaf = False
+
+    @property
+    def links(self) -> int:
+        return len(self._links)
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._serving)
+        await self._server.wait_closed()
+
+    def cut(self) -> int:
+        """Reset all connections; how many there were."""
+        links = list(self._links)
+        for link in links:
+            link.reset()
+        return len(links)
+
+    def open_half(self, deaf: bool = False) -> int:
+        """Let nothing pass on the connections that there are; how many there are."""
+        self.deaf = deaf
+        for link in self._links:
+            link.half_open = True
+        return len(self._links)
+
+    def heal(self) -> None:
+        self.delay = 0.0
+        self.deaf = False
+        for link in list(self._links):
+            if link.half_open:
+                link.reset()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Link(reader, writer)
+        link.half_open = self.deaf
+        self._links.add(link)
+        try:
+            if link.half_open:
+                await link.over.wait()
+            else:
+                await self._join(link)
+        finally:
+            self._links.discard(link)
+            link.reset()
+
+    async def _join(self, link: Link) -> None:
+        try:
+            link.server = await asyncio.open_unix_connection(str(self._target))
+        except OSError:
+            return  # The server is down: the client sees a reset, as from a machine without it.
+        pumps = [
+            asyncio.create_task(self._pump(link, link.client[0], link.server[1])),
+            asyncio.create_task(self._pump(link, link.server[0], link.client[1])),
+        ]
+        ended = asyncio.create_task(link.over.wait())
+        try:
+            await asyncio.wait([*pumps, ended], return_when=asyncio.FIRST_COMPLETED)
+            if link.half_open:
+                await ended
+        finally:
+            for task in (*pumps, ended):
+                task.cancel()
+            await asyncio.wait([*pumps, ended])
+
+    async def _pump(self, link: Link, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        # A side that is gone ends the link; who reads here need not know why.
+        with suppress(OSError):
+            while data := await source.read(_PIECE):
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                if link.half_open:
+                    continue
+                sink.write(data)
+                await sink.drain()
+        if link.half_open:
+            await link.over.wait()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    with suppress(OSError, ValueError):
+        if connection is not None and connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()

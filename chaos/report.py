@@ -1,0 +1,235 @@
+"""What a run has shown: on the terminal, as JSON, and as a page."""
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from chaos.checker import Kind
+from chaos.round import Outcome
+from chaos.schedule import ATTEMPTS, LEASE, STORM, TIMEOUT, Fault
+
+
+class Results(msgspec.Struct, frozen=True):
+    """A run, with all that is needed to judge it and to repeat it."""
+
+    date: str
+    command: str
+    seed: int
+    workers: int
+    minutes: float
+    machine: dict[str, str]
+    versions: dict[str, str]
+    rounds: int
+    faults: dict[str, int]
+    batches: dict[str, int]
+    completed: int
+    failed: int
+    never_ran: int
+    requests: int
+    runs: int
+    resent: int
+    attempts: int
+    rule_broken: int
+    swept: int
+    longest_calm: float
+    lost: int
+    doubled: int
+    wrong: int
+    findings: list[str]
+
+    @property
+    def finished(self) -> int:
+        return self.completed + self.failed
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+def sum_up(outcomes: list[Outcome], **about: object) -> Results:
+    faults: Counter[Fault] = Counter()
+    batches: Counter[str] = Counter()
+    kinds: Counter[Kind] = Counter()
+    findings = []
+    for outcome in outcomes:
+        faults += outcome.faults
+        batches += outcome.tally.batches
+        kinds += Counter(finding.kind for finding in outcome.findings)
+        findings += [f"round {outcome.schedule.round}: {finding}" for finding in outcome.findings]
+    tallies = [outcome.tally for outcome in outcomes]
+    figures = {
+        name: sum(getattr(tally, name) for tally in tallies)
+        for name in (
+            "completed",
+            "failed",
+            "never_ran",
+            "requests",
+            "runs",
+            "resent",
+            "attempts",
+            "rule_broken",
+        )
+    }
+    return msgspec.convert(
+        {
+            **about,
+            **figures,
+            "rounds": len(outcomes),
+            "faults": {fault.value: faults[fault] for fault in Fault},
+            "batches": dict(batches),
+            "swept": sum(outcome.swept for outcome in outcomes),
+            "longest_calm": round(max((outcome.calm for outcome in outcomes), default=0.0), 1),
+            "lost": kinds[Kind.LOST],
+            "doubled": kinds[Kind.DOUBLED],
+            "wrong": kinds[Kind.WRONG],
+            "findings": findings,
+        },
+        Results,
+    )
+
+
+def told(outcome: Outcome) -> str:
+    """One round, for the terminal."""
+    tally, findings = outcome.tally, outcome.findings
+    lines = [
+        f"round {outcome.schedule.round}: {outcome.faults.total()} faults, {tally.batches.total()} batches,"
+        f" {tally.completed:,} completed, {tally.failed:,} failed, {tally.never_ran:,} never ran,"
+        f" all at their end {outcome.calm:.1f} s after the last fault; {len(findings)} findings"
+    ]
+    return "\n".join([*lines, *(f"  {finding}" for finding in findings)])
+
+
+def summary(results: Results) -> str:
+    faults, batches = sum(results.faults.values()), sum(results.batches.values())
+    return (
+        f"{results.rounds} rounds, {faults} faults, {batches} batches, {results.finished:,} items finished:"
+        f" lost {results.lost}, doubled {results.doubled}, wrong {results.wrong}"
+    )
+
+
+def save(results: Results, page: Path) -> None:
+    """The page, and its data beside it under the same name."""
+    page.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    page.write_text(_page(results))
+
+
+def _page(results: Results) -> str:
+    about = {
+        "date": results.date,
+        "command": f"`{results.command}`",
+        "seed": str(results.seed),
+        **results.machine,
+        "versions": ", ".join(f"{name} {number}" for name, number in results.versions.items()),
+    }
+    outcome = {
+        "rounds": f"{results.rounds:,}",
+        "faults": f"{sum(results.faults.values()):,}",
+        "batches": ", ".join(f"{count:,} {status}" for status, count in sorted(results.batches.items())),
+        "items finished": f"{results.finished:,}",
+        "of these completed": f"{results.completed:,}",
+        "of these failed": f"{results.failed:,}",
+        "items that never ran (cancelled, expired)": f"{results.never_ran:,}",
+        "**lost**": f"**{results.lost}**",
+        "**doubled**": f"**{results.doubled}**",
+        "**wrong otherwise**": f"**{results.wrong}**",
+        "requests that the upstream received": f"{results.requests:,}",
+        "of these sent again under the same key": f"{results.resent:,}",
+        "keys run": f"{results.runs:,}",
+        "second and later attempts": f"{results.attempts:,}",
+        "keys that the upstream ran again, against its own rule": f"{results.rule_broken:,}",
+        "objects that struck finalizers left and the sweep removed": f"{results.swept:,}",
+        "longest time from the last fault to the end of every batch": f"{results.longest_calm:g} s",
+    }
+    findings = "".join(f"- {finding}\n" for finding in results.findings)
+    return (
+        "\n\n".join(
+            [
+                "# Chaos",
+                "This page was written by the command in it; what it does and how to run it again is "
+                "[below](#what-is-done).",
+                _table(["", ""], about.items()),
+                "## What came of it",
+                _table(["", ""], outcome.items()),
+                *(["### Findings", findings.rstrip()] if findings else []),
+                "## Faults",
+                "Those that struck somebody: a worker that is dead already cannot be killed.",
+                _table(["fault", "times"], ((name, f"{count:,}") for name, count in results.faults.items())),
+                _ABOUT.format(
+                    storm=STORM, lease=LEASE, timeout=TIMEOUT, attempts=ATTEMPTS, seed=results.seed
+                ).strip(),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _table(head: list[str], rows: object) -> str:
+    cells = [head, ["---"] * len(head), *rows]  # type: ignore[misc]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+_ABOUT = """
+## What is done
+
+Real workers, a real API server and real clients on a real PostgreSQL, with durable settings, behind a TCP
+proxy for each worker and one for the server and the clients. Half of the clients order batches through the
+engine, as `batchline submit` does, the other half through `batchline serve` with OpenAI's official client.
+The upstream honours `Idempotency-Key`s, keeps a ledger of every request, and fails when it is told to.
+
+A round is a storm of {storm:g} seconds and a calm. In the storm a nemesis strikes: the whole of *what*,
+*when* and *whom* follows from the seed and the number of the round. Then everything is healed, and every
+batch must come to its end by itself. The workers' lease is {lease:g} s; a request may take {timeout:g} s, a
+line has {attempts} attempts.
+
+- **A full object store** is a limit on the size of files (`RLIMIT_FSIZE`) that is set on the running
+  processes: writes fail half-way with a real error of the system. An object store that is *away* is a
+  folder in whose place there is something else.
+- **Other clocks**: a worker whose wall clock is up to two hours off, and whose steady clock runs up to 5 %
+  fast or slow (`python -m chaos.shifted`).
+- **Half-open connections**: nothing passes and nobody is told, not even when the other side closes; at the
+  end both see a reset. In half of the cases new connections are swallowed as well.
+- **Late, and twice**: an answer that takes from less than half to more than the request's time limit,
+  written twice.
+- **A key run again**: the upstream is told to forget that a key had run. That is its own fault, and counted
+  apart.
+
+## What is checked
+
+From outside (`chaos/checker.py`), and by `batchline doctor`, after each round:
+
+- Each line of each batch has exactly one outcome, in the output or in the error file, in the order of the
+  input.
+- Each answer is the upstream's answer to that very line, under a key that its ledger has as run. Each error
+  is one that the upstream gave, or a silence that it kept.
+- Counters and tokens of the batch agree with its files.
+- No key was run twice, except where the upstream broke its rule; none was sent with another body; no line
+  was sent under a new key unless the attempt before had failed at the upstream.
+- Each order is one batch, though clients ask again when an answer is lost. A batch is cancelled only if
+  somebody asked for it, expired only if its window was short, and cancelled for certain if that was
+  confirmed.
+- Every batch reached its end and every event was told. No span, no lease that holds one and no object that
+  nobody knows of is left, once the sweep has removed what killed finalizers left half-written.
+- No process fell over with a traceback.
+
+That the checker finds what it looks for is tested with planted faults in `tests/test_chaos.py`.
+
+## Run it
+
+```console
+$ make chaos                          # an hour
+$ make chaos MINUTES=5 SEED=7
+$ .venv/bin/python -m chaos --minutes 2 --workers 6
+```
+
+A run prints its seed and the schedule of each round before it begins. If something is found it ends with 1,
+keeps its folder with the logs of all processes, and prints the command for that round alone:
+
+```console
+$ .venv/bin/python -m chaos --seed {seed} --round 3
+$ .venv/bin/python -m chaos --seed {seed} --round 3 --schedule    # only print it
+```
+
+The same seed, round and number of workers give the same schedule, on every machine. What the processes do
+in between is up to the machine, so a rare finding may need several tries.
+"""

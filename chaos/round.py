@@ -1,0 +1,123 @@
+"""One round: a storm, a calm in which everything must come to its end, and the examination of what came of
+it.
+"""
+
+import asyncio
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from uuid import UUID
+
+from batchline.engine.finalize import sweep_objects
+from batchline.engine.objects import Objects
+from batchline.store.session import Session
+from chaos import evidence
+from chaos.checker import Finding, Kind, Tally, check
+from chaos.clients import Placed
+from chaos.nemesis import Nemesis
+from chaos.schedule import Fault, Schedule
+from chaos.world import World
+
+# A lease, the longest pause of a poll, the retries of a line that hung at every attempt, and some patience:
+# the machine may be busy.
+_CALM_LIMIT = 150.0
+_LOOK = 0.25
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done in a round and what was found."""
+
+    schedule: Schedule
+    faults: Counter[Fault] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
+    findings: list[Finding] = field(default_factory=list)
+    calm: float = 0.0
+    """Seconds from the last fault's end to the last batch's."""
+    swept: int = 0
+    """Objects that struck finalizers had left and the sweep removed."""
+
+
+async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
+    """`known` are the batches of earlier rounds; this one's are added."""
+    outcome = Outcome(schedule)
+    orders = [Placed(order) for order in schedule.orders]
+    placing = [asyncio.create_task(_place(world, placed)) for placed in orders]
+    nemesis = Nemesis(world, orders)
+    try:
+        await nemesis.rage(schedule.strokes)
+        await world.heal()
+        healed = monotonic()
+        outcome.findings += await _come_to_an_end(world, orders, placing)
+        outcome.calm = monotonic() - healed
+    finally:
+        for task in placing:
+            task.cancel()
+        await asyncio.gather(*placing, return_exceptions=True)
+    outcome.faults = nemesis.struck
+    outcome.faults[Fault.DEADLINE] += sum(placed.order.short for placed in orders)
+    await _examine(world, orders, known, outcome)
+    return outcome
+
+
+async def _place(world: World, placed: Placed) -> None:
+    await asyncio.sleep(placed.order.at)
+    await world.clients.place(placed)
+
+
+async def _come_to_an_end(
+    world: World, orders: list[Placed], placing: list[asyncio.Task[None]]
+) -> list[Finding]:
+    """Wait until all are served and nothing is under way; what is not by then is a finding."""
+    try:
+        async with asyncio.timeout(_CALM_LIMIT):
+            await asyncio.gather(*placing)
+            for placed in orders:
+                if placed.paused:
+                    await world.clients.resume(placed)
+            await _all_ended(world)
+    except TimeoutError:
+        return [
+            Finding(Kind.WRONG, "stuck", f"not all had come to an end {_CALM_LIMIT:g} s after the last fault")
+        ]
+    return []
+
+
+async def _all_ended(world: World) -> None:
+    while True:
+        left = await asyncio.to_thread(evidence.unfinished, world.postgres.url)
+        if not left and not world.upstream.in_flight:
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome: Outcome) -> None:
+    url = world.postgres.url
+    found = {batch.id: batch for batch in evidence.batches(url, world.objects, list(known))}
+    outcome.tally, findings = check(orders, found, world.upstream.ledger.entries)
+    outcome.findings += findings
+    outcome.findings += evidence.left_over(url)
+    async with Session(url, "chaos") as session:
+        outcome.swept = await sweep_objects(session, Objects.at(world.objects), timedelta(0))
+    outcome.findings += evidence.stray_objects(url, world.objects)
+    outcome.findings += await _doctor(world)
+    for member in world.members:
+        outcome.findings += [Finding(Kind.WRONG, member.name, what) for what in member.tracebacks]
+        member.tracebacks.clear()
+    world.upstream.ledger.forget_round()
+    known.update(found)
+
+
+async def _doctor(world: World) -> list[Finding]:
+    """Batchline's own examination, as an operator would run it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "batchline", "doctor", "--database", world.postgres.url),
+        *("--data-dir", str(world.folder / "data")),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    return [] if process.returncode == 0 else [Finding(Kind.WRONG, "doctor", said.decode())]

@@ -1,0 +1,199 @@
+"""What happens when, and to whom: derived from a seed and the number of a round, and from nothing else.
+
+A round is a storm, in which clients order batches and the nemesis strikes, and a calm, in which everything is
+healed and must come to its end. Times are seconds from the start of the storm. A worker is named by its place
+in the crew and a batch by its place among the round's orders, so the same seed strikes the same ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Literal
+
+STORM = 20.0
+"""Seconds in which faults begin; whatever still lasts then is healed."""
+LEASE = 2.0
+"""Of the workers, in seconds."""
+TIMEOUT = 8.0
+"""Of a request, in seconds: longer than a worker is frozen, so that only the upstream uses up attempts."""
+ATTEMPTS = 4
+"""How often a line is tried."""
+
+EVERYBODY = -1
+
+
+class Fault(StrEnum):
+    """The ways to strike. The value is what the report calls it."""
+
+    KILL_WORKER = "worker killed (SIGKILL)"
+    FREEZE_WORKER = "worker frozen beyond its lease (SIGSTOP)"
+    SHIFT_CLOCK = "worker killed and started with another clock"
+    KILL_POSTGRES = "PostgreSQL killed (SIGKILL)"
+    STOP_POSTGRES = "PostgreSQL stopped at once (immediate)"
+    CUT = "database connections cut"
+    DELAY = "database connections delayed"
+    HALF_OPEN = "database connections half-open"
+    FULL_STORE = "object store full"
+    LOST_STORE = "object store away"
+    HANG = "upstream hangs"
+    DROP = "upstream drops connections"
+    REFUSE = "upstream answers 429, 500 or 503"
+    LATE = "upstream answers late, and twice"
+    FORGET = "upstream runs a key again"
+    CANCEL = "batch cancelled"
+    PAUSE = "batch paused, then resumed"
+    DEADLINE = "batch with a short deadline"
+    KILL_SERVER = "API server killed (SIGKILL)"
+
+
+AT_UPSTREAM = (Fault.HANG, Fault.DROP, Fault.REFUSE, Fault.LATE, Fault.FORGET)
+ON_THE_WIRE = (Fault.CUT, Fault.DELAY, Fault.HALF_OPEN)
+
+# For how long: least and most seconds. What is not here is over at once.
+_LASTING: dict[Fault, tuple[float, float]] = {
+    Fault.KILL_WORKER: (0.0, 2 * LEASE),
+    Fault.FREEZE_WORKER: (1.2 * LEASE, 2.5 * LEASE),
+    Fault.SHIFT_CLOCK: (0.0, 1.0),
+    Fault.KILL_POSTGRES: (0.1, 3.0),
+    Fault.STOP_POSTGRES: (0.1, 3.0),
+    Fault.DELAY: (1.0, 6.0),
+    Fault.HALF_OPEN: (2.0, 10.0),
+    Fault.FULL_STORE: (2.0, 8.0),
+    Fault.LOST_STORE: (2.0, 8.0),
+    Fault.HANG: (0.5, 3.0),
+    Fault.DROP: (0.5, 4.0),
+    Fault.REFUSE: (0.5, 4.0),
+    Fault.LATE: (0.5, 3.0),
+    Fault.FORGET: (2.0, 8.0),
+    Fault.PAUSE: (1.0, 6.0),
+    Fault.KILL_SERVER: (0.1, 3.0),
+}
+
+# How hard: least and most of whatever the fault's strength means.
+_STRENGTHS: dict[Fault, tuple[float, float]] = {
+    Fault.SHIFT_CLOCK: (-7200.0, 7200.0),  # seconds; the steady clock also runs up to 5 % fast or slow
+    Fault.DELAY: (0.02, 0.6),  # seconds for each piece of data, in each direction
+    Fault.HALF_OPEN: (0.0, 1.0),  # above one half new connections are swallowed too
+    Fault.HANG: (0.02, 0.3),  # share of the keys
+    Fault.DROP: (0.05, 0.5),
+    Fault.REFUSE: (0.05, 0.5),
+    Fault.LATE: (0.05, 0.3),
+    Fault.FORGET: (1.0, 1.0),
+}
+
+_KILLABLE = tuple(fault for fault in Fault if fault is not Fault.DEADLINE)
+_MODELS = ("sim-small", "sim-large", "sim-other")
+_SHORT_WINDOWS = ("5s", "9s", "15s")
+_LONG_WINDOW = "24h"
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """One fault. `whom`: a worker, an order, or everybody, as the fault has it."""
+
+    at: float
+    fault: Fault
+    whom: int
+    lasts: float
+    strength: float
+
+    def __str__(self) -> str:
+        whom = "" if self.whom == EVERYBODY else f" #{self.whom}"
+        strength = f", strength {self.strength:.2f}" if self.strength else ""
+        lasts = f", for {self.lasts:.1f} s" if self.lasts else ""
+        return f"{self.at:5.1f} s  {self.fault}{whom}{lasts}{strength}"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A batch that a client will want. Its lines are told by its name and their number."""
+
+    name: str
+    at: float
+    lines: int
+    models: tuple[str, ...]
+    # Each so-manieth line is one that the upstream refuses for good; 0: none.
+    every_bad: int
+    window: str
+    through: Literal["engine", "api"]
+
+    @property
+    def short(self) -> bool:
+        return self.window != _LONG_WINDOW
+
+    def __str__(self) -> str:
+        bad = f", each {self.every_bad}th line bad" if self.every_bad else ""
+        return (
+            f"{self.at:5.1f} s  order {self.name} through the {self.through}: {self.lines} lines of"
+            f" {len(self.models)} models, window {self.window}{bad}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    seed: int
+    round: int
+    orders: tuple[Order, ...]
+    strokes: tuple[Stroke, ...]
+
+    def __str__(self) -> str:
+        rows: list[Order | Stroke] = [*self.orders, *self.strokes]
+        rows.sort(key=lambda row: row.at)
+        return "\n".join([f"seed {self.seed}, round {self.round}", *(f"  {row}" for row in rows)])
+
+
+def schedule(seed: int, round_no: int, workers: int) -> Schedule:
+    """The same for the same arguments, on every machine."""
+    dice = Random(f"{seed}/{round_no}/{workers}")
+    orders = tuple(_orders(dice, f"{seed}-{round_no}"))
+    strokes = sorted(_strokes(dice, workers, orders), key=lambda stroke: stroke.at)
+    return Schedule(seed, round_no, orders, tuple(strokes))
+
+
+def _orders(dice: Random, prefix: str) -> Iterator[Order]:
+    for number in range(dice.randint(7, 11)):
+        # A deadline other than a day is for those who ask the engine: the server knows only the one.
+        through: Literal["engine", "api"] = "api" if dice.random() < 0.5 else "engine"
+        short = through == "engine" and dice.random() < 0.3
+        yield Order(
+            name=f"{prefix}-{number}",
+            at=round(dice.uniform(0.0, 0.7 * STORM), 2),
+            lines=dice.choice((1, 7, 60, 200, 400, 700)),
+            models=tuple(dice.sample(_MODELS, dice.randint(1, len(_MODELS)))),
+            every_bad=dice.choice((0, 0, 13, 50)),
+            window=dice.choice(_SHORT_WINDOWS) if short else _LONG_WINDOW,
+            through=through,
+        )
+
+
+def _strokes(dice: Random, workers: int, orders: Sequence[Order]) -> Iterator[Stroke]:
+    """Each kind once, and as many again of any kind; workers are struck most often."""
+    weights = [4 if fault is Fault.KILL_WORKER or fault is Fault.FREEZE_WORKER else 1 for fault in _KILLABLE]
+    for fault in (*_KILLABLE, *dice.choices(_KILLABLE, weights, k=dice.randint(6, 14))):
+        least, most = _LASTING.get(fault, (0.0, 0.0))
+        whom = _whom(dice, fault, workers, len(orders))
+        at = dice.uniform(0.5, STORM - 0.5)
+        if fault in (Fault.CANCEL, Fault.PAUSE):
+            # While it runs, if all goes well: nothing can be asked of a batch before it is there.
+            at = min(orders[whom].at + dice.uniform(0.5, 5.0), STORM - 0.5)
+        yield Stroke(
+            at=round(at, 2),
+            fault=fault,
+            whom=whom,
+            lasts=round(dice.uniform(least, most), 2),
+            strength=round(dice.uniform(*_STRENGTHS.get(fault, (0.0, 0.0))), 2),
+        )
+
+
+def _whom(dice: Random, fault: Fault, workers: int, orders: int) -> int:
+    crew = list(range(workers))
+    match fault:
+        case Fault.KILL_WORKER | Fault.FREEZE_WORKER | Fault.SHIFT_CLOCK:
+            return dice.choice(crew)
+        case Fault.CUT | Fault.DELAY | Fault.HALF_OPEN:
+            return dice.choice([EVERYBODY, *crew])
+        case Fault.CANCEL | Fault.PAUSE:
+            return dice.randrange(orders)
+        case _:
+            return EVERYBODY

@@ -1,0 +1,175 @@
+"""The upstream of the harness: honours keys, keeps a ledger, and fails as the nemesis tells it to.
+
+It answers what `batchline simulate` would answer, over the same HTTP. Each answer's `x-request-id` names the
+key that it belongs to, so that an output line says under which attempt it was won. Which keys a mood strikes
+follows from the key and the seed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from zlib import crc32
+
+import msgspec
+
+from batchline.simulate import answer_to
+from batchline.simulate.http import Connection, Request
+from chaos.ledger import Entry, Event, Ledger
+from chaos.schedule import TIMEOUT, Fault
+
+LATENCY = 0.03
+REFUSED = "refuse this"
+"""A line that says this is answered 400, always."""
+
+_ERRORS = (429, 500, 503)
+
+
+class Upstream:
+    def __init__(self, seed: int) -> None:
+        self.ledger = Ledger()
+        self._seed = seed
+        self._moods: dict[Fault, float] = {}
+        self._running: dict[str, list[Connection]] = {}
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self.url = ""
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self._handle, self, loop), "127.0.0.1", 0, backlog=1024
+        )
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._server.wait_closed()
+
+    def opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def be(self, mood: Fault, share: float) -> None:
+        """From now on strike this share of the keys."""
+        self._moods[mood] = share
+
+    def stop_being(self, mood: Fault) -> None:
+        self._moods.pop(mood, None)
+
+    def heal(self) -> None:
+        self._moods.clear()
+
+    def _handle(self, connection: Connection, request: Request) -> None:
+        if request.method != b"POST":
+            connection.answer(200, b'{"object":"list","data":[]}')
+            return
+        key = (request.key or b"").decode("latin-1")
+        entry = self.ledger.request(key, request.body)
+        if key in self._running:
+            self._running[key].append(connection)
+        elif entry.runs and not self._strikes(Fault.FORGET, key):
+            self._later(LATENCY, lambda: self._answer(connection, key, entry))
+        else:
+            self._admit(connection, key, entry)
+
+    def _admit(self, connection: Connection, key: str, entry: Entry) -> None:
+        if self._strikes(Fault.HANG, key):
+            entry.events[Event.HUNG] += 1
+            connection.hang()
+        elif self._strikes(Fault.REFUSE, key):
+            self._refuse(connection, key, entry)
+        elif REFUSED.encode() in entry.body:
+            message = msgspec.json.encode({"error": {"message": "this line is refused", "code": "refused"}})
+            self._later(LATENCY, lambda: self._say(connection, key, entry, 400, message))
+        elif self._strikes(Fault.DROP, key):
+            self._drop(connection, key, entry)
+        else:
+            late = self._strikes(Fault.LATE, key)
+            self._run(
+                key, entry, [connection], TIMEOUT * (0.4 + self._point("late", key)) if late else LATENCY
+            )
+
+    def _drop(self, connection: Connection, key: str, entry: Entry) -> None:
+        """Half of those that are dropped were run before."""
+        entry.events[Event.DROPPED] += 1
+        if self._point("drop after", key) < 0.5:
+            connection.hang_up()
+        else:
+            self._run(key, entry, [], LATENCY, to_drop=connection)
+
+    def _refuse(self, connection: Connection, key: str, entry: Entry) -> None:
+        status = _ERRORS[int(self._point("status", key) * len(_ERRORS))]
+        message = msgspec.json.encode({"error": {"message": f"injected {status}"}})
+        headers = b"Retry-After: 0.5\r\n" if status == 429 else b""
+        self._say(connection, key, entry, status, message, headers)
+
+    def _run(
+        self,
+        key: str,
+        entry: Entry,
+        callers: list[Connection],
+        seconds: float,
+        to_drop: Connection | None = None,
+    ) -> None:
+        self._running[key] = callers
+
+        def ran() -> None:
+            del self._running[key]
+            entry.forgotten += entry.runs > 0
+            entry.runs += 1
+            if seconds >= TIMEOUT - 1:
+                entry.events[Event.LATE] += 1
+            if to_drop is not None:
+                to_drop.hang_up()
+            for caller in callers:
+                self._answer(caller, key, entry, twice=seconds > LATENCY)
+
+        self._later(seconds, ran)
+
+    def _answer(self, caller: Connection, key: str, entry: Entry, twice: bool = False) -> None:
+        self._say(caller, key, entry, 200, answer_to("/v1/chat/completions", entry.body), twice=twice)
+
+    def _say(
+        self,
+        caller: Connection,
+        key: str,
+        entry: Entry,
+        status: int,
+        body: bytes,
+        headers: bytes = b"",
+        twice: bool = False,
+    ) -> None:
+        entry.statuses[status] += 1
+        if caller.gone:
+            return
+        entry.events[Event.ANSWERED] += 1
+        if twice:
+            # The same answer once more, right behind itself, and no more after it: a client that read on
+            # could only take the copy for the answer to its next request.
+            caller.wind_up()
+            whole = b"x-request-id: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+            first = whole % (key.encode(), len(body), body)
+            headers = first + b"HTTP/1.1 %d OK\r\n" % status
+        caller.answer(status, body, b"x-request-id: %b\r\n%b" % (key.encode(), headers))
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, act)
+
+    def _strikes(self, mood: Fault, key: str) -> bool:
+        share = self._moods.get(mood)
+        return share is not None and self._point(mood, key) < share
+
+    def _point(self, what: str, key: str) -> float:
+        """Somewhere from 0 to 1, the same for the same seed, line, attempt and question.
+
+        The batch's id, with which a key begins, is another one in every run.
+        """
+        return crc32(f"{self._seed} {what} {key.partition('-')[2]}".encode()) / 2**32

@@ -1,0 +1,139 @@
+"""Everything that takes part: PostgreSQL, proxies, the upstream, workers, the API server, the object store,
+clients.
+"""
+
+import asyncio
+import socket
+from pathlib import Path
+
+from chaos.clients import Clients
+from chaos.crew import Member
+from chaos.postgres import Postgres
+from chaos.proxy import Proxy
+from chaos.schedule import ATTEMPTS, LEASE, TIMEOUT
+from chaos.upstream import Upstream
+
+_CONCURRENCY = 16
+# Smaller than most outputs, so that they are written in part.
+_FULL_AT = 8 * 1024
+_SETTINGS = """
+[server]
+windows = ["24h"]
+
+[[upstreams]]
+name = "chaos"
+base_url = "{url}"
+timeout = "{timeout:g}s"
+max_attempts = {attempts}
+"""
+
+
+class World:
+    """Made by `begin`, ended by `end`."""
+
+    def __init__(
+        self, folder: Path, postgres: Postgres, upstream: Upstream, proxies: list[Proxy], port: int
+    ) -> None:
+        self.folder = folder
+        self.postgres = postgres
+        self.upstream = upstream
+        self.objects = folder / "data" / "objects"
+        *own, shared = proxies
+        self.proxies = own
+        """One for each worker."""
+        self.shared = shared
+        """That of the server and of all clients."""
+        place = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
+        self.workers = [
+            Member(
+                f"worker {number}",
+                (
+                    *("worker", "--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *place),
+                    *("--database", postgres.through(proxy.port)),
+                ),
+                folder / f"worker-{number}.log",
+            )
+            for number, proxy in enumerate(own)
+        ]
+        database = postgres.through(shared.port)
+        self.server = Member(
+            "API server",
+            ("serve", "--no-worker", "--no-auth", "--port", str(port), *place, "--database", database),
+            folder / "server.log",
+        )
+        self.clients = Clients(database, f"http://127.0.0.1:{port}", upstream.url)
+
+    @classmethod
+    async def begin(cls, folder: Path, seed: int, workers: int) -> "World":
+        (folder / "data").mkdir()
+        postgres = await Postgres.start(folder / "postgres")
+        upstream = Upstream(seed)
+        await upstream.start()
+        proxies = [Proxy(postgres.socket) for _ in range(workers + 1)]
+        for proxy in proxies:
+            await proxy.start()
+        settings = _SETTINGS.format(url=upstream.url, timeout=TIMEOUT, attempts=ATTEMPTS)
+        (folder / "batchline.toml").write_text(settings)
+        world = cls(folder, postgres, upstream, proxies, _free_port())
+        for member in world.members:
+            member.start()
+        return world
+
+    @property
+    def members(self) -> list[Member]:
+        return [*self.workers, self.server]
+
+    def all_proxies(self) -> list[Proxy]:
+        return [*self.proxies, self.shared]
+
+    async def heal(self) -> None:
+        """End every fault, whatever is under way."""
+        self.find_store()
+        self.upstream.heal()
+        for proxy in self.all_proxies():
+            proxy.heal()
+        for member in self.members:
+            member.heal()
+        await self.postgres.up()
+
+    async def end(self) -> None:
+        await self.heal()
+        await self.clients.close()
+        await asyncio.gather(*(member.stop() for member in self.members))
+        for proxy in self.all_proxies():
+            await proxy.stop()
+        await self.upstream.stop()
+        await self.postgres.stop()
+
+    def fill_store(self) -> None:
+        """From now on no file can be written beyond a few KiB."""
+        for member in self.members:
+            member.limit_files(_FULL_AT)
+
+    def empty_store(self) -> None:
+        for member in self.members:
+            member.limit_files(None)
+
+    def lose_store(self) -> bool:
+        """Where the objects were there is something else, as when a disk is not mounted."""
+        if self._hidden.exists() or not self.objects.exists():
+            return False
+        self.objects.rename(self._hidden)
+        self.objects.touch()
+        return True
+
+    def find_store(self) -> None:
+        if self._hidden.exists():
+            self.objects.unlink()
+            self._hidden.rename(self.objects)
+
+    @property
+    def _hidden(self) -> Path:
+        return self.objects.with_name("objects.away")
+
+
+def _free_port() -> int:
+    """The server comes back under the port that its clients know."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port

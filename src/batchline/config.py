@@ -1,7 +1,9 @@
 """The one configuration object, and the one place for defaults."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 DAY = 86_400.0
 ANY_MODEL = "*"
@@ -52,7 +54,7 @@ class UpstreamSettings:
     base_url: str
     # The environment variable that holds its API key; never the key itself.
     api_key_env: str | None = None
-    # Exact names; `*` is any model that no upstream names.
+    # Exact names; `*` is any model that no upstream names. Empty: it is for operations alone.
     models: tuple[str, ...] = ("*",)
     # Requests in flight at once from one worker.
     concurrency: int = 64
@@ -61,10 +63,54 @@ class UpstreamSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationSettings:
+    """An operation as it is written in the settings; the engine makes one of it, or says what is wrong."""
+
+    name: str
+    # The name of an upstream.
+    upstream: str
+    path: str
+    method: str = "POST"
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # None: the item, where the method has a body.
+    body: Any = None
+    content_type: str = "application/json"
+    description: str = ""
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+    largest_batch: int = 100
+    max_attempts: int = 3
+    approval: str = "never"
+    redact: tuple[str, ...] = ()
+    outcomes: tuple[Mapping[str, Any], ...] = ()
+    confirm: str | None = None
+    timeout: float = 60.0
+    # Where its keys stand, such as `batchline.toml, line 12`; under "" the table itself.
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def place_of(self, key: str) -> str:
+        return self.places.get(key) or self.places.get("", "the settings")
+
+
+@dataclass(frozen=True, slots=True)
+class PackSettings:
+    """Operations that come with the program, as they are wanted here."""
+
+    name: str
+    upstream: str
+    # For all of the pack's operations, or for some, by name; None: as the pack has it.
+    approval: str | Mapping[str, str] | None = None
+    largest_batch: Mapping[str, int] = field(default_factory=dict)
+    place: str = field(default="the settings", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What the server allows, and how long it keeps things. Times are in seconds."""
 
     upstreams: tuple[UpstreamSettings, ...] = ()
+    operations: tuple[OperationSettings, ...] = ()
+    packs: tuple[PackSettings, ...] = ()
     max_file_bytes: int = 200 * 1024 * 1024
     max_lines: int = 50_000
     max_upload_bytes: int = 8 * 1024**3

@@ -1,4 +1,4 @@
-"""batchline.toml: upstreams and limits, checked as a whole at the start, with errors that name the line.
+"""batchline.toml: upstreams, limits and operations, checked at the start, with errors that name the line.
 
 Every key of `[server]` can be overridden by the environment as BATCHLINE_SERVER_KEY, and every key of an
 upstream but its name as BATCHLINE_UPSTREAM_NAME_KEY, in capitals. What nobody knows is an error, here as
@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from batchline import durations
-from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings
+from batchline.config import (
+    ANY_MODEL,
+    OperationSettings,
+    PackSettings,
+    ServerSettings,
+    UpstreamSettings,
+)
 
 DEFAULT_NAME = "batchline.toml"
 
@@ -36,7 +42,7 @@ _UNITS = {
 }
 _NEVER = "never"
 
-_HEADER = re.compile(r"\s*\[(\[)?\s*([A-Za-z0-9_-]+)\s*\]\]?\s*(?:#.*)?")
+_HEADER = re.compile(r"\s*\[(\[)?\s*([A-Za-z0-9_-]+)((?:\s*\.\s*[A-Za-z0-9_$\"'-]+)*)\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
 
 
@@ -122,6 +128,50 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_text(each) for each in value)
 
 
+def _models(value: Any) -> tuple[str, ...]:
+    """Empty for an upstream that is there for operations alone."""
+    return () if value == [] else _texts(value)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a table")
+    return value
+
+
+def _text_table(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(type(each) is str for each in value.values()):
+        raise ValueError("must be a table of texts")
+    return value
+
+
+def _tables(value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ValueError("must be a list of tables")
+    return tuple(value)
+
+
+def _method(value: Any) -> str:
+    return _text(value).upper()
+
+
+def _body(value: Any) -> Any:
+    if type(value) not in (str, dict, list):
+        raise ValueError("must be a template: a text, a table or a list")
+    return value
+
+
+def _rule(value: Any) -> str | dict[str, str]:
+    """One for all, or a table with one for each."""
+    return _text_table(value) if isinstance(value, dict) else _text(value)
+
+
+def _counts(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a table of whole numbers")
+    return {name: _count(1, 100_000)(each) for name, each in value.items()}
+
+
 def _windows(value: Any) -> tuple[str, ...]:
     windows = _texts(value)
     for window in windows:
@@ -174,12 +224,32 @@ _UPSTREAM: dict[str, Reader] = {
     "name": _name,
     "base_url": _url,
     "api_key_env": _variable,
-    "models": _texts,
+    "models": _models,
     "concurrency": _count(1, 20_000),
     "timeout": _time,
     "max_attempts": _count(1, 100),
 }
-_REQUIRED = ("name", "base_url")
+_OPERATION: dict[str, Reader] = {
+    "name": _name,
+    "upstream": _text,
+    "path": _text,
+    "method": _method,
+    "query": _text_table,
+    "headers": _text_table,
+    "body": _body,
+    "content_type": _text,
+    "description": _text,
+    "schema": _table,
+    "largest_batch": _count(1, 100_000),
+    "max_attempts": _count(1, 100),
+    "approval": _text,
+    "redact": _texts,
+    "outcomes": _tables,
+    "confirm": _text,
+    "timeout": _time,
+}
+_PACK: dict[str, Reader] = {"upstream": _text, "approval": _rule, "largest_batch": _counts}
+_REQUIRED = {"upstreams": ("name", "base_url"), "operations": ("name", "upstream", "path")}
 _LISTS = frozenset({"windows", "models"})
 _TEXTS = frozenset({"objects", "base_url", "api_key_env"})
 
@@ -207,33 +277,69 @@ class _Settings:
 
     def read(self) -> ServerSettings:
         for name in self.tables:
-            if name not in ("server", "upstreams"):
+            if name not in _TABLES:
                 raise self.error((name, 0, None), name, f"there is no such key; there are {_known(_TABLES)}")
         server = self.table("server", 0, self.tables.get("server", {}), _SERVER)
         server.update(self.overrides(_SERVER_PREFIX, _SERVER))
-        upstreams = self.tables.get("upstreams", [])
-        if not isinstance(upstreams, list):
-            raise self.error(("upstreams", 0, None), "upstreams", "write it as [[upstreams]], once for each")
-        read = [self.upstream(number, table) for number, table in enumerate(upstreams)]
+        operations = [self.operation(number, table) for number, table in enumerate(self.list("operations"))]
+        packs = self.packs(self.tables.get("packs", {}))
+        wanted = {each.upstream: each.place_of("upstream") for each in operations}
+        wanted |= {each.upstream: each.place for each in packs}
+        upstreams = self.list("upstreams")
+        for name, place in wanted.items():
+            if not any(isinstance(table, dict) and table.get("name") == name for table in upstreams):
+                raise SettingsError(f"{place}: there is no upstream {name!r}")
+        read = [self.upstream(number, table, wanted) for number, table in enumerate(upstreams)]
         self.check_strangers([upstream.name for upstream in read])
         self.check_models(read)
-        return ServerSettings(upstreams=tuple(read), **server)
+        return ServerSettings(
+            upstreams=tuple(read), operations=tuple(operations), packs=tuple(packs), **server
+        )
 
-    def upstream(self, number: int, table: Any) -> UpstreamSettings:
+    def list(self, name: str) -> Sequence[Any]:
+        tables = self.tables.get(name, [])
+        if not isinstance(tables, list):
+            raise self.error((name, 0, None), name, f"write it as [[{name}]], once for each")
+        return tables
+
+    def operation(self, number: int, table: Any) -> OperationSettings:
+        values = self.table("operations", number, table, _OPERATION)
+        self.check_required("operations", number, values)
+        places = {key: self.where(("operations", number, key)) for key in values}
+        return OperationSettings(**values, places=places | {"": self.where(("operations", number, None))})
+
+    def packs(self, table: Any) -> Sequence[PackSettings]:
+        if not isinstance(table, dict):
+            raise self.error(("packs", 0, None), "packs", "it must be a table")
+        read = []
+        for name, pack in table.items():
+            values = self.table(f"packs.{name}", 0, pack, _PACK)
+            if "upstream" not in values:
+                raise self.error(("packs", 0, name), f"packs.{name}.upstream", "it is missing")
+            read.append(PackSettings(name, **values, place=self.where(("packs", 0, name))))
+        return read
+
+    def upstream(self, number: int, table: Any, wanted: Mapping[str, str]) -> UpstreamSettings:
         values = self.table("upstreams", number, table, _UPSTREAM)
         name = values.get("name")
         if name is not None:
             others = {key: reader for key, reader in _UPSTREAM.items() if key != "name"}
             values.update(self.overrides(_variables_of(name), others))
-        for key in _REQUIRED:
-            if key not in values:
-                raise self.error(("upstreams", number, None), f"upstreams[{number}].{key}", "it is missing")
+        self.check_required("upstreams", number, values)
+        if name in wanted:
+            # What is there for operations is sent no models' requests, unless it says that it has them.
+            values.setdefault("models", ())
         return UpstreamSettings(**values)
+
+    def check_required(self, name: str, number: int, values: Mapping[str, Any]) -> None:
+        for key in _REQUIRED[name]:
+            if key not in values:
+                raise self.error((name, number, None), f"{name}[{number}].{key}", "it is missing")
 
     def table(self, name: str, number: int, table: Any, readers: dict[str, Reader]) -> dict[str, Any]:
         if not isinstance(table, dict):
             raise self.error((name, number, None), name, "it must be a table")
-        shown = f"{name}[{number}]" if name == "upstreams" else name
+        shown = f"{name}[{number}]" if name in _REQUIRED else name
         values = {}
         for key, value in table.items():
             place = (name, number, key)
@@ -288,13 +394,15 @@ class _Settings:
                 owners[model] = upstream.name
 
     def error(self, place: "_Place", key: str, why: str) -> SettingsError:
+        return SettingsError(f"{self.where(place)}: {key}: {why}")
+
+    def where(self, place: "_Place") -> str:
         line = _line_of(self.text, place)
-        where = self.file if line is None else f"{self.file}, line {line}"
-        return SettingsError(f"{where}: {key}: {why}")
+        return self.file if line is None else f"{self.file}, line {line}"
 
 
 _Place: TypeAlias = tuple[str, int, str | None]
-_TABLES = ("server", "upstreams")
+_TABLES = ("server", "upstreams", "operations", "packs")
 
 
 def _variables_of(name: str) -> str:
@@ -318,12 +426,19 @@ def _line_of(text: str, place: _Place) -> int | None:
 
 
 def _keys(text: str) -> Iterator[tuple[int, _Place]]:
-    """Where the tables and keys are, as they are usually written."""
+    """Where the tables and keys are, as they are usually written. A table inside another is a key of it."""
     table, counts = "", {"": 0}
     for line, content in enumerate(text.splitlines(), 1):
         if header := _HEADER.fullmatch(content):
-            table = header[2]
-            counts[table] = counts.get(table, -1) + 1
-            yield line, (table, counts[table], None)
+            parts = [header[2], *(part.strip(" \t\"'") for part in header[3].split(".")[1:])]
+            if len(parts) == 1:
+                table = parts[0]
+                counts[table] = counts.get(table, -1) + 1
+                yield line, (table, counts[table], None)
+            else:
+                table = ".".join(parts)
+                yield line, (parts[0], counts.get(parts[0], 0), parts[1])
+                counts[table] = 0 if header[2] == "packs" else counts.get(parts[0], 0)
+                yield line, (table, counts[table], None)
         elif key := _KEY.match(content):
             yield line, (table, counts[table], key[1])

@@ -1,0 +1,429 @@
+"""Operations as they are registered: in code, in batchline.toml, with mistakes found at the start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchline.config import ServerSettings
+from batchline.engine.masking import MASK, masked, masked_text
+from batchline.engine.operations import (
+    InvalidOperation,
+    ItemFault,
+    Means,
+    Operation,
+    Outcome,
+    Registry,
+    UnknownOperation,
+    operation_of,
+    registry_of,
+    url_of,
+)
+from batchline.engine.templates import InvalidTemplate, InvalidValue, RequestTemplate
+from batchline.settings_file import SettingsError, load
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "namespace": {"type": "string"},
+        "name": {"type": "string", "minLength": 1},
+        "cpu": {"type": "integer", "maximum": 64},
+        "password": {"type": "string", "minLength": 12},
+        "pin": {"type": "string", "pattern": "^[0-9]+$"},
+    },
+    "required": ["namespace", "name"],
+    "additionalProperties": False,
+}
+
+WHOLE = """
+[[upstreams]]
+name = "gpu"
+base_url = "http://127.0.0.1:8000/v1"
+
+[[upstreams]]
+name = "cluster"
+base_url = "https://kubernetes.example.com"
+api_key_env = "CLUSTER_TOKEN"
+
+[[operations]]
+name = "vm_resize"
+description = "Give a machine more or fewer processors"
+upstream = "cluster"
+method = "patch"
+path = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}"
+content_type = "application/merge-patch+json"
+largest_batch = 25
+max_attempts = 2
+approval = "namespace == 'production'"
+redact = ["ticket"]
+query = { dryRun = "{dry_run}" }
+outcomes = [
+  { status = 404, means = "failed" },
+  { status = 409, means = "retry", when = "answer.reason == 'Conflict'" },
+]
+timeout = "30s"
+
+[operations.body.spec.template.spec.domain.cpu]
+cores = "{cpu}"
+
+[operations.schema]
+type = "object"
+required = ["namespace", "name", "cpu"]
+
+[operations.schema.properties]
+namespace = { type = "string" }
+name = { type = "string" }
+cpu = { type = "integer" }
+ticket = { type = "string" }
+dry_run = { enum = ["All"] }
+"""
+
+
+def an_operation(**changes: Any) -> Operation:
+    fields: dict[str, Any] = {
+        "name": "vm_thing",
+        "request": RequestTemplate("cluster", "/things/{namespace}/{name}"),
+        "schema": SCHEMA,
+    }
+    return Operation(**{**fields, **changes})
+
+
+def written(folder: Path, text: str) -> ServerSettings:
+    path = folder / "batchline.toml"
+    path.write_text(text)
+    return load(path, {})
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        registry_of(written(folder, text))
+    return str(refused.value).removeprefix(str(folder / "batchline.toml"))
+
+
+# --- The registry ------------------------------------------------------------------------------------------
+
+
+def test_what_is_registered_is_found_by_its_name() -> None:
+    one, two = an_operation(name="b"), an_operation(name="a")
+    registry = Registry([one, two])
+    assert registry.get("b") is one
+    assert registry.find("c") is None
+    assert registry.all() == (two, one)
+    assert "a" in registry
+    assert len(registry) == 2
+    with pytest.raises(UnknownOperation, match="no operation 'c'"):
+        registry.get("c")
+    with pytest.raises(InvalidOperation, match="two operations 'a'"):
+        Registry([two, two])
+
+
+def test_an_operations_lanes_have_a_url_that_no_openai_endpoint_has() -> None:
+    assert operation_of(url_of("vm_create")) == "vm_create"
+    assert operation_of("/v1/chat/completions") is None
+
+
+def test_the_file_says_all_that_an_operation_is(tmp_path: Path) -> None:
+    settings = written(tmp_path, WHOLE)
+    (operation,) = registry_of(settings).all()
+    assert operation.name == "vm_resize"
+    assert operation.description == "Give a machine more or fewer processors"
+    assert (operation.largest_batch, operation.max_attempts, operation.timeout) == (25, 2, 30.0)
+    assert operation.approval == "namespace == 'production'"
+    assert operation.redact == ("ticket",)
+    assert operation.outcomes == (
+        Outcome(404, Means.FAILED),
+        Outcome(409, Means.RETRY, "answer.reason == 'Conflict'"),
+    )
+    assert operation.upstream == "cluster"
+    assert operation.request is not None
+    rendered = operation.request.render({"namespace": "ns", "name": "vm", "cpu": 4, "dry_run": "All"})
+    assert rendered.method == "PATCH"
+    assert rendered.path == "/apis/kubevirt.io/v1/namespaces/ns/virtualmachines/vm"
+    assert rendered.query == "dryRun=All"
+    assert rendered.content_type == "application/merge-patch+json"
+    assert json.loads(rendered.body or b"") == {
+        "spec": {"template": {"spec": {"domain": {"cpu": {"cores": 4}}}}}
+    }
+
+
+def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_path: Path) -> None:
+    settings = written(tmp_path, WHOLE)
+    assert [upstream.models for upstream in settings.upstreams] == [("*",), ()]
+    named = written(tmp_path, WHOLE.replace('"CLUSTER_TOKEN"', '"CLUSTER_TOKEN"\nmodels = ["m"]'))
+    assert [upstream.models for upstream in named.upstreams] == [("*",), ("m",)]
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        (
+            "\"namespace == 'production'\"",
+            '"namespace =="',
+            ", line 20: operations.vm_resize.approval: must be",
+        ),
+        (
+            "\"namespace == 'production'\"",
+            '"allways"',
+            ", line 20: operations.vm_resize.approval: the schema has",
+        ),
+        ("{name}", "{nam}", ", line 16: operations.vm_resize.path: the schema has no field 'nam'"),
+        (
+            "/{name}",
+            "/../{name}",
+            ", line 16: operations.vm_resize.path: the path must have no segments of dots",
+        ),
+        (
+            'upstream = "cluster"',
+            'upstream = "elsewhere"',
+            ", line 14: there is no upstream 'elsewhere'",
+        ),
+        ('"patch"', '"TRACE"', ", line 16: operations.vm_resize.path: the method must be one of"),
+        (
+            "largest_batch = 25",
+            "largest_batch = 0",
+            ", line 18: operations[0].largest_batch: must be a whole",
+        ),
+        ("largest_batch", "largest_bach", ", line 18: operations[0].largest_bach: there is no such key"),
+        (
+            'means = "retry"',
+            'means = "again"',
+            ", line 23: operations.vm_resize.outcomes: each means one of done",
+        ),
+        ('type = "object"', 'type = "objekt"', ", line 32: operations.vm_resize.schema: is no JSON Schema"),
+        (
+            'type = "integer"',
+            '"$ref" = "#/no"',
+            ", line 32: operations.vm_resize.schema: there is nothing at",
+        ),
+        (
+            'type = "integer"',
+            '"$ref" = "http://a/b"',
+            ", line 32: operations.vm_resize.schema: there is nothing",
+        ),
+        (
+            'name = "vm_resize"',
+            'name = "VM"',
+            ", line 12: operations.VM.name: must begin with a small letter",
+        ),
+        ('path = "/apis', '# path = "/apis', ", line 11: operations[0].path: it is missing"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_line(
+    tmp_path: Path, was: str, becomes: str, said: str
+) -> None:
+    assert was in WHOLE
+    assert refusal(tmp_path, WHOLE.replace(was, becomes)).startswith(said)
+
+
+def test_two_operations_of_one_name_are_refused(tmp_path: Path) -> None:
+    twice = WHOLE + '\n[[operations]]\nname = "vm_resize"\nupstream = "cluster"\npath = "/x"\n'
+    assert (
+        refusal(tmp_path, twice)
+        == ", line 44: operations.vm_resize.name: there is an operation 'vm_resize' already"
+    )
+
+
+# --- Items -------------------------------------------------------------------------------------------------
+
+
+def test_every_item_is_held_to_the_schema_and_faults_name_their_place() -> None:
+    operation = an_operation()
+    assert operation.faults([{"namespace": "n", "name": "a"}]) == []
+    faults = operation.faults(
+        [
+            {"namespace": "n", "name": "a"},
+            {"name": "a", "cpu": 65},
+            [],
+            {"namespace": "n", "name": "b", "x": 1},
+        ]
+    )
+    assert faults == [
+        ItemFault("items[1]", "'namespace' is a required property"),
+        ItemFault("items[1].cpu", "65 is greater than the maximum of 64"),
+        ItemFault("items[2]", "must be an object"),
+        ItemFault("items[3]", "Additional properties are not allowed ('x' was unexpected)"),
+    ]
+
+
+def test_a_fault_never_quotes_a_secret() -> None:
+    operation = an_operation(redact=("pin",))
+    (first, second) = operation.faults(
+        [
+            {"namespace": "n", "name": "a", "password": "hunter2"},
+            {"namespace": "n", "name": "a", "pin": "hunter3"},
+        ]
+    )
+    assert first == ItemFault("items[0].password", "does not meet minLength 12")
+    assert second == ItemFault("items[1].pin", "does not meet pattern ^[0-9]+$")
+
+
+def test_an_item_that_no_path_can_hold_is_found_with_the_others() -> None:
+    (fault,) = an_operation().faults([{"namespace": "a/b", "name": "a"}])
+    assert fault == ItemFault(
+        "items[0]", "namespace cannot stand in a path: it is empty or has a slash in it"
+    )
+
+
+def test_only_the_first_faults_are_told() -> None:
+    assert len(an_operation().faults([{}] * 100)) == 20
+
+
+def test_approval_is_always_never_or_by_the_item() -> None:
+    production, test = {"namespace": "production"}, {"namespace": "test"}
+    assert not an_operation().needs_approval(production)
+    assert an_operation(approval="always").needs_approval(test)
+    by_item = an_operation(approval="namespace == 'production' || cpu > `16`")
+    assert by_item.needs_approval(production)
+    assert not by_item.needs_approval(test)
+    assert by_item.needs_approval({"namespace": "test", "cpu": 17})
+
+
+def test_a_rule_that_cannot_be_applied_holds_the_item() -> None:
+    assert an_operation(approval="starts_with(name, 'a')").needs_approval({"name": 5})
+
+
+def test_double_quotes_in_a_rule_are_taken_for_the_field_that_they_are() -> None:
+    with pytest.raises(InvalidOperation, match="no field 'production'; a text is written 'production'"):
+        an_operation(approval='namespace == "production"')
+
+
+def test_an_outcome_counts_where_its_expression_holds() -> None:
+    operation = an_operation(
+        outcomes=(
+            Outcome(409, Means.SAME, "answer.reason == 'AlreadyExists'"),
+            Outcome(409, Means.DONE, "contains(answer.message, item.name)"),
+            Outcome(404, Means.DONE),
+        ),
+        confirm="/things/{namespace}/{name}",
+    )
+    assert operation.meaning(409, {"name": "a"}, {"reason": "AlreadyExists"}) is Means.SAME
+    assert operation.meaning(409, {"name": "a"}, {"message": "bar"}) is Means.DONE
+    assert operation.meaning(409, {"name": "z"}, {"message": "bar"}) is None
+    assert operation.meaning(409, {"name": "z"}, "no object") is None
+    assert operation.meaning(404, {}, None) is Means.DONE
+    assert operation.meaning(200, {}, None) is None
+
+
+# --- Requests ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["..", ".", "...", "a/b", "a\\b", "", "a\nb", "%2e%2e/x"])
+def test_no_value_steers_a_path_elsewhere(name: str) -> None:
+    with pytest.raises(InvalidValue):
+        RequestTemplate("u", "/a/{name}/b").render({"name": name})
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("vm-1", "/a/vm-1/b"),
+        ("a b", "/a/a%20b/b"),
+        ("a?b#c", "/a/a%3Fb%23c/b"),
+        ("%2e%2e", "/a/%252e%252e/b"),
+        ("é", "/a/%C3%A9/b"),
+        (7, "/a/7/b"),
+        ("..x", "/a/..x/b"),
+    ],
+)
+def test_a_value_in_a_path_is_percent_encoded(name: Any, path: str) -> None:
+    assert RequestTemplate("u", "/a/{name}/b").render({"name": name}).path == path
+
+
+def test_dots_from_two_fields_are_seen_together() -> None:
+    with pytest.raises(InvalidValue):
+        RequestTemplate("u", "/a/{x}{y}").render({"x": ".", "y": "."})
+
+
+def test_a_value_ends_neither_its_query_nor_its_header() -> None:
+    template = RequestTemplate("u", "/a", query={"q": "{x}", "r": "{none}"}, headers={"X-Note": "n {x}"})
+    assert template.render({"x": "1&r=2"}).query == "q=1%26r%3D2"
+    assert template.render({"x": "1"}).headers == (("X-Note", "n 1"),)
+    with pytest.raises(InvalidValue, match="X-Note"):
+        template.render({"x": "1\r\nHost: evil"})
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"path": "no-slash"},
+        {"path": "/a?b={c}"},
+        {"path": "/a/../b"},
+        {"path": "/a//b"},
+        {"path": "/{a!r}"},
+        {"path": "/{}"},
+        {"path": "/{a"},
+        {"method": "TRACE"},
+        {"headers": {"Authorization": "{a}"}},
+        {"headers": {"bad name": "x"}},
+        {"body": {"a": ["{b"]}},
+    ],
+)
+def test_a_template_that_cannot_work_is_refused_at_the_start(mistake: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTemplate):
+        RequestTemplate(**{"upstream": "u", "path": "/a", **mistake})
+
+
+def test_a_body_keeps_types_and_leaves_out_what_is_not_there() -> None:
+    body = {
+        "spec": {"cpu": "{cpu}", "memory": "{memory}Gi", "labels": "{labels}", "on": True},
+        "l": ["{cpu}", 1],
+    }
+    rendered = RequestTemplate("u", "/a", body=body).render({"cpu": 2, "memory": 4})
+    assert json.loads(rendered.body or b"") == {"spec": {"cpu": 2, "memory": "4Gi", "on": True}, "l": [2, 1]}
+    assert RequestTemplate("u", "/a").render({"x": 1}).body == b'{"x":1}'
+    assert RequestTemplate("u", "/a", "DELETE", body=None).render({"x": 1}).body is None
+
+
+# --- Secrets -----------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_masked_by_name_as_deep_as_they_are() -> None:
+    item = {
+        "name": "vm",
+        "password": "a",
+        "apiKey": "b",
+        "labels": {"owner": "x", "auth-token": "c"},
+        "disks": [{"dsn": "d", "size": 5}],
+        "secret": {"inner": "e"},
+        "publicKey": "f",
+        "ticket": "g",
+        "token": None,
+    }
+    assert masked(item, ("Ticket",)) == {
+        "name": "vm",
+        "password": MASK,
+        "apiKey": MASK,
+        "labels": {"owner": "x", "auth-token": MASK},
+        "disks": [{"dsn": MASK, "size": 5}],
+        "secret": MASK,
+        "publicKey": "f",
+        "ticket": MASK,
+        "token": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://user:hunter2@db/x",
+        "amqp://hunter2@host",
+        "Server=db;User Id=sa;Password=hunter2;Encrypt=yes",
+        "Authorization: Bearer hunter2hunter2",
+        '{"token": "hunter2 with spaces"}',
+        "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
+        "AccountName=x;AccountKey=hunter2==",
+        "sk-hunter2hunter2hunter2hunter2",
+        "eyJhbGciOiJIUzI1NiJ9.eyJodW50ZXIyIjoxfQ.hunter2",
+    ],
+)
+def test_secrets_are_masked_by_their_look(text: str) -> None:
+    shown = masked_text(f"before {text} after")
+    assert "hunter2" not in shown
+    assert MASK in shown
+    assert shown.startswith("before")
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    text = 'virtualmachines.kubevirt.io "vm-1" not found at https://host/path?x=1, keys a and b, token'
+    assert masked_text(text) == text

@@ -10,8 +10,10 @@ from benchmarks.comparisons import (
     ingest,
     ingest_memory,
     output,
+    polling,
     run,
     steady,
+    upload_memory,
     wake,
 )
 
@@ -26,4 +28,6 @@ COMPARISONS: dict[str, ModuleType] = {
     "output": output,
     "idle": idle,
     "wake": wake,
+    "polling": polling,
+    "upload-memory": upload_memory,
 }

@@ -1,0 +1,79 @@
+"""How soon the server tells how a batch is doing while two large ones run.
+
+`batchline serve` with its own worker and `batchline simulate`, which answers at once, behind it: all of them
+and PostgreSQL share the machine's cores, and nothing holds the worker back. A client with one connection asks
+for each of the two batches in turn, with a key, and for /healthz, which touches nothing, after each: that is
+what the process itself, the network and the scheduler cost at that moment. Times are those of the client,
+from the first byte sent to the last one read, from the creation of the batches until both have ended.
+"""
+
+import time
+from http.client import HTTPConnection
+from time import perf_counter
+
+import msgspec
+
+from batchline import ids
+from benchmarks.bench import Bench
+from benchmarks.contest import Figure, Series, below
+from benchmarks.inputs import URL, fill_file
+from benchmarks.processes import simulator
+from benchmarks.serving import Serving, serving, whole
+
+_ENDED = {"completed", "failed", "expired", "cancelled"}
+# Between two questions: a client that asks as fast as it can would be a load of its own.
+_PAUSE = 0.005
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    lines = bench.size(100_000, quick=2_000)
+    with bench.server.database() as url, simulator() as upstream:
+        files = [ids.show(ids.FILE, fill_file(url, lines)) for _ in range(2)]
+        bench.server.settle_down()
+        with serving(url, bench.scratch / "polling", "--upstream", upstream) as server:
+            polls, floor = _poll(server, files)
+    count = f"{len(polls.values):,} questions"
+    return [
+        Figure(
+            f"GET /v1/batches/{{id}} while two batches of {lines:,} lines run, 99th percentile",
+            polls.percentile(99),
+            "ms",
+            below(50),
+            [polls, floor],
+            note=count,
+        ),
+        Figure("the floor, GET /healthz, 99th percentile", floor.percentile(99), "ms", None, [floor]),
+    ]
+
+
+def _poll(server: Serving, files: list[str]) -> tuple[Series, Series]:
+    polls: list[float] = []
+    floor: list[float] = []
+    connection = server.connect()
+    running = [_create(connection, server, file_id) for file_id in files]
+    while running:
+        for batch_id in list(running):
+            elapsed, body = _asked(connection, f"/v1/batches/{batch_id}", server.headers)
+            polls.append(elapsed)
+            if msgspec.json.decode(body)["status"] in _ENDED:
+                running.remove(batch_id)
+            time.sleep(_PAUSE)
+            floor.append(_asked(connection, "/healthz", {})[0])
+            time.sleep(_PAUSE)
+    connection.close()
+    return Series("GET /v1/batches/{id}", "ms", polls), Series("GET /healthz", "ms", floor)
+
+
+def _create(connection: HTTPConnection, server: Serving, file_id: str) -> str:
+    asked = {"input_file_id": file_id, "endpoint": URL, "completion_window": "24h"}
+    headers = {**server.headers, "content-type": "application/json"}
+    connection.request("POST", "/v1/batches", msgspec.json.encode(asked), headers)
+    batch_id: str = msgspec.json.decode(whole(connection.getresponse()))["id"]
+    return batch_id
+
+
+def _asked(connection: HTTPConnection, path: str, headers: dict[str, str]) -> tuple[float, bytes]:
+    begun = perf_counter()
+    connection.request("GET", path, headers=headers)
+    body = whole(connection.getresponse())
+    return 1000 * (perf_counter() - begun), body

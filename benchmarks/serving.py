@@ -1,0 +1,52 @@
+"""`batchline serve` beside the benchmark, as operators run it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.processes import batchline, running
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    url: str
+    key: str
+    pid: int
+
+    def connect(self) -> HTTPConnection:
+        """A connection that stays open from one request to the next."""
+        place = urlsplit(self.url)
+        return HTTPConnection(place.hostname or "", place.port, timeout=600)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}
+
+
+@contextmanager
+def serving(database: str, data_dir: Path, *options: str) -> Iterator[Serving]:
+    """A server on a database that has none of its keys yet; the first one is ours."""
+    place = ("--database", database, "--data-dir", str(data_dir))
+    with running(batchline("serve", "--port", "0", *place, *options)) as process:
+        assert process.stdout is not None
+        said = ""
+        while (listening := re.search(r"listening on (http://\S+)/v1", said)) is None:
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the server ended before it listened: {said}")
+            said += line
+        key = re.search(r"shown this once: (bl-\S+)", said)
+        assert key is not None, said
+        yield Serving(listening[1], key[1], process.pid)
+
+
+def whole(answer: HTTPResponse) -> bytes:
+    """The body of an answer that is a success, read to its end so that the connection can go on."""
+    body = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"answered {answer.status}: {body.decode(errors='replace')[:500]}")
+    return body

@@ -19,6 +19,7 @@ from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.engine.reading import ReadingRules
 from batchline.model import DEFAULT_TENANT, Batch, File
 from batchline.store import batches, doctor, files, outputs, spans
+from batchline.store import duties as orphans
 from batchline.store import retention as chunks
 from batchline.store.batches import FileNotFound
 from batchline.store.pool import Sessions
@@ -128,6 +129,27 @@ def test_lines_go_in_chunks_and_a_turn_ends_after_its_time(
         assert await count(db, "lines") == 10
         await clear(db, objects)
         assert await count(db, "lines") == 0
+
+    on(database_url, scenario)
+
+
+def test_the_lines_of_files_whose_row_is_gone_go_and_no_others(
+    database_url: str, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "_CHUNK", 10)
+
+    async def scenario(db: Session) -> None:
+        await a_file(db, {"m": 5})
+        gone = await a_file(db, {"m": 25, "n": 10})
+        await sql(db, "DELETE FROM files WHERE id = %(id)s", id=gone)
+
+        assert await orphans.drop_orphan_lines(db) == 10
+        assert await count(db, "lines") == 30, "a chunk is gone"
+        await duties.attend(db, objects)
+
+        assert (await count(db, "lines"), await count(db, "file_lanes")) == (5, 1)
+        assert await orphans.drop_orphan_lines(db) == 0
+        assert (await doctor.examine(db)).notes == ()
 
     on(database_url, scenario)
 

@@ -1,7 +1,8 @@
--- drop_orphan_lines: a chunk of the lines of deleted files, off everybody's path (LESSONS 16).
+-- drop_orphan_lines: a chunk of the lines of files whose row is gone, off everybody's path (LESSONS 16).
 --
--- A file is deleted by deleting its `files` row; its `file_lanes` rows say what is left to clear away, and
--- go last. Returns how many rows went; the caller goes on until it is none.
+-- Their `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went; the caller goes on
+-- until it is none. Locks: one `file_lanes` row, skipping what another one clears away. Lines are found in the order of
+-- the key and deleted by their place on disk, for the reasons given in drop_file_lines.
 WITH
 part AS (
     SELECT p.file_no, p.lane_no
@@ -11,15 +12,19 @@ part AS (
     FOR UPDATE SKIP LOCKED
 ),
 chunk AS (
-    SELECT l.file_no, l.lane_no, l.ordinal
+    SELECT l.place
     FROM part
-    JOIN lines AS l USING (file_no, lane_no)
-    LIMIT %(chunk)s
+    CROSS JOIN LATERAL (
+        SELECT lines.ctid AS place
+        FROM lines
+        WHERE lines.file_no = part.file_no AND lines.lane_no = part.lane_no
+        ORDER BY lines.ordinal
+        LIMIT %(chunk)s
+    ) AS l
 ),
 dropped AS (
-    DELETE FROM lines AS l
-    USING chunk AS c
-    WHERE l.file_no = c.file_no AND l.lane_no = c.lane_no AND l.ordinal = c.ordinal
+    DELETE FROM lines
+    WHERE ctid = ANY (ARRAY(SELECT place FROM chunk))
     RETURNING 1
 ),
 emptied AS (

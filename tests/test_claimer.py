@@ -77,7 +77,7 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
 
     class Jumping(Answering):
         async def run(self, item: Item) -> Verdict:
-            if len(workers[0].buffer) > 3:
+            if len(workers[0].crews[0].buffer) > 3:
                 jump[0] = 100.0
             return await executor.run(item)
 

@@ -5,7 +5,7 @@ the plan and at how many rows it read, never at the time it took.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -29,6 +29,7 @@ JIT_ABOVE_COST = (
 
 TYPES = {
     "batch": "uuid",
+    "besides": "text[]",
     "cached_tokens": "bigint[]",
     "chunk": "integer",
     "delay": "float8",
@@ -185,10 +186,13 @@ class Ground:
             finally:
                 cursor.execute("DEALLOCATE guarded")
 
-    def claim(self, *, keys: list[str] | None = None, batch: UUID | None = None) -> Plan:
+    def claim(
+        self, *, keys: list[str] | None = None, besides: Sequence[str] = (), batch: UUID | None = None
+    ) -> Plan:
         return self.explain(
             "claim",
             keys=keys,
+            besides=list(besides),
             batch=batch,
             worker=new_id(),
             name="worker",
@@ -233,6 +237,13 @@ def test_a_claim_for_one_key_looks_at_its_tenants_only(ground: Ground) -> None:
 
     assert not plan.seq_scans - {"workers"}
     assert plan.rows["lanes"] <= TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
+
+
+def test_a_claim_for_all_but_some_keys_looks_at_the_tenants_of_the_others_only(ground: Ground) -> None:
+    plan = ground.claim(besides=["k0", "k1", "k2", "alone", "tiny"])
+
+    assert not plan.seq_scans - {"workers"}
+    assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
 
 
 def test_a_claim_for_a_tenant_alone_looks_at_no_other(ground: Ground) -> None:
@@ -302,6 +313,7 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
         "claim_new",
         batch=batch,
         keys=None,
+        besides=["k3"],
         worker=new_id(),
         name="worker",
         lease=timedelta(seconds=60),

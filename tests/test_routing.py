@@ -7,8 +7,8 @@ from uuid import UUID
 
 from batchline.config import UpstreamSettings
 from batchline.executors.executor import Fence
-from batchline.executors.routing import Gate, RoutingExecutor
-from batchline.model import Claim, Completed, Deferred, Item, RunSettings, Verdict
+from batchline.executors.routing import RoutingExecutor
+from batchline.model import Claim, Completed, Item, RunSettings, Verdict
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ class Recorder:
         self.sent: list[Item] = []
         self.answer = asyncio.Event()
         self.wound_down = False
+        self.fence: Fence | None = None
 
     async def run(self, item: Item) -> Verdict:
         self.sent.append(item)
@@ -32,7 +33,7 @@ class Recorder:
         return Completed(item, 200, b"{}")
 
     def fenced_by(self, fence: Fence) -> None:
-        return
+        self.fence = fence
 
     def wind_down(self) -> None:
         self.wound_down = True
@@ -54,12 +55,6 @@ def routed(scenario: Callable[[RoutingExecutor, Recorder], Awaitable[T]], *upstr
         return await scenario(RoutingExecutor(upstreams, recorder), recorder)
 
     return asyncio.run(run())
-
-
-async def settle() -> None:
-    """All that can happen without an answer has happened."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def test_an_item_goes_to_the_upstream_of_its_model_under_that_ones_rules() -> None:
@@ -94,79 +89,28 @@ def test_a_model_that_nobody_serves_is_left_to_the_executors_default() -> None:
     routed(scenario, GPU)
 
 
-def test_no_more_are_in_flight_than_an_upstream_allows_and_others_go_on() -> None:
+def test_a_claim_that_comes_again_under_the_same_number_is_routed_anew() -> None:
+    """A span keeps its number when it is taken over; what is remembered of it is what came first."""
+
     async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        running = [asyncio.create_task(executor.run(an_item("large"))) for _ in range(5)]
-        running.append(asyncio.create_task(executor.run(an_item("small"))))
-        await settle()
-        assert sorted(item.claim.model for item in recorder.sent) == ["large", "large", "small"]
         recorder.answer.set()
-        assert all(isinstance(verdict, Completed) for verdict in await asyncio.gather(*running))
-        assert len(recorder.sent) == 6
+        for model in ("large", "small", "large"):
+            await executor.run(an_item(model))
+        assert [item.claim.settings.upstream for item in recorder.sent] == [
+            "http://gpu/v1",
+            "http://any/v1",
+            "http://gpu/v1",
+        ]
 
     routed(scenario, GPU, ANY)
 
 
-def test_a_worker_that_stops_gives_back_what_waits_at_a_gate() -> None:
+def test_stopping_and_the_fence_are_passed_on() -> None:
     async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        running = [asyncio.create_task(executor.run(an_item("large"))) for _ in range(3)]
-        await settle()
+        executor.fenced_by(lambda: "me")
         executor.wind_down()
-        await settle()
-        assert [task.done() for task in running] == [False, False, True]
-        assert isinstance(running[2].result(), Deferred)
-        recorder.answer.set()
-        await asyncio.gather(*running)
         assert recorder.wound_down
-        assert isinstance(await executor.run(an_item("large")), Deferred)
+        assert recorder.fence is not None
+        assert recorder.fence() == "me"
 
     routed(scenario, GPU)
-
-
-def test_what_waited_while_its_worker_lost_the_lease_is_not_sent() -> None:
-    async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        name: list[object | None] = ["first"]
-        executor.fenced_by(lambda: name[0])
-        running = [asyncio.create_task(executor.run(an_item("large"))) for _ in range(3)]
-        await settle()
-        name[0] = "second"
-        recorder.answer.set()
-        verdicts = await asyncio.gather(*running)
-        assert [type(verdict) for verdict in verdicts] == [Completed, Completed, Deferred]
-        assert len(recorder.sent) == 2
-        name[0] = None
-        assert isinstance(await executor.run(an_item("large")), Deferred)
-
-    routed(scenario, GPU)
-
-
-def test_one_who_gives_up_waiting_takes_no_place() -> None:
-    async def scenario() -> None:
-        gate = Gate(1)
-        assert await gate.enter()
-        impatient = asyncio.create_task(gate.enter())
-        patient = asyncio.create_task(gate.enter())
-        await settle()
-        impatient.cancel()
-        gate.leave()
-        assert await patient
-        gate.leave()
-        assert await asyncio.wait_for(gate.enter(), 1)
-
-    asyncio.run(scenario())
-
-
-def test_a_turn_that_comes_together_with_a_cancellation_goes_to_the_next() -> None:
-    async def scenario() -> None:
-        gate = Gate(1)
-        assert await gate.enter()
-        unlucky = asyncio.create_task(gate.enter())
-        next_one = asyncio.create_task(gate.enter())
-        await settle()
-        gate.leave()
-        unlucky.cancel()
-        await asyncio.wait([unlucky])
-        assert unlucky.cancelled()
-        assert await asyncio.wait_for(next_one, 1)
-
-    asyncio.run(scenario())

@@ -14,10 +14,11 @@ from batchline.cli.console import out, print_json
 from batchline.cli.failing import failing
 from batchline.cli.place import Place, open_place, run_async
 from batchline.cli.server_settings import check_keys, find_config, server_settings, without_any
-from batchline.config import ServerSettings, WorkerSettings
+from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.store.spans import Scope
+from batchline.worker.crew import Post
 from batchline.worker.worker import Worker
 
 _log = structlog.get_logger("batchline.worker")
@@ -37,7 +38,7 @@ def work(
             "-c",
             min=1,
             max=20_000,
-            help="Requests in flight at once. Default: 64, or what the upstreams of --config allow.",
+            help="Requests in flight at once, but for upstreams of --config, which say so themselves.",
         ),
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Leave when there is nothing left to do.")] = False,
@@ -68,7 +69,7 @@ def work(
         retention = server.results_retention if found or until_eof else None
         with open_place(database, data_dir, objects=server.objects) as place:
             settings = WorkerSettings(
-                concurrency=concurrency or _concurrency(server, upstream),
+                concurrency=concurrency or _concurrency(server),
                 lease=lease,
                 drain=drain,
                 max_seconds=max_seconds,
@@ -88,7 +89,7 @@ async def _work(
     # What no upstream of the settings takes goes to that of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
     executor = RoutingExecutor(routed.upstreams, HttpExecutor(upstream=upstream))
-    worker = Worker(place.url, executor, place.objects, settings, Scope())
+    worker = Worker(place.url, executor, place.objects, settings, Scope(), posts=_posts(routed, settings))
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
@@ -100,15 +101,26 @@ async def _work(
             await worker.run()
     finally:
         await executor.close()
-    return worker.claimer.claimed
+    return worker.claimed
 
 
-def _concurrency(server: ServerSettings, upstream: str | None) -> int:
-    """As many as the upstreams allow in all; with several, others may go on while some wait for one."""
-    caps = [allowed.concurrency for allowed in server.upstreams]
-    if upstream is not None or not caps:
-        caps.append(WorkerSettings().concurrency)
-    return min(sum(caps) * (1 if len(caps) == 1 else 2), 20_000)
+def _posts(server: ServerSettings, settings: WorkerSettings) -> list[Post]:
+    """A crew for each upstream, so that a slow one holds up no other, and one for all that is left: the
+    upstream for any model, and batches that name an upstream of their own."""
+    named = [(_named(upstream), upstream.concurrency) for upstream in server.upstreams]
+    posts = [Post(Scope(keys=models), concurrency) for models, concurrency in named if models]
+    served = tuple(model for models, _ in named for model in models)
+    return [*posts, Post(Scope(besides=served), settings.concurrency)]
+
+
+def _named(upstream: UpstreamSettings) -> tuple[str, ...]:
+    return tuple(model for model in upstream.models if model != ANY_MODEL)
+
+
+def _concurrency(server: ServerSettings) -> int:
+    """What the upstream for any model allows."""
+    caps = [upstream.concurrency for upstream in server.upstreams if ANY_MODEL in upstream.models]
+    return caps[0] if caps else WorkerSettings().concurrency
 
 
 def _parent_left(worker: Worker) -> None:

@@ -24,13 +24,18 @@ class WorkerId(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What a worker works on: the routing keys it serves (None: all), or one batch only."""
+    """What is worked on: the routing keys that are served (None: all), all but some, or one batch only."""
 
     keys: tuple[str, ...] | None = None
     batch_id: UUID | None = None
+    besides: tuple[str, ...] = ()
 
     def params(self) -> dict[str, object]:
-        return {"keys": None if self.keys is None else list(self.keys), "batch": self.batch_id}
+        return {
+            "keys": None if self.keys is None else list(self.keys),
+            "besides": list(self.besides),
+            "batch": self.batch_id,
+        }
 
 
 async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:

@@ -7,6 +7,7 @@ It polls after 750 ms, then after twice as long each time, up to 15 s, and start
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import structlog
 
@@ -35,7 +36,7 @@ class Attendant:
         scope: Scope,
         settings: WorkerSettings,
         objects: Objects,
-        claimer: Claimer,
+        claimers: Sequence[Claimer],
         finalizer: Finalizer,
         messenger: Messenger,
     ) -> None:
@@ -44,7 +45,7 @@ class Attendant:
         self._scope = scope
         self._settings = settings
         self._objects = objects
-        self._claimer = claimer
+        self._claimers = claimers
         self._finalizer = finalizer
         self._messenger = messenger
         self._called = asyncio.Event()
@@ -64,14 +65,16 @@ class Attendant:
 
     async def sees_work(self) -> bool:
         """Poll, and set everybody to what there is to do; False when there is nothing now or soon."""
-        if self._claimer.found.is_set():
-            self._claimer.found.clear()
-            self._interval = self._settings.poll_least
+        for claimer in self._claimers:
+            if claimer.found.is_set():
+                claimer.found.clear()
+                self._interval = self._settings.poll_least
         try:
             horizon = await spans.poll(self._session, self._lease.worker.id, self._scope)
             self._next_due = horizon.next_due
             if horizon.claimable:
-                self._claimer.hope.set()
+                for claimer in self._claimers:
+                    claimer.hope.set()
             if horizon.finalizable:
                 self._finalizer.call()
             if horizon.news:

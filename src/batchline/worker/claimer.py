@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeAlias
 from uuid import UUID
 
 import structlog
@@ -19,6 +20,8 @@ _MOST = 2_000
 # And the first claim of a new batch so many: enough to begin with.
 _MOST_NEW = 64
 
+KnownSpans: TypeAlias = Callable[[], set[int]]
+
 _log = structlog.get_logger("batchline.claimer")
 
 
@@ -29,7 +32,7 @@ class Claimer:
         lease: Lease,
         scope: Scope,
         buffer: Buffer,
-        known_spans: Callable[[], set[int]],
+        known_spans: KnownSpans,
     ) -> None:
         self._session = session
         self._lease = lease

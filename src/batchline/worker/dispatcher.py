@@ -5,9 +5,10 @@ import asyncio
 import structlog
 
 from batchline.executors.executor import Executor
-from batchline.model import Item
+from batchline.model import Completed, Failed, Item
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
+from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
 
 _log = structlog.get_logger("batchline.dispatcher")
@@ -17,12 +18,19 @@ class Dispatcher:
     """A fixed crew of runners: a task for each item would cost more than the item."""
 
     def __init__(
-        self, executor: Executor, buffer: Buffer, settler: Settler, lease: Lease, concurrency: int
+        self,
+        executor: Executor,
+        buffer: Buffer,
+        settler: Settler,
+        lease: Lease,
+        rate: Rate,
+        concurrency: int,
     ) -> None:
         self._executor = executor
         self._buffer = buffer
         self._settler = settler
         self._lease = lease
+        self._rate = rate
         self._concurrency = concurrency
         self._running: dict[int, Item] = {}
 
@@ -46,9 +54,13 @@ class Dispatcher:
                 continue
             self._running[id(item)] = item
             try:
-                self._settler.add(await self._executor.run(item))
+                verdict = await self._executor.run(item)
+                self._settler.add(verdict)
             finally:
                 del self._running[id(item)]
+            # What must be tried again is not done: an upstream that is away must not look like a fast one.
+            if isinstance(verdict, Completed | Failed):
+                self._rate.count += 1
             if not self._running and not len(self._buffer):
                 self._settler.hurry()
 

@@ -17,7 +17,6 @@ from batchline.store import batches, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
-from batchline.worker.rate import Rate
 
 _log = structlog.get_logger("batchline.settler")
 
@@ -32,13 +31,11 @@ class Settler:
         session: Session,
         lease: Lease,
         settings: WorkerSettings,
-        rate: Rate,
         on_settled: OnSettled,
     ) -> None:
         self._session = session
         self._lease = lease
         self._settings = settings
-        self._rate = rate
         self._on_settled = on_settled
         self._verdicts: list[Verdict] = []
         self._some = asyncio.Event()
@@ -117,7 +114,6 @@ class Settler:
         except StatementRefused as error:
             await self._settle_apart(verdicts, error)
             return
-        self._rate.add(sum(row.ended for row in settled))
         delays = [verdict.delay for verdict in verdicts if isinstance(verdict, Retry | Deferred)]
         self._on_settled(settled, min(delays, default=None))
         for row in settled:

@@ -15,28 +15,27 @@ from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
 from batchline.executors.executor import Executor
 from batchline.executors.webhooks import Sender
-from batchline.model import Batch, Deferred, Settled
+from batchline.model import Batch, Settled
 from batchline.store import batches, spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker import kin
 from batchline.worker.attendant import Attendant
-from batchline.worker.buffer import Buffer
-from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock, steady
-from batchline.worker.dispatcher import Dispatcher
+from batchline.worker.crew import Crew, Post
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.messenger import EventListener, Messenger
-from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
 
 _log = structlog.get_logger("batchline.worker")
 
 
 class Worker:
+    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out."""
+
     def __init__(
         self,
         url: str,
@@ -45,6 +44,7 @@ class Worker:
         settings: WorkerSettings,
         scope: Scope,
         *,
+        posts: Sequence[Post] = (),
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
         clock: Clock = steady,
@@ -57,11 +57,20 @@ class Worker:
         }
         self.lease = Lease(settings, clock)
         executor.fenced_by(self.lease.sender)
-        self.rate = Rate(clock)
-        self.buffer = Buffer(settings, self.rate)
-        self.settler = Settler(self._sessions["settle"], self.lease, settings, self.rate, self._settled)
-        self.dispatcher = Dispatcher(executor, self.buffer, self.settler, self.lease, settings.concurrency)
-        self.claimer = Claimer(self._sessions["claim"], self.lease, scope, self.buffer, self._known_spans)
+        self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
+        self.crews = [
+            Crew(
+                post,
+                self._sessions["claim"],
+                executor,
+                self.settler,
+                self.lease,
+                settings,
+                clock,
+                self._known_spans,
+            )
+            for post in posts or [Post(scope, settings.concurrency)]
+        ]
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
@@ -71,7 +80,7 @@ class Worker:
             scope,
             settings,
             objects,
-            self.claimer,
+            [crew.claimer for crew in self.crews],
             self.finalizer,
             self.messenger,
         )
@@ -80,6 +89,11 @@ class Worker:
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
+
+    @property
+    def claimed(self) -> int:
+        """Items, since it began."""
+        return sum(crew.claimer.claimed for crew in self.crews)
 
     def stop(self) -> None:
         """First call: finish what was sent, then leave. Second call: release it and leave now."""
@@ -91,19 +105,23 @@ class Worker:
         try:
             await self._arrive()
             async with asyncio.TaskGroup() as services:
-                # The crew ends by itself, once the buffer is closed; the others are sent home one by one.
-                crew = services.create_task(self.dispatcher.run())
+                # Runners end by themselves, once their buffer is closed; the others are sent home one by one.
+                running = [services.create_task(crew.dispatcher.run()) for crew in self.crews]
                 settling = services.create_task(self.settler.run())
                 heartbeat = services.create_task(self._heartbeat.run())
                 finalizing = services.create_task(self.finalizer.run())
                 telling = services.create_task(self.messenger.run())
                 seekers = [
                     services.create_task(task)
-                    for task in (self.claimer.run(), self.attendant.run(), self._listener.run())
+                    for task in (
+                        *(crew.claimer.run() for crew in self.crews),
+                        self.attendant.run(),
+                        self._listener.run(),
+                    )
                 ]
                 await self._until_told()
                 await _send_home(seekers)
-                await self._finish(crew, settling)
+                await self._finish(running, settling)
                 await self._finish_finalizing(finalizing)
                 await self._finish_telling(telling)
                 await _send_home([heartbeat])
@@ -141,15 +159,15 @@ class Worker:
             else:
                 return
 
-    async def _finish(self, crew: asyncio.Task[None], settling: asyncio.Task[None]) -> None:
+    async def _finish(self, running: Sequence[asyncio.Task[None]], settling: asyncio.Task[None]) -> None:
         """Give back what was not sent, wait for what was, settle all of it."""
-        for item in self.buffer.discard():
-            self.settler.add(Deferred(item))
-        self.buffer.close()
+        for crew in self.crews:
+            crew.give_back()
+            crew.buffer.close()
         self._executor.wind_down()
-        await _first(asyncio.wait([crew]), self._abort.wait())
-        if not crew.done():
-            await _send_home([crew])
+        await _first(asyncio.wait(running), self._abort.wait())
+        if not all(task.done() for task in running):
+            await _send_home(running)
         self.settler.close()
         await _first(asyncio.wait([settling]), self._abort.wait())
         if not settling.done():
@@ -179,16 +197,19 @@ class Worker:
             _log.warning("left without releasing; the lease will end by itself", reason=str(error))
 
     def _known_spans(self) -> set[int]:
-        return self.buffer.spans() | self.dispatcher.spans() | self.settler.spans()
+        return self.settler.spans().union(*(crew.spans() for crew in self.crews))
 
     def _holding(self) -> bool:
-        return bool(
-            len(self.buffer) or self.dispatcher.in_flight or self.settler.unsettled or self.finalizer.busy
-        )
+        return bool(any(crew.holding for crew in self.crews) or self.settler.unsettled or self.finalizer.busy)
 
     def _busy(self) -> bool:
         """Something is held, may be claimable, or waits here for another try."""
-        return self._holding() or self.claimer.busy or self._retry_timer is not None or self.messenger.busy
+        return (
+            self._holding()
+            or any(crew.claimer.busy for crew in self.crews)
+            or self._retry_timer is not None
+            or self.messenger.busy
+        )
 
     def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         if any(row.finished for row in settled):
@@ -210,7 +231,8 @@ class Worker:
 
     def _retry_due(self) -> None:
         self._retry_timer = None
-        self.claimer.hope.set()
+        for crew in self.crews:
+            crew.claimer.hope.set()
         # There may be later ones; the poll knows when.
         self.attendant.call()
 
@@ -222,10 +244,11 @@ class Worker:
     def _heard(self, kind: str, batch_id: UUID | None) -> None:
         match kind:
             case "open" | "listening":
-                self.claimer.announce(batch_id)
+                for crew in self.crews:
+                    crew.claimer.announce(batch_id)
             case "closed" if batch_id is not None:
-                for item in self.buffer.discard(batch_id):
-                    self.settler.add(Deferred(item))
+                for crew in self.crews:
+                    crew.give_back(batch_id)
                 self.attendant.call()
             case "ended":
                 # One that fails while validating ends without a worker that would tell of it.

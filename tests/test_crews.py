@@ -1,0 +1,106 @@
+"""A worker with a crew for each upstream: a slow one fills no place of another's, and nothing stays."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from batchline.config import WorkerSettings
+from batchline.engine.objects import Objects
+from batchline.engine.output import answered_line
+from batchline.executors.executor import Fence
+from batchline.model import Completed, Item, Verdict
+from batchline.store.session import Session
+from batchline.store.spans import Scope
+from batchline.worker.crew import Post
+from batchline.worker.worker import Worker
+from tests.builders import a_batch, a_worker, on, read, sql, take
+
+
+class SlowForSome:
+    """Answers at once, but for one model: its items wait until told."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow = slow
+        self.go_on = asyncio.Event()
+        self.in_flight: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self.on_done = asyncio.Event()
+
+    async def run(self, item: Item) -> Verdict:
+        model = item.claim.model
+        self.in_flight[model] += 1
+        self.most[model] = max(self.most[model], self.in_flight[model])
+        if model == self.slow:
+            await self.go_on.wait()
+        await asyncio.sleep(0)
+        self.in_flight[model] -= 1
+        self.done[model] += 1
+        self.on_done.set()
+        return Completed(item, 200, answered_line(item, 200, "r", b"{}"))
+
+    async def until_done(self, model: str, count: int) -> None:
+        while self.done[model] < count:
+            self.on_done.clear()
+            await self.on_done.wait()
+
+    def fenced_by(self, fence: Fence) -> None:
+        return
+
+    def wind_down(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+POSTS = (
+    Post(Scope(keys=("slow",)), 3),
+    Post(Scope(keys=("fast",)), 5),
+    Post(Scope(besides=("slow", "fast")), 2),
+)
+
+
+def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) -> None:
+    async def scenario(db: Session) -> None:
+        executor = SlowForSome("slow")
+        worker = Worker(
+            database_url,
+            executor,
+            Objects.at(tmp_path / "objects"),
+            WorkerSettings(drain=True, lease=30.0),
+            Scope(),
+            posts=POSTS,
+        )
+        # The slow model's lines come first in the file, and there are more of them than places in all.
+        batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.run())
+            await executor.until_done("fast", 200)
+            await executor.until_done("other", 30)
+            assert executor.done["slow"] == 0
+            executor.go_on.set()
+        assert (await read(db, batch)).completed == 280
+        assert worker.claimed == 280
+        assert executor.most["slow"] == 3
+        assert executor.most["fast"] <= 5
+        assert executor.most["other"] <= 2
+        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
+
+    on(database_url, scenario)
+
+
+def test_besides_leaves_out_fresh_lines_free_spans_and_those_of_the_gone(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
+        others = Scope(besides=("slow",))
+
+        items = await take(db, a_worker("dead", lease=-1.0), 3, Scope(keys=("slow",)))
+        assert len(items) == 3
+        found = await take(db, a_worker(), 100, others)
+        assert {item.claim.model for item in found} == {"fast"}
+        assert len(found) == 4
+        assert await take(db, a_worker(), 100, others) == []
+        assert len(await take(db, a_worker(), 100)) == 4
+
+    on(database_url, scenario)

@@ -84,6 +84,7 @@ class OperationSettings:
     redact: tuple[str, ...] = ()
     outcomes: tuple[Mapping[str, Any], ...] = ()
     confirm: str | None = None
+    gone_when: str | None = None
     timeout: float = 60.0
     # Where its keys stand, such as `batchline.toml, line 12`; under "" the table itself.
     places: Mapping[str, str] = field(default_factory=dict, compare=False)

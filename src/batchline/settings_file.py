@@ -246,6 +246,7 @@ _OPERATION: dict[str, Reader] = {
     "redact": _texts,
     "outcomes": _tables,
     "confirm": _text,
+    "gone_when": _text,
     "timeout": _time,
 }
 _PACK: dict[str, Reader] = {"upstream": _text, "approval": _rule, "largest_batch": _counts}

@@ -5,10 +5,12 @@ password in it, a bearer token, a private key, a connection string. Masking errs
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 MASK = "***REDACTED***"
+# What is shorter would be found in words that have nothing to do with it.
+_LEAST_QUOTED = 4
 
 _SECRET_NAMES = re.compile(
     r"""
@@ -67,6 +69,34 @@ def masked(value: Any, redact: Collection[str] = ()) -> Any:
             }
         case list() | tuple():
             return [masked(each, redact) for each in value]
+        case _:
+            return value
+
+
+def secrets_in(value: Any, redact: Collection[str] = (), *, hidden: bool = False) -> Iterator[str]:
+    """The texts below secret names: whoever is sent them may quote them anywhere in an answer."""
+    match value:
+        case str() if hidden and len(value) >= _LEAST_QUOTED:
+            yield value
+        case Mapping():
+            for name, each in value.items():
+                yield from secrets_in(each, redact, hidden=hidden or is_secret_name(str(name), redact))
+        case list() | tuple():
+            for each in value:
+                yield from secrets_in(each, redact, hidden=hidden)
+
+
+def without(value: Any, secrets: Collection[str]) -> Any:
+    """The value without these texts, wherever they stand in it."""
+    match value:
+        case str():
+            for secret in secrets:
+                value = value.replace(secret, MASK)
+            return value
+        case Mapping():
+            return {name: without(each, secrets) for name, each in value.items()}
+        case list() | tuple():
+            return [without(each, secrets) for each in value]
         case _:
             return value
 

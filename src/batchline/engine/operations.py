@@ -23,7 +23,7 @@ from referencing.jsonschema import DRAFT202012
 
 from batchline.config import OperationSettings, ServerSettings
 from batchline.engine.masking import is_secret_name, masked, masked_text
-from batchline.engine.templates import InvalidTemplate, RequestTemplate, Template
+from batchline.engine.templates import InvalidTemplate, Rendered, RequestTemplate
 from batchline.settings_file import SettingsError
 
 ALWAYS = "always"
@@ -125,6 +125,8 @@ class Operation:
     outcomes: tuple[Outcome, ...] = ()
     # Path of the object that Means.SAME compares with, below the same upstream.
     confirm: str | None = None
+    # An expression over that object: it is about to go, and the item is tried again once it is gone.
+    gone_when: str | None = None
     timeout: float = 60.0
     executor: str = HTTP
 
@@ -177,6 +179,14 @@ class Operation:
     def upstream(self) -> str | None:
         return None if self.request is None else self.request.upstream
 
+    def confirmation(self, item: Mapping[str, Any]) -> Rendered:
+        """The request that reads what is there. Only where an outcome means `same`."""
+        assert self._confirm is not None
+        return self._confirm.render(item)
+
+    def is_going(self, found: Any) -> bool:
+        return self.gone_when is not None and is_true(self._gone_when.search(found))
+
     def _faults_of(self, place: str, item: Any) -> Iterator[ItemFault]:
         if not isinstance(item, dict):
             yield ItemFault(place, "must be an object")
@@ -217,6 +227,16 @@ class Operation:
     def _approval(self) -> Any:
         return jmespath.compile(self.approval)
 
+    @cached_property
+    def _gone_when(self) -> Any:
+        return jmespath.compile(self.gone_when or "")
+
+    @cached_property
+    def _confirm(self) -> RequestTemplate | None:
+        if self.confirm is None or self.request is None:
+            return None
+        return RequestTemplate(self.request.upstream, self.confirm, "GET", body=None)
+
     # --- Checks at the start -------------------------------------------------------------------------------
 
     def _check_schema(self) -> None:
@@ -256,13 +276,18 @@ class Operation:
             raise InvalidOperation(
                 "confirm", f"goes with an outcome that means {Means.SAME}, and only with one"
             )
-        if self.confirm is not None:
+        try:
+            if self._confirm is not None:
+                self._check_known("confirm", self._confirm.fields)
+        except InvalidTemplate as error:
+            raise InvalidOperation("confirm", str(error)) from None
+        if self.gone_when is not None:
             try:
-                path = Template.parse(self.confirm)
-                RequestTemplate(self.request.upstream, self.confirm, "GET", body=None)
-            except InvalidTemplate as error:
-                raise InvalidOperation("confirm", str(error)) from None
-            self._check_known("confirm", [names[0] for names in path.fields])
+                _ = self._gone_when
+            except JMESPathError as error:
+                raise InvalidOperation(
+                    "gone_when", f"is no JMESPath expression: {_one_line(error)}"
+                ) from None
 
     def _check_known(self, key: str, names: Any) -> None:
         """`namespace == "production"` is right in JMESPath, and compares two fields: with a schema that names
@@ -360,6 +385,7 @@ def _read(each: OperationSettings) -> Operation:
             redact=each.redact,
             outcomes=tuple(_outcome(outcome) for outcome in each.outcomes),
             confirm=each.confirm,
+            gone_when=each.gone_when,
             timeout=each.timeout,
         )
     except InvalidOperation as error:

@@ -97,8 +97,9 @@ class Rendered:
 
 @dataclass(frozen=True)
 class RequestTemplate:
-    """`upstream` is the name of one in the settings. `body`: None for no body, ITEM for the item itself, or a
-    structure whose texts are templates; a key whose field the item does not have is left out."""
+    """`upstream` is the name of one in the settings. `body`: None for no body, ITEM for the item itself, a
+    structure whose texts are templates, in which a key whose field the item does not have is left out, or a
+    function of the item."""
 
     upstream: str
     path: str
@@ -245,6 +246,8 @@ def _body(body: Any, item: Mapping[str, Any]) -> Any:
             return _MISSING
         case str() if body == ITEM:
             return item
+        case _ if callable(body):
+            return body(item)
         case _:
             return _value(body, item)
 

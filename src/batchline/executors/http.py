@@ -1,5 +1,6 @@
 """The executor for HTTP: each item's body is POSTed to its batch's upstream, and the answer is judged.
 
+An item that wants another request than that is sent by `send`, and judged by whoever asked for it.
 It may assume that the item is this worker's to run. It promises a verdict on every item, whatever the
 upstream does; that a request goes nowhere but below the configured upstream, and never without the API key
 that its batch names; and that the key appears in no verdict and no log.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 
+import msgspec
 import structlog
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import ClientClosedError, DecodeError, RequestTimeoutError, TransportError
@@ -53,6 +55,32 @@ class HttpSettings:
     most_body: int = 64 * 1024 * 1024
     retry: Backoff = field(default_factory=lambda: Backoff(least=0.5, most=60.0))
     connect_retry: Backoff = field(default_factory=lambda: Backoff(least=0.5, most=30.0))
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A request of its own: what an item becomes, where it is not simply POSTed. The path and the query are
+    percent-encoded already."""
+
+    method: str
+    path: str
+    query: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    content_type: str = "application/json"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back, without the key that it may quote. `asked` is how long it asks to wait."""
+
+    status: int
+    body: bytes
+    request_id: str
+    asked: float = 0.0
+
+    @property
+    def passing(self) -> bool:
+        """It may be another one next time."""
+        return self.status in _RETRYABLE or self.status >= 500
 
 
 class MissingKey(Exception):
@@ -109,6 +137,7 @@ class HttpExecutor:
         return {urls.shown(upstream): outage.reason for upstream, outage in self._outages.items()}
 
     async def run(self, item: Item) -> Verdict:
+        route, started = None, 0.0
         try:
             route = self._route(item)
             if (self._outages or self._paces) and not await self._may_try(route.upstream):
@@ -127,21 +156,34 @@ class HttpExecutor:
             if self._outages:
                 self._reached(route.upstream)
             return self._judge(item, route, response, b"" if body is None else body.to_bytes())
-        except (urls.InvalidUpstream, MissingKey) as error:
-            return self._unsendable(item, str(error))
-        except urls.InvalidPath as error:
-            return Failed(item, failed_line(item, "invalid_url", str(error)))
-        except ClientClosedError:
-            # The worker stops. The attempt stays the same, and so does its Idempotency-Key.
-            return Deferred(item)
-        except (TransportError, DecodeError) as error:
-            if never_left(error):
-                return self._unreached(item, route.upstream, started, reason_of(error))
-            return self._again(item, code_of(error), reason_of(error))
-        except Exception:  # noqa: BLE001
-            # One item's surprise must not touch its siblings.
-            _log.exception("request failed unexpectedly", request=item.request_id)
-            return self._again(item, "internal_error", "The worker failed at this request; its log says why.")
+        except Exception as error:  # noqa: BLE001
+            return self._unanswered(item, route, started, error)
+
+    async def send(self, item: Item, order: Order) -> Answer | Verdict:
+        """Send the item as the order says. A verdict: there was no answer, or none that can be kept."""
+        route, started = None, 0.0
+        try:
+            route = self._route(item)
+            url = urls.below(route.upstream, order.path)
+            if (self._outages or self._paces) and not await self._may_try(route.upstream):
+                return Deferred(item)
+            started = self._clock()
+            builder = (
+                route.client.request(order.method, url.with_query_string(order.query) if order.query else url)
+                .header("Idempotency-Key", item.idempotency_key)
+                .timeout(_limit(item.claim.settings.timeout, item.claim.seconds_left))
+            )
+            for name, value in order.headers:
+                builder = builder.header(name, value)
+            if order.body is not None:
+                builder = builder.header("Content-Type", order.content_type).body_bytes(order.body)
+            async with builder.build_streamed() as response:
+                body = await response.body_reader.read(self._settings.most_body + 1)
+            if self._outages:
+                self._reached(route.upstream)
+            return self._answer(item, route, response, b"" if body is None else body.to_bytes())
+        except Exception as error:  # noqa: BLE001
+            return self._unanswered(item, route, started, error)
 
     async def check(self, upstream: str, api_key_env: str | None = None) -> str | None:
         """Before any item is run: None if requests can be made, or what is in the way, for a person."""
@@ -175,11 +217,53 @@ class HttpExecutor:
 
     # --- Verdicts ------------------------------------------------------------------------------------------
 
+    def again(self, item: Item, answer: Answer, message: str) -> Retry:
+        """Another attempt after this answer."""
+        return Retry(item, f"http_{answer.status}", message[:MOST_MESSAGE], self._delay(item, answer.asked))
+
+    def _answer(self, item: Item, route: _Route, response: Response, body: bytes) -> Answer | Verdict:
+        if len(body) > self._settings.most_body:
+            return self._too_large(item)
+        asked = asked_delay(lambda name: _header(response, name), self._now())
+        if response.status == 429:
+            self._slow_down(route.upstream, asked)
+        elif response.status < 500:
+            self._count_answer(route.upstream)
+        return Answer(response.status, route.without_key(body), _request_id(item, response), asked)
+
+    def _unanswered(self, item: Item, route: _Route | None, started: float, error: Exception) -> Verdict:
+        """What it means for the item that there was no answer to read."""
+        match error:
+            case urls.InvalidUpstream() | MissingKey():
+                return self._unsendable(item, str(error))
+            case urls.InvalidPath():
+                return Failed(item, failed_line(item, "invalid_url", str(error)))
+            case ClientClosedError():
+                # The worker stops. The attempt stays the same, and so does its Idempotency-Key.
+                return Deferred(item)
+            case TransportError() | DecodeError() if route is not None:
+                if never_left(error):
+                    return self._unreached(item, route.upstream, started, reason_of(error))
+                return self._again(item, code_of(error), reason_of(error))
+            case _:
+                # One item's surprise must not touch its siblings.
+                _log.error("request failed unexpectedly", request=item.request_id, exc_info=error)
+                message = "The worker failed at this request; its log says why."
+                return self._again(item, "internal_error", message)
+
+    def _too_large(self, item: Item) -> Verdict:
+        message = f"The upstream's answer exceeds {self._settings.most_body} bytes."
+        return Failed(item, failed_line(item, "response_too_large", message))
+
+    def _count_answer(self, upstream: str) -> None:
+        self._answers.add()
+        if self._paces and (pace := self._paces.get(upstream)) is not None:
+            pace.answered()
+
     def _judge(self, item: Item, route: _Route, response: Response, body: bytes) -> Verdict:
         status = response.status
         if len(body) > self._settings.most_body:
-            message = f"The upstream's answer exceeds {self._settings.most_body} bytes."
-            return Failed(item, failed_line(item, "response_too_large", message))
+            return self._too_large(item)
         if not 200 <= status < 300:
             return self._refused(item, route, response, route.without_key(body))
         try:

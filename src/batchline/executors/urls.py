@@ -33,10 +33,15 @@ def join(upstream: str, path: str) -> Url:
     An upstream that carries a version, as in `…/v1` or `…/v1beta/openai`, is what OpenAI's clients call a
     base URL: it stands in the place of the path's /v1.
     """
+    if path.startswith("/v1/") and _VERSIONED.search(parse(upstream).path):
+        path = path.removeprefix("/v1")
+    return below(upstream, path)
+
+
+def below(upstream: str, path: str) -> Url:
+    """The upstream's URL with the path after its own, to the letter."""
     base = parse(upstream)
     prefix = base.path.rstrip("/")
-    if path.startswith("/v1/") and _VERSIONED.search(prefix):
-        path = path.removeprefix("/v1")
     url = base.with_path(prefix + path)
     # With dots in it, a path could climb out of the prefix; `with_path` keeps it from changing the host.
     if not path.startswith("/") or not url.path.startswith(f"{prefix}/"):

@@ -1,0 +1,213 @@
+"""The executor for operations: each item becomes the request that its operation says, and the answer means
+what its operation says.
+
+It may assume that the item was held to the operation's schema when it was submitted, and assumes no more: an
+item that cannot be rendered, an operation that nobody knows, an answer that nobody expected are verdicts on
+that item alone. Nothing secret of an item, and nothing that an answer quotes of it, appears in a verdict.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from batchline.config import UpstreamSettings
+from batchline.engine.masking import masked_text, secrets_in, without
+from batchline.engine.operations import HTTP, Means, Operation, Registry, operation_of
+from batchline.engine.output import answered_line, as_json, failed_line
+from batchline.engine.templates import InvalidValue, Rendered
+from batchline.executors.executor import Executor, Fence
+from batchline.executors.faults import message_of
+from batchline.executors.http import Answer, HttpExecutor, Order
+from batchline.model import Completed, Deferred, Failed, Item, RunSettings, Verdict
+
+# Another worker may be set up for what this one is not.
+_ELSEWHERE_DELAY = 30.0
+
+_log = structlog.get_logger("batchline.operations")
+_decode = msgspec.json.Decoder().decode
+
+Handler: TypeAlias = Callable[[Operation, Item], Awaitable[Verdict]]
+"""Runs the items of operations that are no requests to an upstream."""
+
+
+class OperationExecutor:
+    """Runs the items of operations, and leaves all others to `otherwise`."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        upstreams: Sequence[UpstreamSettings],
+        http: HttpExecutor,
+        otherwise: Executor,
+        handlers: Mapping[str, Handler] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._http = http
+        self._otherwise = otherwise
+        self._handlers = handlers or {}
+        named = {upstream.name: upstream for upstream in upstreams}
+        self._settings = {
+            operation.name: _settings(operation, named[operation.upstream])
+            for operation in registry.all()
+            if operation.upstream in named
+        }
+        self._warned: set[str] = set()
+
+    def run(self, item: Item) -> Coroutine[Any, Any, Verdict]:
+        # Not a coroutine itself: items that are no operations would pay for it.
+        name = operation_of(item.claim.url)
+        return self._otherwise.run(item) if name is None else self._run(name, item)
+
+    def fenced_by(self, fence: Fence) -> None:
+        self._otherwise.fenced_by(fence)
+
+    def wind_down(self) -> None:
+        self._otherwise.wind_down()
+
+    async def close(self) -> None:
+        await self._otherwise.close()
+
+    # --- One item ------------------------------------------------------------------------------------------
+
+    async def _run(self, name: str, item: Item) -> Verdict:
+        operation = self._registry.find(name)
+        if operation is None:
+            return self._unknown(name, item)
+        try:
+            if operation.executor != HTTP:
+                return await self._handled(operation, item)
+            return await self._asked(operation, item)
+        except Exception:  # noqa: BLE001
+            # One item's surprise must not touch its siblings.
+            _log.exception("operation failed unexpectedly", operation=name, request=item.request_id)
+            message = "The worker failed at this item; its log says why."
+            return Failed(item, failed_line(item, "internal_error", message))
+
+    def _unknown(self, name: str, item: Item) -> Verdict:
+        if not self._registry:
+            # A worker without any operations is one for models, and no judge of this.
+            return self._elsewhere(item, "this worker has no operations")
+        return Failed(item, failed_line(item, "unknown_operation", f"There is no operation {name!r}."))
+
+    async def _handled(self, operation: Operation, item: Item) -> Verdict:
+        handler = self._handlers.get(operation.executor)
+        if handler is None:
+            return self._elsewhere(item, f"this worker has no executor {operation.executor!r}")
+        return await handler(operation, item)
+
+    async def _asked(self, operation: Operation, item: Item) -> Verdict:
+        settings = self._settings.get(operation.name)
+        if settings is None or operation.request is None:
+            return self._elsewhere(item, f"this worker has no upstream {operation.upstream!r}")
+        item = replace(item, claim=replace(item.claim, settings=settings))
+        try:
+            asked = msgspec.json.decode(item.body)
+            if not isinstance(asked, dict):
+                raise InvalidValue("the item is no object")
+            rendered = operation.request.render(asked)
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidValue) as error:
+            return Failed(item, failed_line(item, "invalid_item", str(error)))
+        answer = await self._http.send(item, _order(rendered))
+        if not isinstance(answer, Answer):
+            return answer
+        judged = _Judged(operation, item, asked, answer)
+        meaning = operation.meaning(answer.status, asked, judged.said) or _usual(answer)
+        if meaning is Means.SAME:
+            return await self._compared(judged, rendered)
+        return self._verdict(meaning, judged)
+
+    async def _compared(self, refused: "_Judged", sent: Rendered) -> Verdict:
+        """Something is there already. Where it is what we were to make, an earlier attempt of ours has made
+        it, or somebody else."""
+        operation, item = refused.operation, refused.item
+        answer = await self._http.send(item, _order(operation.confirmation(refused.asked)))
+        if not isinstance(answer, Answer):
+            return answer
+        found = _Judged(operation, item, refused.asked, answer)
+        if answer.status == 404 or answer.passing:
+            return self._verdict(Means.RETRY, found)
+        if operation.is_going(found.said):
+            return self._verdict(Means.RETRY, refused)
+        if 200 <= answer.status < 300 and contains(found.said, _decode(sent.body or b"{}")):
+            return self._verdict(Means.DONE, found)
+        return self._verdict(Means.FAILED, refused)
+
+    def _verdict(self, meaning: Means, judged: "_Judged") -> Verdict:
+        item, answer = judged.item, judged.answer
+        if meaning is Means.RETRY and item.claim.attempt < item.claim.settings.max_attempts:
+            return self._http.again(item, answer, judged.message)
+        line = answered_line(item, answer.status, answer.request_id, judged.shown)
+        if meaning is Means.DONE:
+            return Completed(item, answer.status, line)
+        return Failed(item, line, answer.status)
+
+    def _elsewhere(self, item: Item, reason: str) -> Verdict:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            _log.warning("cannot run", reason=reason, operation=operation_of(item.claim.url))
+        return Deferred(item, _ELSEWHERE_DELAY)
+
+
+class _Judged:
+    """An answer as it is judged, which is all of it, and as it may be shown, which is not."""
+
+    def __init__(self, operation: Operation, item: Item, asked: dict[str, Any], answer: Answer) -> None:
+        self.operation = operation
+        self.item = item
+        self.asked = asked
+        self.answer = answer
+        self.said = _decode(as_json(answer.body)) if answer.body else None
+
+    @property
+    def shown(self) -> bytes:
+        return msgspec.json.encode(self._hidden(self.said))
+
+    @property
+    def message(self) -> str:
+        return masked_text(message_of(self.answer.status, self.shown))
+
+    def _hidden(self, said: Any) -> Any:
+        secrets = set(secrets_in(self.asked, self.operation.redact))
+        return self.operation.masked(without(said, secrets) if secrets else said)
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether all that was wanted is there; servers add defaults and what they keep for themselves."""
+    match wanted:
+        case dict():
+            return isinstance(found, dict) and all(
+                name in found and contains(found[name], each) for name, each in wanted.items()
+            )
+        case list():
+            return (
+                isinstance(found, list)
+                and len(found) == len(wanted)
+                and all(contains(one, other) for one, other in zip(found, wanted, strict=True))
+            )
+        case _:
+            return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def _usual(answer: Answer) -> Means:
+    """What an answer means where the operation does not say."""
+    if 200 <= answer.status < 300:
+        return Means.DONE
+    return Means.RETRY if answer.passing else Means.FAILED
+
+
+def _order(rendered: Rendered) -> Order:
+    return Order(
+        rendered.method,
+        rendered.path,
+        rendered.query,
+        rendered.headers,
+        rendered.body,
+        rendered.content_type,
+    )
+
+
+def _settings(operation: Operation, upstream: UpstreamSettings) -> RunSettings:
+    return RunSettings(upstream.base_url, upstream.api_key_env, operation.max_attempts, operation.timeout)

@@ -1,0 +1,25 @@
+"""Operations that come with the program, a pack for each system, switched on in `[packs]` of the settings."""
+
+from collections.abc import Callable
+
+from batchline.config import PackSettings, ServerSettings
+from batchline.engine.operations import InvalidOperation, Operation, Registry, registry_of
+from batchline.packs import kubevirt
+from batchline.settings_file import SettingsError
+
+PACKS: dict[str, Callable[[PackSettings], tuple[Operation, ...]]] = {"kubevirt": kubevirt.operations}
+
+
+def registry(settings: ServerSettings) -> Registry:
+    """All operations of the settings: those of its packs, and its own. Raises SettingsError."""
+    return registry_of(settings, [operation for pack in settings.packs for operation in _made(pack)])
+
+
+def _made(pack: PackSettings) -> tuple[Operation, ...]:
+    make = PACKS.get(pack.name)
+    if make is None:
+        raise SettingsError(f"{pack.place}: there is no pack {pack.name!r}; there are {', '.join(PACKS)}")
+    try:
+        return make(pack)
+    except InvalidOperation as error:
+        raise SettingsError(f"{pack.place}: packs.{pack.name}.{error}") from None

@@ -1,0 +1,334 @@
+"""The executor for operations: what an item becomes, and what an answer means for it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from batchline.config import UpstreamSettings
+from batchline.engine.masking import MASK
+from batchline.engine.operations import Means, Operation, Outcome, Registry, url_of
+from batchline.engine.templates import RequestTemplate
+from batchline.executors.executor import Fence
+from batchline.executors.http import HttpExecutor
+from batchline.executors.operations import OperationExecutor, contains
+from batchline.model import Completed, Deferred, Failed, Item, Retry, Verdict
+from tests.test_http_executor import Behaviour, Upstream, an_item, answers, hangs, line_of, upstream_that
+
+KEY = "the-key-of-the-cluster"
+ITEM = {"name": "vm 1", "size": 3, "password": "hunter2!"}
+MAKE = Operation(
+    "make",
+    RequestTemplate(
+        "cluster",
+        "/things/{name}",
+        "PUT",
+        query={"force": "{force}"},
+        headers={"X-Size": "{size}"},
+        body={"spec": {"size": "{size}"}, "secret": "{password}"},
+        content_type="application/merge-patch+json",
+    ),
+    outcomes=(
+        Outcome(404, Means.DONE),
+        Outcome(409, Means.SAME, "answer.reason == 'AlreadyExists'"),
+        Outcome(409, Means.RETRY, "answer.reason == 'Conflict'"),
+        Outcome(409, Means.FAILED),
+        Outcome(202, Means.RETRY, "answer.phase == 'Pending'"),
+    ),
+    confirm="/things/{name}/now",
+    gone_when="deleted",
+)
+
+
+class Elsewhere:
+    """Takes what is no operation."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.calls: list[str] = []
+
+    async def run(self, item: Item) -> Verdict:
+        self.items.append(item)
+        return Deferred(item)
+
+    def fenced_by(self, fence: Fence) -> None:
+        self.calls.append("fenced_by")
+
+    def wind_down(self) -> None:
+        self.calls.append("wind_down")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+def an_order(item: Any = ITEM, *, name: str = "make", attempt: int = 1) -> Item:
+    plain = an_item(None, url=url_of(name), attempt=attempt)
+    return replace(plain, body=item if isinstance(item, bytes) else json.dumps(item).encode())
+
+
+def said(status: int, body: Any = None, *headers: bytes) -> Behaviour:
+    return answers(status, b"" if body is None else json.dumps(body).encode(), *headers)
+
+
+async def running(
+    upstream: Upstream, test: Callable[[OperationExecutor], Awaitable[Any]], *operations: Operation
+) -> Any:
+    http = HttpExecutor(environ={"THE_KEY": KEY})
+    settings = UpstreamSettings("cluster", f"{upstream.url}/prefix", "THE_KEY", models=())
+    executor = OperationExecutor(Registry(operations or (MAKE,)), (settings,), http, Elsewhere())
+    try:
+        return await test(executor)
+    finally:
+        await http.close()
+
+
+def outcome(
+    *behaviours: Behaviour, item: Any = ITEM, attempt: int = 1, name: str = "make"
+) -> tuple[Verdict, Any]:
+    """The verdict, and the requests that led to it."""
+
+    async def run() -> tuple[Verdict, Any]:
+        async with upstream_that(*behaviours) as upstream:
+
+            async def test(executor: OperationExecutor) -> Verdict:
+                return await executor.run(an_order(item, attempt=attempt, name=name))
+
+            return await running(upstream, test), upstream.requests
+
+    return asyncio.run(run())
+
+
+def failure(*behaviours: Behaviour, **options: Any) -> Failed:
+    verdict, _ = outcome(*behaviours, **options)
+    assert isinstance(verdict, Failed), f"expected a failure, got {verdict}"
+    return verdict
+
+
+def code_of(verdict: Verdict) -> str:
+    code: str = line_of(verdict)["error"]["code"]
+    return code
+
+
+# --- The request -------------------------------------------------------------------------------------------
+
+
+def test_an_item_becomes_the_request_that_its_operation_says() -> None:
+    verdict, (request,) = outcome(said(201, {"ok": True}))
+    assert isinstance(verdict, Completed)
+    assert verdict.status_code == 201
+    assert (request.method, request.path) == ("PUT", "/prefix/things/vm%201")
+    assert request.headers["content-type"] == "application/merge-patch+json"
+    assert request.headers["x-size"] == "3"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["idempotency-key"].endswith("-1-1")
+    assert json.loads(request.body) == {"spec": {"size": 3}, "secret": "hunter2!"}
+
+
+def test_a_query_is_sent_where_the_item_has_one() -> None:
+    _, (request,) = outcome(said(200, {}), item={**ITEM, "force": "a&b=c"})
+    assert request.path == "/prefix/things/vm%201?force=a%26b%3Dc"
+
+
+def test_an_answer_without_a_body_is_an_answer() -> None:
+    verdict, _ = outcome(said(202))
+    assert isinstance(verdict, Completed)
+    assert line_of(verdict)["response"] == {
+        "status_code": 202,
+        "request_id": an_order().idempotency_key,
+        "body": None,
+    }
+
+
+def test_an_item_that_would_leave_its_path_is_not_sent() -> None:
+    for name in ("..", "a/b", ""):
+        verdict, requests = outcome(said(200, {}), item={**ITEM, "name": name})
+        assert code_of(verdict) == "invalid_item"
+        assert requests == []
+
+
+def test_what_is_no_object_fails_alone() -> None:
+    assert code_of(failure(said(200), item=b"[1]")) == "invalid_item"
+    assert code_of(failure(said(200), item=b"{")) == "invalid_item"
+
+
+# --- What answers mean -------------------------------------------------------------------------------------
+
+
+def test_a_status_that_the_operation_calls_done_completes_the_item() -> None:
+    verdict, _ = outcome(said(404, {"reason": "NotFound"}))
+    assert isinstance(verdict, Completed)
+    assert verdict.status_code == 404
+
+
+def test_a_conflict_is_tried_again_until_the_attempts_are_used_up() -> None:
+    conflict = said(409, {"reason": "Conflict", "message": "modified"}, b"Retry-After: 7")
+    verdict, _ = outcome(conflict)
+    assert isinstance(verdict, Retry)
+    assert (verdict.error_code, verdict.message) == ("http_409", "modified")
+    assert verdict.delay >= 7
+    last = failure(conflict, attempt=3)
+    assert last.status_code == 409
+    assert line_of(last)["response"]["body"]["message"] == "modified"
+
+
+def test_a_good_status_may_mean_that_it_is_not_done() -> None:
+    verdict, _ = outcome(said(202, {"phase": "Pending"}))
+    assert isinstance(verdict, Retry)
+
+
+def test_what_the_operation_does_not_mention_is_judged_as_usual() -> None:
+    assert isinstance(outcome(said(503))[0], Retry)
+    assert isinstance(outcome(said(429))[0], Retry)
+    assert failure(said(422, {"message": "no"})).status_code == 422
+    assert failure(said(302)).status_code == 302
+    assert failure(said(409, {"reason": "Other"})).status_code == 409
+
+
+def test_the_attempts_are_those_of_the_operation() -> None:
+    assert isinstance(outcome(said(500), attempt=2)[0], Retry)
+    assert isinstance(outcome(said(500), attempt=3)[0], Failed)
+
+
+ALREADY = {"reason": "AlreadyExists", "message": "already exists"}
+
+
+def test_what_exists_as_it_was_asked_for_is_done() -> None:
+    there = {"spec": {"size": 3, "default": 1}, "secret": "hunter2!", "metadata": {}}
+    verdict, requests = outcome(said(409, ALREADY), said(200, there))
+    assert isinstance(verdict, Completed)
+    assert [(request.method, request.path) for request in requests][1] == ("GET", "/prefix/things/vm%201/now")
+
+
+def test_what_exists_otherwise_is_a_failure_that_says_what_the_upstream_said() -> None:
+    verdict = failure(said(409, ALREADY), said(200, {"spec": {"size": 4}, "secret": "hunter2!"}))
+    assert verdict.status_code == 409
+    assert line_of(verdict)["response"]["body"]["message"] == "already exists"
+
+
+def test_what_is_going_or_just_gone_is_tried_again() -> None:
+    assert isinstance(outcome(said(409, ALREADY), said(200, {"deleted": "now", "spec": {}}))[0], Retry)
+    assert isinstance(outcome(said(409, ALREADY), said(404))[0], Retry)
+    assert isinstance(outcome(said(409, ALREADY), said(500))[0], Retry)
+
+
+def test_more_than_was_asked_for_still_contains_it() -> None:
+    assert contains({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}]}, {"a": {"b": 1}, "l": [{"x": 1}]})
+    assert not contains({"l": [1, 2]}, {"l": [1]})
+    assert not contains({"a": 1}, {"a": True})
+    assert not contains("text", {})
+
+
+# --- What cannot be run ------------------------------------------------------------------------------------
+
+
+def test_an_unknown_operation_fails_the_item_with_a_code() -> None:
+    assert code_of(failure(said(200), name="unheard_of")) == "unknown_operation"
+
+
+def test_a_worker_without_operations_leaves_them_to_others() -> None:
+    async def run() -> Verdict:
+        executor = OperationExecutor(Registry(), (), HttpExecutor(environ={}), Elsewhere())
+        return await executor.run(an_order())
+
+    verdict = asyncio.run(run())
+    assert isinstance(verdict, Deferred)
+    assert verdict.delay > 0
+
+
+def test_what_is_no_operation_goes_elsewhere_untouched() -> None:
+    elsewhere = Elsewhere()
+
+    async def run() -> Item:
+        executor = OperationExecutor(Registry([MAKE]), (), HttpExecutor(environ={}), elsewhere)
+        item = an_item(None)
+        await executor.run(item)
+        executor.fenced_by(lambda: True)
+        executor.wind_down()
+        await executor.close()
+        return item
+
+    item = asyncio.run(run())
+    assert elsewhere.items == [item]
+    assert elsewhere.calls == ["fenced_by", "wind_down", "close"]
+
+
+def test_an_operation_of_another_kind_goes_to_its_handler() -> None:
+    operation = Operation("greet", None, executor="greeter")
+    greeted: list[Any] = []
+
+    async def greet(operation: Operation, item: Item) -> Verdict:
+        greeted.append((operation.name, json.loads(item.body)))
+        return Completed(item, 200, b"{}")
+
+    async def run(handlers: dict[str, Any]) -> Verdict:
+        http = HttpExecutor(environ={})
+        executor = OperationExecutor(Registry([operation]), (), http, Elsewhere(), handlers)
+        return await executor.run(an_order(name="greet"))
+
+    assert isinstance(asyncio.run(run({"greeter": greet})), Completed)
+    assert greeted == [("greet", ITEM)]
+    assert isinstance(asyncio.run(run({})), Deferred)
+
+
+def test_one_items_surprise_is_a_verdict_on_it_alone() -> None:
+    def surprising(item: Any) -> Any:
+        raise RuntimeError("surprise")
+
+    operation = Operation("odd", RequestTemplate("cluster", "/x", body=surprising))
+
+    async def run() -> Sequence[Verdict]:
+        async with upstream_that(said(200, {})) as upstream:
+
+            async def test(executor: OperationExecutor) -> Sequence[Verdict]:
+                return await asyncio.gather(
+                    executor.run(an_order(name="odd")), executor.run(an_order(name="make"))
+                )
+
+            verdicts: Sequence[Verdict] = await running(upstream, test, operation, MAKE)
+            return verdicts
+
+    odd, good = asyncio.run(run())
+    assert code_of(odd) == "internal_error"
+    assert isinstance(good, Completed)
+
+
+def test_an_upstream_that_is_away_costs_no_attempt_and_a_hanging_one_does() -> None:
+    quick = Operation("make", RequestTemplate("cluster", "/x"), timeout=0.2)
+
+    async def run() -> Verdict:
+        async with upstream_that(hangs) as upstream:
+            return await running(upstream, lambda executor: executor.run(an_order()), quick)  # type: ignore[no-any-return]
+
+    verdict = asyncio.run(run())
+    assert isinstance(verdict, Retry)
+    assert verdict.error_code == "timeout"
+
+
+# --- Secrets -----------------------------------------------------------------------------------------------
+
+
+def test_no_secret_of_an_item_is_in_a_verdict_whatever_the_upstream_quotes() -> None:
+    quoted = {
+        "message": 'Invalid value: "hunter2!"',
+        "object": {"password": "other"},
+        "note": "Bearer abcdefgh",
+    }
+    for status in (200, 422):
+        verdict, _ = outcome(said(status, quoted))
+        body = line_of(verdict)["response"]["body"]
+        assert body == {
+            "message": f'Invalid value: "{MASK}"',
+            "object": {"password": MASK},
+            "note": f"Bearer {MASK}",
+        }
+    retried, _ = outcome(said(503, quoted))
+    assert isinstance(retried, Retry)
+    assert retried.message == f'Invalid value: "{MASK}"'
+
+
+def test_the_clusters_key_is_in_no_verdict() -> None:
+    verdict, _ = outcome(said(401, {"message": f"bad token {KEY}"}))
+    assert isinstance(verdict, Failed)
+    assert KEY not in verdict.output.decode()

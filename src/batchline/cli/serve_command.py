@@ -20,7 +20,7 @@ from batchline.cli import options
 from batchline.cli.console import CommandError, out
 from batchline.cli.failing import failing
 from batchline.cli.place import Place, folder_of, open_place, run_async
-from batchline.cli.server_settings import check_keys, find_config, server_settings, with_upstream
+from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, with_upstream
 from batchline.cli.worker_process import WorkerProcess
 from batchline.config import ServerSettings
 from batchline.engine import keys
@@ -61,6 +61,8 @@ def serve(
         settings = with_upstream(server_settings(found, objects), upstream)
         if not no_worker:
             check_keys(settings)
+        # What is wrong with an operation is said before anything is started.
+        registry(settings)
         settings = replace(settings, authentication=not no_auth)
         with (
             open_place(database, data_dir, objects=settings.objects) as place,

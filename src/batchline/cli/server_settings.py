@@ -4,9 +4,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from batchline import settings_file
+from batchline import packs, settings_file
 from batchline.cli.console import CommandError
 from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings
+from batchline.engine.operations import Registry
 from batchline.executors import urls
 from batchline.settings_file import DEFAULT_NAME, SettingsError
 
@@ -47,8 +48,18 @@ def without_any(settings: ServerSettings) -> ServerSettings:
     named = [
         replace(upstream, models=tuple(model for model in upstream.models if model != ANY_MODEL))
         for upstream in settings.upstreams
+        # Those without any from the start are there for operations.
+        if upstream.models != (ANY_MODEL,)
     ]
-    return replace(settings, upstreams=tuple(upstream for upstream in named if upstream.models))
+    return replace(settings, upstreams=tuple(named))
+
+
+def registry(settings: ServerSettings) -> Registry:
+    """The operations of the settings, checked."""
+    try:
+        return packs.registry(settings)
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
 
 
 def check_keys(settings: ServerSettings) -> None:

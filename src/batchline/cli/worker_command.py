@@ -13,9 +13,11 @@ from batchline.cli import options
 from batchline.cli.console import out, print_json
 from batchline.cli.failing import failing
 from batchline.cli.place import Place, open_place, run_async
-from batchline.cli.server_settings import check_keys, find_config, server_settings, without_any
+from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, without_any
 from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
+from batchline.engine.operations import Registry
 from batchline.executors.http import HttpExecutor
+from batchline.executors.operations import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.store.spans import Scope
 from batchline.worker.crew import Post
@@ -65,6 +67,7 @@ def work(
         found = find_config(config)
         server = server_settings(found, objects)
         check_keys(server)
+        operations = registry(server)
         # Where there is no server, results are kept until somebody deletes them.
         retention = server.results_retention if found or until_eof else None
         with open_place(database, data_dir, objects=server.objects) as place:
@@ -76,7 +79,7 @@ def work(
                 allow_private_webhooks=server.allow_private_webhooks,
                 results_retention=retention,
             )
-            claimed = run_async(_work(place, settings, server, upstream, until_eof))
+            claimed = run_async(_work(place, settings, server, operations, upstream, until_eof))
             if as_json:
                 print_json({"claimed": claimed})
             else:
@@ -84,12 +87,19 @@ def work(
 
 
 async def _work(
-    place: Place, settings: WorkerSettings, server: ServerSettings, upstream: str | None, until_eof: bool
+    place: Place,
+    settings: WorkerSettings,
+    server: ServerSettings,
+    operations: Registry,
+    upstream: str | None,
+    until_eof: bool,
 ) -> int:
     # What no upstream of the settings takes goes to that of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
-    executor = RoutingExecutor(routed.upstreams, HttpExecutor(upstream=upstream))
-    worker = Worker(place.url, executor, place.objects, settings, Scope(), posts=_posts(routed, settings))
+    http = HttpExecutor(upstream=upstream)
+    executor = OperationExecutor(operations, routed.upstreams, http, RoutingExecutor(routed.upstreams, http))
+    posts = _posts(routed, operations, settings)
+    worker = Worker(place.url, executor, place.objects, settings, Scope(), posts=posts)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
@@ -104,17 +114,19 @@ async def _work(
     return worker.claimed
 
 
-def _posts(server: ServerSettings, settings: WorkerSettings) -> list[Post]:
+def _posts(server: ServerSettings, operations: Registry, settings: WorkerSettings) -> list[Post]:
     """A crew for each upstream, so that a slow one holds up no other, and one for all that is left: the
     upstream for any model, and batches that name an upstream of their own."""
-    named = [(_named(upstream), upstream.concurrency) for upstream in server.upstreams]
-    posts = [Post(Scope(keys=models), concurrency) for models, concurrency in named if models]
-    served = tuple(model for models, _ in named for model in models)
+    named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
+    posts = [Post(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
+    served = tuple(key for keys, _ in named for key in keys)
     return [*posts, Post(Scope(besides=served), settings.concurrency)]
 
 
-def _named(upstream: UpstreamSettings) -> tuple[str, ...]:
-    return tuple(model for model in upstream.models if model != ANY_MODEL)
+def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
+    """The models and the operations that are this upstream's by name."""
+    models = [model for model in upstream.models if model != ANY_MODEL]
+    return (*models, *(each.name for each in operations.all() if each.upstream == upstream.name))
 
 
 def _concurrency(server: ServerSettings) -> int:

@@ -1,12 +1,16 @@
-"""One log line for each request, and an id to find it by. Neither headers nor queries: they may hold keys."""
+"""One log line for each request, and an id to find it by. Neither headers nor queries: they may hold keys.
 
-import re
+What fails unexpectedly is answered here too, so that this answer has its id as well.
+"""
+
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import structlog
 
+from batchline.api.errors import safe_path, unexpected
+from batchline.api.limits import Stalled
 from batchline.ids import new_id
 
 Message = MutableMapping[str, Any]
@@ -14,8 +18,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-# What somebody pasted into a path by mistake.
-_SECRET = re.compile(r"(bl-|sk-|whsec_)[^/]+")
 _log = structlog.get_logger("batchline.access")
 
 
@@ -40,11 +42,18 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, noted)
+        except Stalled as error:
+            _log.info("answer broken off", reason=str(error), request_id=request_id)
+        except Exception:  # noqa: BLE001
+            # Where an answer has begun, the server sees that it does not end, and hangs up.
+            _log.exception("request failed", request_id=request_id)
+            if not status:
+                await unexpected().response()(scope, receive, noted)
         finally:
             _log.info(
                 "request",
                 method=scope["method"],
-                path=_SECRET.sub(r"\1…", scope["path"]),
+                path=safe_path(scope["path"]),
                 status=status or None,
                 milliseconds=round((time.perf_counter() - started) * 1000, 1),
                 request_id=request_id,

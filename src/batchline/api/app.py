@@ -10,7 +10,7 @@ from batchline.api import batches, files, health, models, uploads, webhooks
 from batchline.api.access import AccessLog
 from batchline.api.context import Context
 from batchline.api.errors import handle_errors
-from batchline.api.limits import BodyLimit
+from batchline.api.limits import BodyLimit, Patience
 from batchline.engine.intake import Intake
 from batchline.executors.catalog import Catalog
 
@@ -41,6 +41,7 @@ def create_app(context: Context) -> FastAPI:
         app.include_router(router)
     handle_errors(app)
     app.add_middleware(BodyLimit, most=context.settings.max_json_bytes)
+    app.add_middleware(Patience)
     app.add_middleware(AccessLog)
     return app
 

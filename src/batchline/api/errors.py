@@ -1,5 +1,6 @@
 """Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}, all four keys always."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from batchline.store.session import StatementRefused, StoreUnavailable
 NO_RETRY = {"x-should-retry": "false"}
 
 _RETRY_AFTER = {"retry-after": "1"}
+# What somebody pasted into a path by mistake.
+_SECRET = re.compile(r"(bl-|sk-|whsec_)[^/]+")
 _log = structlog.get_logger("batchline.api")
 
 
@@ -79,7 +82,6 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(StoreUnavailable, _unavailable)
     app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
     app.add_exception_handler(StatementRefused, _refused)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _told(request: Request, error: Exception) -> JSONResponse:
@@ -124,7 +126,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    _log.warning("cannot serve", path=request.url.path, reason=str(error))
+    _log.warning("cannot serve", path=safe_path(request.url.path), reason=str(error))
     message = "The server cannot reach its store at present. Try again."
     return ApiError(503, message, code="unavailable", type="server_error", headers=_RETRY_AFTER).response()
 
@@ -135,9 +137,14 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     ).response()
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+def unexpected() -> ApiError:
     message = "The server had an error while processing your request."
-    return ApiError(500, message, code="server_error", type="server_error").response()
+    return ApiError(500, message, code="server_error", type="server_error")
+
+
+def safe_path(path: str) -> str:
+    """A path as it may be logged."""
+    return _SECRET.sub(r"\1…", path)
 
 
 def _short(text: str, most: int = 200) -> str:

@@ -102,7 +102,7 @@ async def create_file(
     """Take a file in. The answer comes when it is stored and, for purpose `batch`, its lines are read."""
     most = context.settings.max_file_bytes
     form = form_of(request, "file", most)
-    async with intake.places, arriving(context.objects) as arrival:
+    async with intake.place(called.tenant), arriving(context.objects) as arrival:
         try:
             part = await form.reach_file()
             if "purpose" in form.fields:

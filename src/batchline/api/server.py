@@ -50,6 +50,9 @@ class LimitedHttp(HttpToolsProtocol):
         if self._head > MOST_HEAD:
             self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
 
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(b"400 Bad Request", b"This is not HTTP.")
+
     def _expect_head(self) -> None:
         self._head_is_here()
         self._head = 0

@@ -109,7 +109,7 @@ async def add_part(
     upload = await _pending(context, called, upload_id)
     most = context.settings.max_part_bytes
     form = form_of(request, "data", most)
-    async with intake.places, arriving(context.objects, f"{PARTS}{upload.id.hex}/") as arrival:
+    async with intake.place(called.tenant), arriving(context.objects, f"{PARTS}{upload.id.hex}/") as arrival:
         try:
             await form.reach_file()
             content = await arrival.write(form.content(), most)
@@ -160,7 +160,7 @@ async def complete_upload(
         upload.filename,
         life(context.settings, upload.purpose, upload.expires_after),
     )
-    async with intake.places, arriving(context.objects) as arrival:
+    async with intake.place(called.tenant), arriving(context.objects) as arrival:
         try:
             content = await arrival.write(
                 parts_of.joined(context.objects, parts), upload.bytes, with_md5=asked.md5 is not None

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import md5, sha256
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -32,6 +33,8 @@ RECORD_WITHIN = 5 * 3600.0
 # Each block costs a thread's turn, so small ones are gathered.
 _BLOCK = 1024 * 1024
 _AT_ONCE = 64
+# So that no tenant's slow uploads keep the others out.
+_AT_ONCE_OF_A_TENANT = 32
 
 
 class TooLarge(Exception):
@@ -116,7 +119,17 @@ class Intake:
         self._sessions = sessions
         self.ingesters = Ingesters()
         # Each that comes in takes some megabytes; the others wait to be read.
-        self.places = asyncio.Semaphore(_AT_ONCE)
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def place(self, tenant: str) -> AsyncIterator[None]:
+        """One of the places for what comes in, of which each tenant has a share at most."""
+        share = self._shares.get(tenant)
+        if share is None:
+            self._shares[tenant] = share = asyncio.Semaphore(_AT_ONCE_OF_A_TENANT)
+        async with share, self._places:
+            yield
 
     async def close(self) -> None:
         await self.ingesters.close()

@@ -130,6 +130,7 @@ def _said(means: Means, message: str) -> Outcome:
 _CONFLICTS = (
     _said(Means.RETRY, "the object has been modified"),
     _said(Means.RETRY, "the server rejected our request due to an error in our request"),
+    _said(Means.RETRY, "jsonpatch test operation does not apply"),
     Outcome(409, Means.FAILED),
 )
 

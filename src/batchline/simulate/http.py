@@ -38,6 +38,8 @@ class Request(Struct, frozen=True, gc=False):
     key: bytes | None
     body: bytes
     keep_alive: bool
+    authorization: bytes | None = None
+    content_type: bytes | None = None
 
 
 Handler = Callable[["Connection", Request], None]
@@ -129,6 +131,8 @@ class Connection(asyncio.Protocol):
     def _begin_message(self) -> None:
         self._url = b""
         self._key: bytes | None = None
+        self._authorization: bytes | None = None
+        self._content_type: bytes | None = None
         self._expects_continue = False
         self._size = 0
         self._chunks: list[bytes] = []
@@ -142,6 +146,10 @@ class Connection(asyncio.Protocol):
             self._take_key(value)
         elif name == b"content-length":
             self._check_size(int(value))
+        elif name == b"content-type":
+            self._content_type = value
+        elif name == b"authorization":
+            self._authorization = value
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
 
@@ -163,6 +171,8 @@ class Connection(asyncio.Protocol):
             self._key,
             chunks[0] if len(chunks) == 1 else b"".join(chunks),
             parser.should_keep_alive(),
+            self._authorization,
+            self._content_type,
         )
         self._owes_continue = False
         self._begin_message()

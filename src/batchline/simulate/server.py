@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from batchline.simulate.http import Connection
+from batchline.simulate.http import Connection, Handler
+from batchline.simulate.kubernetes import KubernetesRoutes
 from batchline.simulate.routes import Routes
 from batchline.simulate.settings import SimulateSettings
 from batchline.simulate.upstream import Upstream
@@ -28,15 +29,20 @@ class Simulator:
     async def start(self) -> tuple[str, int]:
         """Listen, and say where."""
         loop = asyncio.get_running_loop()
-        routes = Routes(self._settings, Upstream(self._settings, loop))
+        handle = self._handler(loop)
         self._server = await loop.create_server(
-            lambda: Connection(routes.handle, self, loop),
+            lambda: Connection(handle, self, loop),
             self._settings.host,
             self._settings.port,
             backlog=_BACKLOG,
         )
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
+
+    def _handler(self, loop: asyncio.AbstractEventLoop) -> Handler:
+        if self._settings.kubevirt:
+            return KubernetesRoutes(self._settings, loop).handle
+        return Routes(self._settings, Upstream(self._settings, loop)).handle
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Take no more requests, answer those under way, and after the grace hang up on the rest."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NAMESPACES = ("default", "test", "staging", "production")
+
 
 @dataclass(frozen=True, slots=True)
 class SimulateSettings:
@@ -27,11 +29,18 @@ class SimulateSettings:
     """Share whose connection is closed unanswered, half of them after they were executed."""
     record: bool = False
     """Keep every execution for GET /executions. Memory grows with each."""
+    kubevirt: bool = False
+    """Be a Kubernetes API with KubeVirt in it instead of a model server."""
+    token: str | None = None
+    """The bearer token that the Kubernetes API asks for. None: it asks for none."""
+    namespaces: tuple[str, ...] = NAMESPACES
+    controller_ms: float = 50.0
+    """When the cluster's controllers do what was asked: run a machine, end it, let it go."""
     max_keys: int = 1_000_000
     """Idempotency keys remembered; beyond it the oldest is forgotten, and would be executed again."""
 
     def __post_init__(self) -> None:
-        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit"):
+        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "controller_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name in ("error_rate", "hang_rate", "drop_rate"):

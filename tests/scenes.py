@@ -175,7 +175,7 @@ class Hand:
         settled, refused = self._settle(grouped)
         if refused and len(grouped) < len(verdicts):
             settled += self._settle(Grouped(grouped.members(refused), apart=True))[0]
-        return settled
+        return spans.merged(settled)
 
     def _settle(self, grouped: Grouped) -> tuple[list[Settled], list[int]]:
         rows = self.run("settle", {"worker": self.id, **grouped.columns()})

@@ -207,6 +207,8 @@ def with_upstream(test: Callable[[Upstream], Awaitable[T]], *behaviours: Behavio
 def log() -> Iterator[StringIO]:
     """What a person would see of the log, tracebacks with their local variables included."""
     stream = StringIO()
+    # A command that ran in this process may have left its own settings behind.
+    structlog.reset_defaults()
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=False)],
         logger_factory=structlog.PrintLoggerFactory(stream),

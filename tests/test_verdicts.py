@@ -50,7 +50,7 @@ def test_each_kind_of_verdict_is_a_group_and_a_late_one_of_any_kind_is_dropped_a
 
         settled = await spans.settle(db, worker.id, verdicts)
 
-        assert sum(row.ended for row in settled) == 4
+        assert [(row.batch_id, row.ended) for row in settled] == [(batch.id, 4)]
         now = await read(db, batch)
         assert (now.completed, now.failed) == (2, 5)
         assert await sql(db, "SELECT ordinal FROM retry_attempts ORDER BY ordinal") == [(7,), (8,)]

@@ -98,7 +98,25 @@ async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict])
         # Something in these groups comes too late; whatever else they hold still counts.
         apart = Grouped(grouped.members(refused), apart=True)
         settled += (await _settle(session, worker_id, apart))[0]
-    return settled
+    return merged(settled)
+
+
+def merged(settled: Sequence[Settled]) -> list[Settled]:
+    """One for each batch, in the order of their first mention."""
+    by_batch: dict[UUID, Settled] = {}
+    for row in settled:
+        before = by_batch.get(row.batch_id)
+        by_batch[row.batch_id] = (
+            row
+            if before is None
+            else Settled(
+                row.batch_id,
+                before.ended + row.ended,
+                before.finished or row.finished,
+                before.closing or row.closing,
+            )
+        )
+    return list(by_batch.values())
 
 
 async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[list[Settled], list[int]]:

@@ -120,7 +120,8 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             told = ApiError(405, f"{request.method} is not allowed for {_short(request.url.path)}")
             told.code = "method_not_allowed"
         case status:
-            told = ApiError(status, str(error.detail))
+            kind = "server_error" if status >= 500 else "invalid_request_error"
+            told = ApiError(status, str(error.detail), type=kind)
     told.headers.update(error.headers or {})
     return told.response()
 

@@ -85,7 +85,7 @@ async def wipe(db: Session) -> None:
         db,
         """
         TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers, outbox,
-                 webhooks, deliveries
+                 webhooks, deliveries, operation_batches
         RESTART IDENTITY
         """,
     )

@@ -106,6 +106,20 @@ class PackSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """How much may be pending at once, in two layers: of all together, and of each user."""
+
+    max_pending_parents: int = 100
+    requests_per_minute: int = 1000
+    user_pending_parents: int = 3
+    user_pending_children: int = 30
+    # Seconds from one submission of a user to the next.
+    cooldown_seconds: int = 120
+    # Whom to ask who needs more.
+    contact_admin: str = "an administrator of this server"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What the server allows, and how long it keeps things. Times are in seconds."""
 
@@ -134,6 +148,10 @@ class ServerSettings:
     streams: int = 16
     # An object store's URL; None: a folder under data_dir.
     objects: str | None = None
+    # Of governed operations.
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    # How long a governed batch has, the wait for its approval included.
+    operation_window: str = "7d"
 
     def upstream_for(self, model: str) -> UpstreamSettings | None:
         """The upstream that names the model, or else the first that takes any."""

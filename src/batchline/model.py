@@ -108,6 +108,8 @@ class Batch(msgspec.Struct, frozen=True):
     model: str | None = None
     # Why it failed while validating.
     errors: tuple[ContentError, ...] | None = None
+    # It waits for an approval, or to be released.
+    held_at: datetime | None = None
 
     @property
     def status(self) -> BatchStatus:
@@ -119,7 +121,7 @@ class Batch(msgspec.Struct, frozen=True):
             (self.completed_at, BatchStatus.COMPLETED),
             (self.cancelling_at, BatchStatus.CANCELLING),
             (self.finalizing_at, BatchStatus.FINALIZING),
-            (self.paused_at, BatchStatus.PAUSED),
+            (self.paused_at or self.held_at, BatchStatus.PAUSED),
             (self.in_progress_at, BatchStatus.IN_PROGRESS),
         )
         return next((status for at, status in facts if at is not None), BatchStatus.VALIDATING)
@@ -146,6 +148,114 @@ class ApiKey(msgspec.Struct, frozen=True):
     hint: str
     created_at: datetime
     revoked_at: datetime | None
+
+
+class ParentStatus(StrEnum):
+    """What a governed batch is to its user."""
+
+    PENDING_APPROVAL = "PENDING_APPROVAL"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    PARTIAL_SUCCESS = "PARTIAL_SUCCESS"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class Approval(StrEnum):
+    NOT_REQUIRED = "not_required"
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
+class ChildCounts(msgspec.Struct, frozen=True):
+    """Every child of a governed batch is in one of these."""
+
+    pending: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    # Never ran: the batch was cancelled or rejected, or its time was over.
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.pending + self.succeeded + self.failed + self.cancelled
+
+    def status(self, approval: Approval) -> ParentStatus:
+        """First match wins. Children that were cancelled count for neither side, unless all were."""
+        if self.pending:
+            return ParentStatus.PENDING_APPROVAL if approval is Approval.PENDING else ParentStatus.IN_PROGRESS
+        if self.cancelled and self.cancelled == self.total:
+            return ParentStatus.CANCELLED
+        if not self.failed:
+            return ParentStatus.COMPLETED
+        return ParentStatus.PARTIAL_SUCCESS if self.succeeded else ParentStatus.FAILED
+
+
+class GovernedBatch(msgspec.Struct, frozen=True):
+    """A batch of one operation, the parent, with whose it is and what was decided about it."""
+
+    id: UUID
+    tenant: str
+    user_id: str
+    operation: str
+    request_id: UUID | None
+    reason: str | None
+    approval: Approval
+    decided_by: str | None
+    decided_at: datetime | None
+    decision_reason: str | None
+    held: bool
+    released_at: datetime | None
+    retries: int
+    retried_at: datetime | None
+    total: int
+    completed: int
+    failed: int
+    created_at: datetime
+    expires_at: datetime
+    paused_at: datetime | None
+    cancelling_at: datetime | None
+    expiring_at: datetime | None
+    finalizing_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def counts(self) -> ChildCounts:
+        """From the batch's own counters. What has no outcome is pending until the batch is frozen."""
+        rest = self.total - self.completed - self.failed
+        frozen = self.finalizing_at is not None
+        return ChildCounts(
+            pending=0 if frozen else rest,
+            succeeded=self.completed,
+            failed=self.failed,
+            cancelled=rest if frozen else 0,
+        )
+
+    @property
+    def status(self) -> ParentStatus:
+        return self.counts.status(self.approval)
+
+
+class ChildStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class Child(msgspec.Struct, frozen=True):
+    """One item of a governed batch; `output` is its finished line, if it has one."""
+
+    sequence_no: int
+    custom_id: str
+    status: ChildStatus
+    # Attempts that were begun, the present one too; 0: none yet.
+    attempt_count: int
+    status_code: int | None
+    finished_at: datetime | None
+    output: str | None
 
 
 class Claim(msgspec.Struct, frozen=True):

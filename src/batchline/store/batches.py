@@ -136,7 +136,10 @@ async def conclude(session: Session, batch_id: UUID) -> bool:
         params = {"batch": batch_id}
         if not await run(connection, statement("conclude_lock"), params):
             return False
-        return bool(await run(connection, statement("conclude"), params))
+        frozen = await run(connection, statement("conclude"), params)
+        if frozen and frozen[0][1]:
+            await run(connection, statement("audit_cancelled"), params)
+        return bool(frozen)
 
 
 async def claim_finalizing(session: Session, worker: WorkerId, batch_id: UUID | None = None) -> Batch | None:

@@ -1,7 +1,7 @@
 -- conclude, 2 of 2: if no live worker holds anything of a closing batch any more, freeze it.
 --
 -- Its spans go, so that a late verdict finds nothing to change, and finalizing begins. Returns the batch
--- if it was frozen now.
+-- if it was frozen now, and whether it is a governed one: then audit_cancelled comes next in the transaction.
 --
 -- Locks: spans that were made while part 1 waited, but without waiting for any. Whoever has one locked is
 -- about to settle it and waits for the batch row, which is ours: to wait for each other would be a deadlock.
@@ -22,9 +22,9 @@ frozen AS (
           JOIN workers AS w ON w.id = span.worker_id
           WHERE w.lease_until >= now()
       )
-    RETURNING b.id
+    RETURNING b.id, b.submitted_by
 ),
 dropped AS (
     DELETE FROM spans AS s USING frozen WHERE s.batch_id = frozen.id
 )
-SELECT id FROM frozen
+SELECT id, submitted_by IS NOT NULL AS governed FROM frozen

@@ -9,6 +9,7 @@ file AS (
     WHERE id = %(file)s
       AND tenant = %(tenant)s
       AND deleted_at IS NULL
+      AND purpose NOT IN ('operation', 'operation_output')
       AND (expires_at IS NULL OR expires_at > now())
     FOR UPDATE
 )

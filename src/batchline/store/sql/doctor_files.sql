@@ -6,7 +6,7 @@ WITH
 file AS (
     SELECT f.id, f.no, f.line_count
     FROM files AS f
-    WHERE f.purpose = 'batch'
+    WHERE f.purpose IN ('batch', 'operation')
       -- The lines of a deleted file are cleared away, but not before its last batch has ended.
       AND (
           f.deleted_at IS NULL

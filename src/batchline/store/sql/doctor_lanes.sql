@@ -8,7 +8,7 @@ batch AS (
         b.*,
         f.no AS file_no,
         f.line_count,
-        b.paused_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
+        b.paused_at IS NOT NULL OR b.held_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
     FROM batches AS b
     LEFT JOIN files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
@@ -34,7 +34,7 @@ finding AS (
     FROM lane
     WHERE drained <> (next = total)
     UNION ALL
-    SELECT 'lane_open', batch_id, id, 'the lane is open, but its batch is paused, being cancelled or expired'
+    SELECT 'lane_open', batch_id, id, 'the lane is open, but its batch is paused, held, being cancelled or expired'
     FROM lane
     WHERE open AND shut
     UNION ALL

@@ -20,7 +20,7 @@ file AS (
     SELECT
         f.id,
         batch.tenant,
-        'batch_output',
+        CASE WHEN batch.submitted_by IS NULL THEN 'batch_output' ELSE 'operation_output' END,
         f.filename,
         f.bytes,
         f.line_count,

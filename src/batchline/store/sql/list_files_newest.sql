@@ -14,6 +14,7 @@ FROM (
           coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000')
       )
       AND deleted_at IS NULL
+      AND purpose NOT IN ('operation', 'operation_output')
       AND (expires_at IS NULL OR expires_at > now())
       AND (%(purpose)s::text IS NULL OR purpose = %(purpose)s::text)
     ORDER BY created_at DESC, id DESC

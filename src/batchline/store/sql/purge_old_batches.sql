@@ -1,10 +1,11 @@
 -- purge_old_batches: begin to clear away what batches that ended long ago have left behind; a chunk of them.
+-- Not of governed ones: they are small, and what became of each child is their history.
 -- Returns how many. Locks: their rows, skipping locked ones.
 WITH
 old AS (
     SELECT id
     FROM batches
-    WHERE ended_at < now() - %(older_than)s::interval AND purging_at IS NULL
+    WHERE ended_at < now() - %(older_than)s::interval AND purging_at IS NULL AND submitted_by IS NULL
     ORDER BY ended_at
     LIMIT %(chunk)s
     FOR NO KEY UPDATE SKIP LOCKED

@@ -1,4 +1,5 @@
--- resume: open the lanes of a paused batch again. Returns no row when it is not paused.
+-- resume: open the lanes of a paused batch again, unless something else holds it: then who lifts that opens them.
+-- Returns no row when it is not paused.
 --
 -- Locks: the batch row, then its lanes in id order, as claims take them.
 WITH
@@ -10,12 +11,12 @@ batch AS (
       AND finalizing_at IS NULL
       AND cancelling_at IS NULL
       AND expiring_at IS NULL
-    RETURNING id
+    RETURNING id, held_at
 ),
 lane AS (
     SELECT n.id
     FROM lanes AS n
-    JOIN batch ON batch.id = n.batch_id
+    JOIN batch ON batch.id = n.batch_id AND batch.held_at IS NULL
     ORDER BY n.id
     FOR NO KEY UPDATE OF n
 ),

@@ -74,6 +74,32 @@ ended AS (
         %(outputs)b::text[]
     ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output)
     JOIN accepted AS a ON a.no = i.no
+    RETURNING lane_id, line_no, outcome, status_code, attempt
+),
+-- The ends of children of governed batches are in the audit log from the same moment on. Whose a batch is never
+-- changes, so it is read without a lock; of ordinary batches there is nothing to join.
+governed AS (
+    SELECT DISTINCT a.lane_id, b.id, b.tenant
+    FROM accepted AS a
+    JOIN batches AS b ON b.id = a.batch_id
+    WHERE a.kind < 2 AND b.submitted_by IS NOT NULL
+),
+audited AS (
+    INSERT INTO audit_log (tenant, actor, action, batch_id, sequence_no, detail)
+    SELECT
+        g.tenant,
+        'system',
+        'child.ended',
+        g.id,
+        e.line_no,
+        jsonb_build_object(
+            'status', CASE e.outcome WHEN 'completed' THEN 'SUCCEEDED' ELSE 'FAILED' END,
+            'attempt', e.attempt,
+            'status_code', e.status_code
+        )
+    FROM governed AS g
+    JOIN ended AS e ON e.lane_id = g.lane_id
+    ORDER BY e.line_no
     RETURNING 1
 ),
 -- What is left is computed from the locked version of the span. A condition on the row that UPDATE finds
@@ -137,6 +163,7 @@ tally AS (
         + (SELECT count(*) FROM shrunk)
         + (SELECT count(*) FROM emptied)
         + (SELECT count(*) FROM again)
+        + (SELECT count(*) FROM audited)
         + (SELECT count(*) FROM attempted) > 0
     GROUP BY batch_id
 ),

@@ -1,0 +1,65 @@
+"""The audit log: rows are added in the transaction that does what they tell, and never change."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg.types.json import Jsonb
+
+from batchline.store.session import Row, Session, run
+from batchline.store.statements import statement
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that is done now. `detail` is masked already."""
+
+    tenant: str
+    actor: str
+    action: str
+    batch_id: UUID | None = None
+    # The user whom it is about.
+    subject: str | None = None
+    detail: Mapping[str, Any] = {}
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Something that was done."""
+
+    id: int
+    at: datetime
+    tenant: str
+    actor: str
+    action: str
+    batch_id: UUID | None
+    sequence_no: int | None
+    subject: str | None
+    detail: dict[str, Any]
+
+
+async def add(connection: psycopg.AsyncConnection[Row], event: Event) -> None:
+    params = {
+        "tenant": event.tenant,
+        "actor": event.actor,
+        "action": event.action,
+        "batch": event.batch_id,
+        "subject": event.subject,
+        "detail": Jsonb(dict(event.detail)),
+    }
+    await run(connection, statement("add_audit"), params)
+
+
+async def page(
+    session: Session,
+    *,
+    tenant: str | None = None,
+    batch_id: UUID | None = None,
+    since: datetime | None = None,
+    after: int = 0,
+    limit: int = 1000,
+) -> list[Entry]:
+    """Oldest first; `after` is the number of the last entry of the page before. No tenant: all of them."""
+    params = {"tenant": tenant, "batch": batch_id, "since": since, "after": after, "limit": limit}
+    return [Entry(*row) for row in await session.rows(statement("list_audit"), params)]

@@ -1,0 +1,141 @@
+"""Limits: what is pending, of all and of each user, and who may have more.
+
+Nothing counts here but the batches themselves. Who may raise what is pending takes two locks in one order,
+the row of all and then the user's, and then counts in a statement of its own; so no two of them count the
+same room.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import psycopg
+
+from batchline.store import audit
+from batchline.store.audit import Event
+from batchline.store.session import Row, Session, run
+from batchline.store.statements import statement
+
+
+class Override(msgspec.Struct, frozen=True):
+    """Limits of one user's own."""
+
+    user_id: str
+    max_pending_parents: int
+    max_pending_children: int
+    cooldown_seconds: int
+    reason: str
+    set_by: str
+    set_at: datetime
+
+
+class Exemption(msgspec.Struct, frozen=True):
+    """A user to whom the limits of users do not apply, until a moment."""
+
+    user_id: str
+    reason: str
+    expires_at: datetime
+    exempted_by: str
+    created_at: datetime
+    active: bool
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What is pending now, and what the user may have; None: the default."""
+
+    all_parents: int
+    parents: int
+    children: int
+    # Seconds since the user's last submission; None: there was none.
+    since_last: float | None
+    max_parents: int | None
+    max_children: int | None
+    cooldown: int | None
+    exempt: bool
+
+
+async def lock(connection: psycopg.AsyncConnection[Row], tenant: str, user: str) -> Measured:
+    """From here to the end of the transaction nobody else can raise what is pending."""
+    params = {"tenant": tenant, "user": user}
+    await run(connection, statement("lock_limits"), {})
+    await run(connection, statement("lock_user_limits"), params)
+    return await _measured(await run(connection, statement("measure_limits"), params))
+
+
+async def measure(session: Session, tenant: str, user: str) -> Measured:
+    """The same without locks, to look at."""
+    params = {"tenant": tenant, "user": user}
+    return await _measured(await session.rows(statement("measure_limits"), params))
+
+
+async def _measured(rows: list[Row]) -> Measured:
+    (row,) = rows
+    return Measured(*row)
+
+
+async def count_request(session: Session) -> tuple[int, float]:
+    """Requests in this minute, this one included, and the seconds until the next minute."""
+    ((requests, left),) = await session.rows(statement("count_request"), {})
+    if requests == 1:
+        await session.rows(statement("forget_windows"), {})
+    return requests, left
+
+
+async def requests_now(session: Session) -> int:
+    ((requests,),) = await session.rows(statement("current_window"), {})
+    return int(requests)
+
+
+async def set_override(
+    session: Session,
+    tenant: str,
+    user: str,
+    *,
+    parents: int,
+    children: int,
+    cooldown: int,
+    reason: str,
+    event: Event,
+) -> Override:
+    params = {"parents": parents, "children": children, "cooldown": cooldown, "reason": reason}
+    rows = await _changed(session, "set_override", tenant, user, event, params)
+    return Override(*rows[0])
+
+
+async def overrides(session: Session, tenant: str) -> list[Override]:
+    return [Override(*row) for row in await session.rows(statement("list_overrides"), {"tenant": tenant})]
+
+
+async def exempt(
+    session: Session, tenant: str, user: str, *, reason: str, expires_at: datetime, event: Event
+) -> Exemption | None:
+    """None where the moment is past already."""
+    params = {"reason": reason, "expires_at": expires_at}
+    rows = await _changed(session, "set_exemption", tenant, user, event, params)
+    return Exemption(*rows[0]) if rows else None
+
+
+async def exemptions(session: Session, tenant: str) -> list[Exemption]:
+    return [Exemption(*row) for row in await session.rows(statement("list_exemptions"), {"tenant": tenant})]
+
+
+async def drop_exemption(session: Session, tenant: str, user: str, event: Event) -> bool:
+    return bool(await _changed(session, "drop_exemption", tenant, user, event, {}))
+
+
+async def users(session: Session, tenant: str) -> list[str]:
+    """Those of whom there is something to tell."""
+    return [user for (user,) in await session.rows(statement("limit_users"), {"tenant": tenant})]
+
+
+async def _changed(
+    session: Session, name: str, tenant: str, user: str, event: Event, params: dict[str, Any]
+) -> list[Row]:
+    """An admin's change, whole for those who submit, and in the audit log if it changed something."""
+    params = {**params, "tenant": tenant, "user": user, "actor": event.actor}
+    async with session.transaction() as connection:
+        await run(connection, statement("lock_user_limits"), params)
+        rows = await run(connection, statement(name), params)
+        if rows:
+            await audit.add(connection, event)
+        return rows

@@ -1,0 +1,254 @@
+"""Governed batches: the one transaction in which one comes to be, and those in which one is changed.
+
+Every change holds the batch's row from before it looks until it is committed; what is decided from there
+cannot be overtaken. Locks are taken in one order: the limits' (where more may become pending), then the batch
+row, then its lanes.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg.types.json import Jsonb
+
+from batchline.model import Approval, Child, ChildStatus, GovernedBatch, RunSettings
+from batchline.store import audit, batches, limits
+from batchline.store.audit import Event
+from batchline.store.limits import Measured
+from batchline.store.session import Row, Session, run
+from batchline.store.statements import statement
+
+_CHILD_STATUS = {
+    "pending": ChildStatus.PENDING,
+    "retrying": ChildStatus.PENDING,
+    "claimed": ChildStatus.RUNNING,
+    "processing": ChildStatus.RUNNING,
+    "completed": ChildStatus.SUCCEEDED,
+    "failed": ChildStatus.FAILED,
+    "canceled": ChildStatus.CANCELLED,
+    "expired": ChildStatus.CANCELLED,
+}
+# The attempt that these wait for has not begun.
+_NOT_RUNNING = frozenset({"pending", "retrying", "canceled", "expired"})
+
+
+class OperationBatchNotFound(Exception):
+    """There is no such governed batch in this tenant."""
+
+
+class Children(msgspec.Struct, frozen=True):
+    """Items as they are stored: a name and a body of JSON for each."""
+
+    custom_ids: tuple[str, ...]
+    bodies: tuple[str, ...]
+
+    def params(self) -> dict[str, Any]:
+        return {
+            "custom_ids": list(self.custom_ids),
+            "bodies": list(self.bodies),
+            "bytes": sum(len(body.encode()) for body in self.bodies),
+        }
+
+
+class NewOperationBatch(msgspec.Struct, frozen=True):
+    id: UUID
+    file_id: UUID
+    tenant: str
+    user_id: str
+    operation: str
+    # What its lines are called as by: an operation is no endpoint of a model server.
+    url: str
+    request_id: UUID | None
+    fingerprint: bytes
+    reason: str | None
+    approval: Approval
+    hold: bool
+    window: str
+    window_seconds: float
+    settings: RunSettings
+    children: Children
+
+
+class Submitting:
+    """A submission on its way: the limits' locks are held, and nothing is there unless all ends well."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Row], measured: Measured) -> None:
+        self._connection = connection
+        self.measured = measured
+
+    async def made_before(
+        self, tenant: str, user: str, operation: str, request_id: UUID
+    ) -> tuple[UUID, bytes] | None:
+        """The batch of this request_id, if another one was quicker, and the hash of what it asked for."""
+        params = {"tenant": tenant, "user": user, "operation": operation, "request_id": request_id}
+        rows = await run(self._connection, statement("find_request"), params)
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    async def create(self, new: NewOperationBatch) -> None:
+        params = {
+            "batch": new.id,
+            "file": new.file_id,
+            "tenant": new.tenant,
+            "user": new.user_id,
+            "operation": new.operation,
+            "url": new.url,
+            "request_id": new.request_id,
+            "fingerprint": new.fingerprint,
+            "reason": new.reason,
+            "approval": new.approval.value,
+            "hold": new.hold,
+            "window": new.window,
+            "window_seconds": new.window_seconds,
+            "settings": Jsonb(msgspec.to_builtins(new.settings)),
+            **new.children.params(),
+        }
+        await run(self._connection, statement("submit_operation"), params)
+
+    async def audit(self, event: Event) -> None:
+        await audit.add(self._connection, event)
+
+
+@asynccontextmanager
+async def submitting(session: Session, tenant: str, user: str) -> AsyncIterator[Submitting]:
+    async with session.transaction() as connection:
+        yield Submitting(connection, await limits.lock(connection, tenant, user))
+
+
+class Changing:
+    """A governed batch whose row is held: what `batch` says is so until the transaction ends."""
+
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Row], batch: GovernedBatch, measured: Measured | None
+    ) -> None:
+        self._connection = connection
+        self.batch = batch
+        # Only where more may become pending.
+        self._measured = measured
+
+    @property
+    def measured(self) -> Measured:
+        assert self._measured is not None
+        return self._measured
+
+    async def decide(self, approval: Approval, actor: str, reason: str | None) -> None:
+        params = {"batch": self.batch.id, "approval": approval.value, "actor": actor, "reason": reason}
+        await run(self._connection, statement("decide_operation"), params)
+
+    async def release(self) -> None:
+        await run(self._connection, statement("release_operation"), {"batch": self.batch.id})
+
+    async def open(self) -> bool:
+        """Open the lanes, if nothing holds the batch any more."""
+        return bool(await run(self._connection, statement("open_operation"), {"batch": self.batch.id}))
+
+    async def close(self, reason: Literal["cancel", "pause"], actor: str) -> bool:
+        """After a cancel the caller runs `conclude` when this is committed."""
+        params = {"batch": self.batch.id, "reason": reason, "actor": actor}
+        if reason == "cancel":
+            await run(self._connection, statement("cancelled_by"), params)
+        return bool(await run(self._connection, statement("close"), params))
+
+    async def resume(self) -> bool:
+        return bool(await run(self._connection, statement("resume"), {"batch": self.batch.id}))
+
+    async def taken(self, custom_ids: Sequence[str]) -> list[str]:
+        """Names among these that children have already."""
+        params = {"batch": self.batch.id, "custom_ids": list(custom_ids)}
+        return [name for (name,) in await run(self._connection, statement("custom_ids_taken"), params)]
+
+    async def append(self, children: Children, needs_approval: bool) -> None:
+        params = {"batch": self.batch.id, "needs_approval": needs_approval, **children.params()}
+        await run(self._connection, statement("append_children"), params)
+
+    async def retry(self, most_attempts: int, window_seconds: float) -> int:
+        """Put failed children back that have had fewer attempts than that; how many."""
+        params = {"batch": self.batch.id, "most": most_attempts, "window_seconds": window_seconds}
+        ((children, _),) = await run(self._connection, statement("retry_failed"), params)
+        return int(children)
+
+    async def audit(self, event: Event) -> None:
+        await audit.add(self._connection, event)
+
+
+@asynccontextmanager
+async def changing(
+    session: Session, tenant: str, batch_id: UUID, *, pending_for: str | None = None
+) -> AsyncIterator[Changing]:
+    """Hold a batch's row; with `pending_for`, a user of whom more may become pending, the limits first."""
+    async with session.transaction() as connection:
+        measured = None if pending_for is None else await limits.lock(connection, tenant, pending_for)
+        rows = await run(connection, statement("lock_operation"), {"tenant": tenant, "batch": batch_id})
+        if not rows:
+            raise OperationBatchNotFound(f"no governed batch {batch_id}")
+        yield Changing(connection, _governed(rows[0]), measured)
+
+
+async def conclude(session: Session, batch_id: UUID) -> None:
+    """Freeze a batch that was cancelled, if no worker holds any of it."""
+    await batches.conclude(session, batch_id)
+
+
+async def get(session: Session, tenant: str, batch_id: UUID) -> GovernedBatch | None:
+    rows = await session.rows(statement("get_operation"), {"tenant": tenant, "batch": batch_id})
+    return _governed(rows[0]) if rows else None
+
+
+async def find(
+    session: Session, tenant: str, user: str, operation: str, request_id: UUID
+) -> tuple[UUID, bytes] | None:
+    params = {"tenant": tenant, "user": user, "operation": operation, "request_id": request_id}
+    rows = await session.rows(statement("find_request"), params)
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+async def page(
+    session: Session,
+    tenant: str,
+    *,
+    limit: int,
+    user: str | None = None,
+    operation: str | None = None,
+    approval: Approval | None = None,
+    after: UUID | None = None,
+) -> list[GovernedBatch]:
+    """Newest first; of one user, or of all of a tenant's."""
+    params = {
+        "tenant": tenant,
+        "user": user,
+        "operation": operation,
+        "approval": None if approval is None else approval.value,
+        "after": after,
+        "limit": limit,
+    }
+    return [_governed(row) for row in await session.rows(statement("list_operations"), params)]
+
+
+async def children(session: Session, batch_id: UUID, *, after: int = 0, limit: int = 100) -> list[Child]:
+    """By their number; `after` is the last one of the page before."""
+    params = {"batch": batch_id, "after": after, "limit": limit}
+    return [_child(row) for row in await session.rows(statement("operation_children"), params)]
+
+
+async def totals(session: Session) -> list[tuple[str, int, int, int]]:
+    """(operation, succeeded, failed, cancelled) children, over all workers."""
+    return [(row[0], row[1], row[2], row[3]) for row in await session.rows(statement("operation_totals"), {})]
+
+
+async def durations(session: Session, bounds: Sequence[float]) -> list[tuple[str, Sequence[int], int, float]]:
+    """(operation, how many took no longer than each bound, how many in all, the sum of seconds)."""
+    rows = await session.rows(statement("operation_durations"), {"bounds": list(bounds)})
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def _governed(row: Row) -> GovernedBatch:
+    fields = dict(zip(GovernedBatch.__struct_fields__, row, strict=True))
+    return GovernedBatch(**{**fields, "approval": Approval(fields["approval"])})
+
+
+def _child(row: Row) -> Child:
+    line_no, custom_id, state, attempt, status_code, finished_at, output = row
+    begun = attempt - 1 if state in _NOT_RUNNING else attempt
+    return Child(line_no, custom_id, _CHILD_STATUS[state], begun, status_code, finished_at, output)

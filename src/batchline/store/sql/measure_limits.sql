@@ -1,0 +1,35 @@
+-- measure_limits, 3 of 3: what is pending now, of all and of one user, and what this user may have. Exact while the locks
+-- of 1 and 2 are held: others can only make it less. Also read without them, for people to look at.
+--
+-- By the clock, not by the transaction's start: an exemption that ended while we waited for the locks is over.
+-- What is pending is counted where it is, by a partial index of few rows.
+SELECT
+    (
+        SELECT count(*)
+        FROM batches
+        WHERE submitted_by IS NOT NULL AND finalizing_at IS NULL AND ended_at IS NULL
+    )::integer AS all_parents,
+    mine.parents,
+    mine.children,
+    (
+        SELECT extract(epoch FROM clock_timestamp() - max(created_at))
+        FROM operation_batches
+        WHERE tenant = %(tenant)s AND user_id = %(user)s
+    )::float8 AS since_last,
+    o.max_pending_parents,
+    o.max_pending_children,
+    o.cooldown_seconds,
+    EXISTS (
+        SELECT
+        FROM limit_exemptions
+        WHERE tenant = %(tenant)s AND user_id = %(user)s AND expires_at > clock_timestamp()
+    ) AS exempt
+FROM (
+    SELECT count(*)::integer AS parents, coalesce(sum(total - completed - failed), 0)::integer AS children
+    FROM batches
+    WHERE tenant = %(tenant)s
+      AND submitted_by = %(user)s
+      AND finalizing_at IS NULL
+      AND ended_at IS NULL
+) AS mine
+LEFT JOIN limit_overrides AS o ON o.tenant = %(tenant)s AND o.user_id = %(user)s

@@ -1,0 +1,32 @@
+-- open_operation: if nothing holds a governed batch any more, lift the hold and open its lanes, unless it is paused.
+--
+-- Under lock_operation. Locks: the lanes in id order, after the batch row, as close does.
+WITH
+batch AS (
+    UPDATE batches AS b
+    SET held_at = NULL
+    FROM operation_batches AS o
+    WHERE b.id = %(batch)s
+      AND o.batch_id = b.id
+      AND b.held_at IS NOT NULL
+      AND NOT o.held
+      AND o.approval <> 'pending'
+      AND b.finalizing_at IS NULL
+      AND b.cancelling_at IS NULL
+      AND b.expiring_at IS NULL
+    RETURNING b.id, b.paused_at
+),
+lane AS (
+    SELECT n.id
+    FROM lanes AS n
+    JOIN batch ON batch.id = n.batch_id AND batch.paused_at IS NULL
+    ORDER BY n.id
+    FOR NO KEY UPDATE OF n
+),
+opened AS (
+    UPDATE lanes AS n
+    SET open = true
+    FROM lane
+    WHERE n.id = lane.id
+)
+SELECT id, pg_notify('batchline', 'open ' || id) IS NULL AS told FROM batch

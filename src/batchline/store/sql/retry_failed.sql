@@ -1,0 +1,97 @@
+-- retry_failed: put the failed children of an ended batch back, those with an attempt left, and open the batch again.
+--
+-- Their results become rows of retry_attempts, whole, so the history is kept and the invariant too: what had a result is
+-- outstanding again, in free spans of the next attempt. Counters go back by what the results said. The batch is as if it
+-- had never ended; its files are made anew when it ends again, and the old ones are deleted as by a user, so that the
+-- sweep clears them away. Returns how many were put back, which may be none: then nothing was changed.
+--
+-- Runs under lock_operation on a batch that has ended: no span is left, so no settle can meet it, and nobody finalizes.
+-- Locks: the failed results, the lanes in id order, after the batch row.
+WITH
+failed AS (
+    DELETE FROM results AS r
+    USING lanes AS n
+    WHERE n.batch_id = %(batch)s AND r.lane_id = n.id AND r.outcome = 'failed' AND r.attempt < %(most)s
+    RETURNING r.*
+),
+history AS (
+    INSERT INTO retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before, created_at)
+    SELECT
+        %(batch)s,
+        lane_id,
+        ordinal,
+        attempt,
+        coalesce('http_' || status_code, 'failed'),
+        output,
+        now(),
+        finished_at
+    FROM failed
+),
+again AS (
+    INSERT INTO spans (lane_id, batch_id, outstanding, attempt)
+    SELECT lane_id, %(batch)s, range_agg(int4range(ordinal, ordinal + 1)), attempt + 1
+    FROM failed
+    GROUP BY lane_id, attempt
+),
+tally AS (
+    SELECT
+        count(*)::integer AS children,
+        coalesce(sum(input_tokens), 0) AS input_tokens,
+        coalesce(sum(output_tokens), 0) AS output_tokens
+    FROM failed
+),
+old AS (
+    SELECT b.output_file_id, b.error_file_id, b.finalizing_at - b.created_at AS took FROM batches AS b WHERE b.id = %(batch)s
+),
+batch AS (
+    UPDATE batches AS b
+    SET failed = b.failed - tally.children,
+        input_tokens = b.input_tokens - tally.input_tokens,
+        output_tokens = b.output_tokens - tally.output_tokens,
+        finalizing_at = NULL,
+        finalizer = NULL,
+        completed_at = NULL,
+        paused_at = NULL,
+        output_file_id = NULL,
+        error_file_id = NULL,
+        summary = NULL,
+        expires_at = now() + make_interval(secs => %(window_seconds)s)
+    FROM tally
+    WHERE b.id = %(batch)s AND tally.children > 0
+    RETURNING b.id, b.expires_at
+),
+lane AS (
+    SELECT n.id, batch.expires_at
+    FROM lanes AS n
+    JOIN batch ON batch.id = n.batch_id
+    ORDER BY n.id
+    FOR NO KEY UPDATE OF n
+),
+opened AS (
+    UPDATE lanes AS n
+    SET open = true, deadline = lane.expires_at
+    FROM lane
+    WHERE n.id = lane.id
+),
+dropped AS (
+    UPDATE files AS f
+    SET deleted_at = now()
+    FROM old
+    CROSS JOIN batch
+    WHERE f.id IN (old.output_file_id, old.error_file_id) AND f.deleted_at IS NULL
+),
+counted AS (
+    UPDATE operation_batches AS o
+    SET retries = o.retries + 1,
+        retried_children = o.retried_children + tally.children,
+        retried_at = clock_timestamp(),
+        first_took = coalesce(o.first_took, old.took)
+    FROM tally
+    CROSS JOIN batch
+    CROSS JOIN old
+    WHERE o.batch_id = batch.id
+)
+SELECT
+    tally.children,
+    (SELECT pg_notify('batchline', 'open ' || batch.id) IS NULL FROM batch) AS told
+FROM tally

@@ -1,0 +1,82 @@
+-- submit_operation: a governed batch with its lines, in the transaction that holds the limits' locks: the file, its one
+-- lane, a line for each child, the batch, its lane, and whose it is. All of it or nothing.
+--
+-- `custom_ids` and `bodies` are in the order of the children. A batch that waits for an approval or is submitted with
+-- `hold` begins with its lane shut, so nobody claims from it. Locks: none but its own rows.
+WITH
+file AS (
+    INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+    VALUES (
+        %(file)s,
+        %(tenant)s,
+        'operation',
+        %(operation)s || '.jsonl',
+        %(bytes)s,
+        cardinality(%(bodies)s::text[])
+    )
+    RETURNING id, no, line_count
+),
+part AS (
+    INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+    SELECT no, 0, %(operation)s, %(url)s, line_count FROM file
+),
+line AS (
+    INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+    SELECT file.no, 0, child.nth - 1, child.nth, child.custom_id, child.body
+    FROM file
+    CROSS JOIN unnest(%(custom_ids)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS child (custom_id, body, nth)
+),
+batch AS (
+    INSERT INTO batches (
+        id, tenant, file_id, endpoint, completion_window, settings, total, in_progress_at, expires_at, model,
+        submitted_by, held_at
+    )
+    SELECT
+        %(batch)s,
+        %(tenant)s,
+        file.id,
+        %(url)s,
+        %(window)s,
+        %(settings)s,
+        file.line_count,
+        now(),
+        now() + make_interval(secs => %(window_seconds)s),
+        %(operation)s,
+        %(user)s,
+        CASE WHEN %(hold)s::boolean OR %(approval)s = 'pending' THEN now() END
+    FROM file
+    RETURNING *
+),
+governed AS (
+    INSERT INTO operation_batches (
+        batch_id, tenant, user_id, operation, request_id, fingerprint, reason, approval, held
+    )
+    SELECT
+        batch.id,
+        batch.tenant,
+        batch.submitted_by,
+        %(operation)s,
+        %(request_id)s::uuid,
+        %(fingerprint)s,
+        %(reason)s,
+        %(approval)s,
+        %(hold)s
+    FROM batch
+),
+lane AS (
+    INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, open)
+    SELECT
+        batch.id,
+        batch.tenant,
+        %(operation)s,
+        batch.expires_at,
+        file.no,
+        0,
+        %(operation)s,
+        %(url)s,
+        file.line_count,
+        batch.held_at IS NULL
+    FROM batch
+    CROSS JOIN file
+)
+SELECT CASE WHEN held_at IS NULL THEN pg_notify('batchline', 'open ' || id) IS NULL END AS told FROM batch

@@ -1,0 +1,160 @@
+"""The audit log: all that was done and by whom, without secrets, and nothing can change it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from batchline.engine.masking import MASK
+from batchline.store import audit, limits, spans
+from batchline.store.audit import Entry, Event
+from batchline.store.session import Session
+from tests.builders import a_batch, a_worker, on, run_to_the_end, sql, take
+from tests.builders import failed as failing
+from tests.governed import ANNA, CARLA, a_governor, audited, count, items, production, submit, work
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE audit_log SET actor = 'nobody'",
+        "UPDATE audit_log SET actor = 'nobody' WHERE false",
+        "DELETE FROM audit_log",
+        "DELETE FROM audit_log WHERE id = -1",
+        "TRUNCATE audit_log",
+        "TRUNCATE audit_log, batches CASCADE",
+        "INSERT INTO audit_log (id, tenant, actor, action) OVERRIDING SYSTEM VALUE"
+        " SELECT id, 'x', 'x', 'x' FROM audit_log ON CONFLICT (id) DO UPDATE SET actor = 'nobody'",
+        "MERGE INTO audit_log AS l USING (SELECT 1) AS s ON true WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_the_database_itself_refuses_to_change_the_log(database_url: str, change: str) -> None:
+    """Also to the owner of the table, who we are here."""
+
+    async def scenario(db: Session) -> None:
+        await submit(db, a_governor(), ANNA, 1)
+        before = await audit.page(db)
+        assert len(before) == 1
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
+            await sql(db, change)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await sql(db, "SET session_replication_role = replica; " + change)
+        await sql(db, "RESET session_replication_role")
+        assert await audit.page(db) == before
+
+    on(database_url, scenario)
+
+
+def test_every_childs_end_is_there_from_the_moment_of_its_result(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await submit(db, a_governor(), ANNA, 3)
+        await work(db, limit=2, failing={2}, end=False)
+        entries = [entry for entry in await audit.page(db, batch_id=batch.id) if entry.sequence_no]
+        assert [(entry.sequence_no, entry.detail) for entry in entries] == [
+            (1, {"status": "SUCCEEDED", "attempt": 1, "status_code": 200}),
+            (2, {"status": "FAILED", "attempt": 1, "status_code": 400}),
+        ]
+        assert {entry.actor for entry in entries} == {"system"}
+
+    on(database_url, scenario)
+
+
+def test_a_late_verdict_is_in_the_log_no_more_than_in_the_results(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await submit(db, a_governor(), ANNA, 1)
+        worker = a_worker()
+        (item,) = await take(db, worker)
+        for _ in range(3):
+            await spans.settle(db, worker.id, [failing(item)])
+        assert [row for row in await audited(db, batch) if row[2]] == [("child.ended", "system", 1)]
+
+    on(database_url, scenario)
+
+
+def test_ordinary_batches_are_not_in_the_log(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        await a_batch(db, 5)
+        await run_to_the_end(db, a_worker())
+        assert await count(db, "audit_log") == 0
+
+    on(database_url, scenario)
+
+
+def test_no_secret_reaches_the_log(database_url: str) -> None:
+    secrets = ("hunter2", "1234", "swordfish")
+
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        asked = items(1, password="hunter2", pin="1234", env="production")
+        batch = await submit(db, governor, ANNA, asked, reason="postgres://me:swordfish@db/x", hold=True)
+        await governor.append(db, ANNA, batch.id, asked)
+        await governor.release(db, ANNA, batch.id)
+        await governor.approve(db, CARLA, batch.id, "token=swordfish")
+        text = msgspec.json.encode(await audit.page(db)).decode()
+        assert not [secret for secret in secrets if secret in text]
+        assert text.count(MASK) >= 6
+        stored = await sql(db, "SELECT reason, decision_reason FROM operation_batches")
+        assert "swordfish" not in str(stored)
+        assert await count(db, "lines", "body LIKE '%%hunter2%%'") == 2, "what runs is what was asked for"
+
+    on(database_url, scenario)
+
+
+def test_a_submission_says_who_asked_for_what_and_why(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await submit(db, a_governor(), ANNA, production(2), reason="growth")
+        (entry,) = await audit.page(db, tenant="acme")
+        assert (entry.actor, entry.action, entry.batch_id) == ("anna", "batch.submitted", batch.id)
+        assert entry.detail["operation"] == "resize"
+        assert entry.detail["child_count"] == 2
+        assert entry.detail["reason"] == "growth"
+        assert entry.detail["approval"] == "pending"
+        assert entry.detail["items"] == production(2)
+
+    on(database_url, scenario)
+
+
+def test_every_change_of_limits_is_there(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        def event(action: str) -> Event:
+            return Event("acme", "emil", action, subject="anna", detail={"reason": "move"})
+
+        until = datetime.now(UTC) + timedelta(hours=1)
+        await limits.exempt(db, "acme", "anna", reason="move", expires_at=until, event=event("a"))
+        await limits.set_override(
+            db, "acme", "anna", parents=1, children=1, cooldown=0, reason="move", event=event("b")
+        )
+        assert await limits.drop_exemption(db, "acme", "anna", event("c"))
+        assert not await limits.drop_exemption(db, "acme", "anna", event("d")), "there is none any more"
+        entries = await audit.page(db)
+        assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
+            ("a", "emil", "anna"),
+            ("b", "emil", "anna"),
+            ("c", "emil", "anna"),
+        ]
+
+    on(database_url, scenario)
+
+
+def test_the_log_is_read_in_pages_by_tenant_batch_and_time(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, 5)
+        await submit(db, governor, ANNA, 1)
+        await work(db)
+
+        async def read(**which: Any) -> list[Entry]:
+            found: list[Entry] = []
+            while more := await audit.page(db, limit=3, after=found[-1].id if found else 0, **which):
+                found += more
+            return found
+
+        assert len(await read()) == 8
+        assert len(await read(tenant="acme")) == 8
+        assert await read(tenant="other") == []
+        assert len(await read(batch_id=batch.id)) == 6
+        assert await read(since=datetime.now(UTC) + timedelta(hours=1)) == []
+
+    on(database_url, scenario)

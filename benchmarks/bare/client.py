@@ -31,7 +31,7 @@ def _read(path: Path) -> list[tuple[str, bytes]]:
 
 async def _run(lines: list[tuple[str, bytes]], upstream: str, concurrency: int) -> float:
     # As executors/http.py builds it.
-    builder = ClientBuilder().runtime_multithreaded(True).http1_only().no_proxy().follow_redirects(False)
+    builder = ClientBuilder().http1_only().no_proxy().follow_redirects(False)
     headers = HeaderMap({"Content-Type": "application/json"})
     async with builder.default_headers(headers).build() as client:
         remaining = iter(lines)

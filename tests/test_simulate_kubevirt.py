@@ -21,11 +21,15 @@ class Api:
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
+        # Sent with every request.
+        self.headers: dict[str, str] = {}
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         client = Client(*await asyncio.open_connection(self.host, self.port))
         content = b"" if body is None else json.dumps(body).encode()
-        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        lines = "".join(
+            f"{name.replace('_', '-')}: {value}\r\n" for name, value in (self.headers | headers).items()
+        )
         head = f"{method} {path} HTTP/1.1\r\nHost: sim\r\n{lines}Content-Length: {len(content)}\r\n\r\n"
         client.send(head.encode() + content)
         try:

@@ -417,11 +417,12 @@ def _known(names: Any) -> str:
 def _line_of(text: str, place: _Place) -> int | None:
     """The line of a key, or of its table where it is written in another way. TOML's parser does not say."""
     table, number, _ = place
+    parent, _, name = table.rpartition(".")
     best = None
     for line, found in _keys(text):
         if found == place:
             return line
-        if best is None and found in ((table, number, None), ("", 0, table)):
+        if best is None and found in ((table, number, None), ("", 0, table), (parent, number, name)):
             best = line
     return best
 

@@ -43,9 +43,9 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def simulator() -> Iterator[str]:
-    """`batchline simulate` without any latency; its URL."""
-    with running(batchline("simulate", "--port", "0", "--latency", "0", "--json")) as process:
+def simulator(latency: int = 0) -> Iterator[str]:
+    """`batchline simulate`, with a latency in milliseconds; its URL."""
+    with running(batchline("simulate", "--port", "0", "--latency", str(latency), "--json")) as process:
         yield msgspec.json.decode(_document(process))["url"]
 
 

@@ -1,5 +1,7 @@
 """The report of the benchmarks keeps what a run did not renew, and says which run each figure comes from."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from benchmarks import report
@@ -51,3 +53,18 @@ def test_the_page_says_by_which_run_each_comparison_was_made(tmp_path: Path) -> 
     assert first.command in of_a
     assert second.command in of_b
     assert {chart.name for chart in (tmp_path / "page").iterdir()} == {"a-1.svg", "b-1.svg"}
+
+
+def test_the_quick_forms_that_need_no_other_contestant_run() -> None:
+    names = ["create", "scripts", "flight-memory", "queues"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *names, "--quick"],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for name in names:
+        assert f"\n{name} (" in done.stdout, f"{name} told nothing:\n{done.stdout}"

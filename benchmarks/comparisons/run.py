@@ -39,7 +39,7 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
 
     async def run_rate() -> float:
         with simulator() as upstream:
-            batch_seconds, whole_seconds = _run(bench.scratch, path, upstream, concurrency)
+            batch_seconds, whole_seconds = run_batch(bench.scratch, path, upstream, concurrency)
         wholes.append(lines / whole_seconds)
         return lines / batch_seconds
 
@@ -59,7 +59,7 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
     ]
 
 
-def _run(scratch: Path, path: Path, upstream: str, concurrency: int) -> tuple[float, float]:
+def run_batch(scratch: Path, path: Path, upstream: str, concurrency: int) -> tuple[float, float]:
     """Seconds that the batch took, and the command."""
     with tempfile.TemporaryDirectory(prefix="run-", dir=scratch) as folder:
         data_dir = Path(folder, "data")

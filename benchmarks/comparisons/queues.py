@@ -1,0 +1,152 @@
+"""Accepting items and draining them with a handler that does nothing, against other queues on PostgreSQL.
+
+Each contestant has an environment of its own with exactly the versions of its lock
+(`benchmarks/contestants/*.lock`), processes of its own, and for each turn a new database on one PostgreSQL
+with PostgreSQL's own default settings. All take in the same items, 300 bytes each, in their fastest
+documented way; Batchline writes them as lines, takes these in as a file, and creates a batch over it. Then
+one worker drains them, or two; the time is from the first call of a handler to the moment that no item is
+unfinished. Batchline also keeps a result line of each item and ends with an output file. Contestants that
+need much longer are given fewer items, as the rows say: they do not get faster with more.
+
+WAL is counted by the server (`pg_current_wal_lsn`), after a checkpoint before the items are accepted. CPU is
+that of the worker, and that of all PostgreSQL's processes. The time to the summary is from the last settle
+to the batch's end, with its output file written. The other queues know no batch, so they have no such time.
+"""
+
+import time
+from collections.abc import Callable
+
+from psycopg import sql
+
+from benchmarks.bench import Bench
+from benchmarks.contest import Bar, Figure, Series, at_least, at_most
+from benchmarks.contestants.roster import BATCHLINE, PGQUEUER
+from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
+from benchmarks.server import Server, execute
+
+_TO_SUMMARY = sql.SQL("""
+    SELECT extract(epoch FROM ended_at - finalizing_at)::float8 FROM batches WHERE ended_at IS NOT NULL
+""")
+
+
+class _Score:
+    """What one contestant did, round after round."""
+
+    def __init__(self, player: Player, items: int) -> None:
+        self.player = player
+        self.items = items
+        self.accepted: list[Cost] = []
+        self.drained: dict[int, list[Cost]] = {1: [], 2: []}
+        self.to_summary: list[float] = []
+
+    def series(self, unit: str, costs: list[Cost], value: Callable[[Cost], float]) -> Series:
+        return Series(f"{self.player.label}, {self.items:,} items", unit, [value(cost) for cost in costs])
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    present, missing = players(bench)
+    scores = [_Score(player, bench.size(player.entrant.items, quick=500)) for player in present]
+    with plain_server(bench) as server:
+        for nth in range(bench.rounds):
+            for score in scores if nth % 2 == 0 else reversed(scores):
+                for workers in (1, 2):
+                    _play(server, score, workers)
+    return _figures(scores, missing)
+
+
+def _play(server: Server, score: _Score, workers: int) -> None:
+    with database(server, score.player) as url:
+        score.accepted.append(accept(server, score.player, url, score.items))
+
+        def summary() -> None:
+            if score.player.entrant.is_ours:
+                score.to_summary.append(_wait_for_summary(url))
+
+        score.drained[workers].append(drain(server, score.player, url, score.items, workers, summary))
+
+
+def _wait_for_summary(url: str) -> float:
+    while not (rows := execute(url, _TO_SUMMARY)):
+        time.sleep(0.02)
+    return float(rows[0][0])
+
+
+def _figures(scores: list[_Score], missing: str) -> list[Figure]:
+    def row(
+        name: str, unit: str, costs: Callable[[_Score], list[Cost]], value: Callable[[Cost], float]
+    ) -> _Row:
+        return _Row(name, [score.series(unit, costs(score), value) for score in scores], scores)
+
+    def drained(workers: int) -> Callable[[_Score], list[Cost]]:
+        return lambda score: score.drained[workers]
+
+    def both(score: _Score) -> list[Cost]:
+        return [
+            Cost(a.items, a.seconds, a.wal + d.wal, a.client_cpu, a.server_cpu)
+            for a, d in zip(score.accepted[::2], score.drained[1], strict=True)
+        ]
+
+    accepting = row(
+        "items accepted a second", "items/s", lambda score: score.accepted, lambda cost: cost.rate
+    )
+    one = row("items drained a second, one worker", "items/s", drained(1), lambda cost: cost.rate)
+    two = row("items drained a second, two workers", "items/s", drained(2), lambda cost: cost.rate)
+    wal = row("bytes of WAL an item, accepted and drained", "bytes", both, lambda cost: cost.wal)
+    wal_accepting = row(
+        "bytes of WAL an item, accepted", "bytes", lambda score: score.accepted, lambda cost: cost.wal
+    )
+    worker = row("CPU an item, worker", "µs", drained(1), lambda cost: cost.client_cpu)
+    postgres = row("CPU an item, PostgreSQL while draining", "µs", drained(1), lambda cost: cost.server_cpu)
+    client = row(
+        "CPU an item, accepting process", "µs", lambda score: score.accepted, lambda cost: cost.client_cpu
+    )
+    taking = row(
+        "CPU an item, PostgreSQL while accepting",
+        "µs",
+        lambda score: score.accepted,
+        lambda cost: cost.server_cpu,
+    )
+    figures = [
+        *accepting.to_pgqueuer(at_least(3)),
+        *one.to_pgqueuer(at_least(4)),
+        *one.to_the_best_other(at_least(10)),
+        *two.to_pgqueuer(at_least(4)),
+        *two.to_the_best_other(at_least(10)),
+        *wal.to_pgqueuer(at_most(1 / 3)),
+        *wal_accepting.to_pgqueuer(None),
+        *worker.to_pgqueuer(None),
+        *postgres.to_pgqueuer(None),
+        *client.to_pgqueuer(None),
+        *taking.to_pgqueuer(None),
+    ]
+    ours, *_ = scores
+    seconds = Series(f"Batchline, {ours.items:,} items", "s", ours.to_summary)
+    none = "No other contestant has a batch that ends, so none has a summary."
+    figures.append(
+        Figure("from the last item to the finished summary", seconds.median, "s", None, [seconds], none)
+    )
+    return [*figures, Figure("contestants", len(scores), "", None, [], missing)]
+
+
+class _Row:
+    def __init__(self, name: str, series: list[Series], scores: list[_Score]) -> None:
+        self._name = name
+        self._ours, *_ = series
+        self._all = series
+        self._by = dict(zip([score.player.entrant.module for score in scores], series, strict=True))
+
+    def to_pgqueuer(self, bar: Bar | None) -> list[Figure]:
+        """With everybody's series to look at. Where PgQueuer is missing there is nothing to compare with."""
+        if PGQUEUER.module not in self._by:
+            return []
+        value = self._ours.median / self._by[PGQUEUER.module].median
+        return [Figure(f"{self._name}, to PgQueuer's", value, "×", bar, self._all)]
+
+    def to_the_best_other(self, bar: Bar) -> list[Figure]:
+        near = (BATCHLINE.module, PGQUEUER.module)
+        others = [series for module, series in self._by.items() if module not in near]
+        if not others:
+            return []
+        best = max(others, key=lambda series: series.median)
+        name = f"{self._name}, to the fastest of the others"
+        return [Figure(name, self._ours.median / best.median, "×", bar, [self._ours, best])]

@@ -1,0 +1,97 @@
+"""A worker is killed in the middle of its work, another one takes over: when is all done, and what ran twice?
+
+300 items of one second each, 50 at once in a worker. It is killed (SIGKILL) two and a half seconds after its
+first item, and a second worker is started at once; the time is from the kill to the moment that no item is
+unfinished, and 180 seconds are the most that is waited. Handlers note each call in a file, which outlives
+them: an item that was called twice ran twice. Every contestant has the settings for recovery that it comes
+with; DBOS's second worker has the first one's name, as its documentation asks for. All sleep most of the
+time, so all rounds of all contestants run side by side, each with a database of its own on one server.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.contest import Figure, Series, at_most
+from benchmarks.match import Player, accept, database, plain_server, players, until_finished, working
+from benchmarks.server import Server
+
+_CONCURRENCY = 50
+# Batchline's lease, and what is left of the work after it: five seconds, and a moment to find out.
+_RECOVERED_WITHIN = 15 + 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Recovery:
+    # None: not within the limit.
+    seconds: float | None
+    twice: int
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    items = bench.size(300, quick=100)
+    limit = bench.size(180, quick=25)
+    present, missing = players(bench)
+    with plain_server(bench) as server:
+        turns = [
+            asyncio.to_thread(_crash, bench, server, player, items, limit)
+            for _ in range(bench.rounds)
+            for player in present
+        ]
+        # As many threads as turns: more than the loop's own pool might have.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(turns)))
+        done = await asyncio.gather(*turns)
+    recoveries = {player.label: done[nth :: len(present)] for nth, player in enumerate(present)}
+    return _figures(recoveries, items, limit, missing)
+
+
+def _crash(bench: Bench, server: Server, player: Player, items: int, limit: float) -> _Recovery:
+    with (
+        tempfile.NamedTemporaryFile(prefix="notes-", dir=bench.scratch) as file,
+        database(server, player) as url,
+    ):
+        notes = Path(file.name)
+        accept(server, player, url, items)
+        with working(player, url, "sleep", seconds=1, notes=notes, concurrency=_CONCURRENCY) as first:
+            first.read()
+            time.sleep(bench.size(25, quick=15) / 10)
+            first.kill()
+        with working(player, url, "sleep", seconds=1, notes=notes, concurrency=_CONCURRENCY):
+            seconds = until_finished(player, url, limit)
+        calls = Counter(notes.read_text().split())
+    return _Recovery(seconds, sum(1 for count in calls.values() if count > 1))
+
+
+def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, missing: str) -> list[Figure]:
+    seconds = [
+        Series(label, "s", [limit if turn.seconds is None else turn.seconds for turn in turns])
+        for label, turns in recoveries.items()
+    ]
+    twice = [
+        Series(label, "items", [float(turn.twice) for turn in turns]) for label, turns in recoveries.items()
+    ]
+    never = [label for label, turns in recoveries.items() if any(turn.seconds is None for turn in turns)]
+    note = f"Not within {limit:g} s, which is what is shown: {', '.join(never)}." if never else ""
+    return [
+        Figure(
+            "seconds from the kill to the last item, Batchline",
+            seconds[0].median,
+            "s",
+            at_most(_RECOVERED_WITHIN),
+            seconds,
+            "\n\n".join(part for part in (note, missing) if part),
+        ),
+        Figure(
+            f"items of {items} that ran twice, Batchline",
+            twice[0].most,
+            "",
+            at_most(_CONCURRENCY),
+            twice,
+            f"{_CONCURRENCY} were in flight.",
+        ),
+    ]

@@ -1,0 +1,65 @@
+"""How soon an idle worker calls the handler of a new item, against other queues on PostgreSQL.
+
+From just before the item is submitted, in a process that has its connection open, to the call of the handler
+in an idle worker. For Batchline it is a new batch over a file of one line, taken in before; others enqueue
+one item. Contestants take turns; in each a worker is started, woken a few times unmeasured, and then
+woken 30 times (DBOS 8) with a pause in between.
+"""
+
+import time
+
+from benchmarks.bench import Bench
+from benchmarks.contest import Figure, Series
+from benchmarks.contestants.roster import PGQUEUER
+from benchmarks.match import Player, database, driving, plain_server, players, working
+from benchmarks.server import Server
+
+_WARM_UPS = 3
+_PAUSE = 0.15
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    present, missing = players(bench)
+    waits: dict[str, list[float]] = {player.label: [] for player in present}
+    with plain_server(bench) as server:
+        for nth in range(bench.rounds):
+            for player in present if nth % 2 == 0 else reversed(present):
+                waits[player.label] += _wake(server, player, bench.size(player.entrant.wakes, quick=3))
+    series = [Series(label, "ms", values) for label, values in waits.items()]
+    ours, *others = series
+    late = [
+        Series(f"{one.name}, 99th percentile", "ms", [one.percentile(99)])
+        for one in series
+        if len(one.values) > 1
+    ]
+    figures = [
+        Figure(
+            "milliseconds to the call of the handler, Batchline's median",
+            ours.median,
+            "ms",
+            None,
+            series,
+            missing,
+        )
+    ]
+    figures += [
+        Figure("the same, to PgQueuer's", ours.median / other.median, "×", None, [ours, other])
+        for other in others
+        if other.name == PGQUEUER.label
+    ]
+    return [*figures, Figure("the same, 99th percentile", ours.percentile(99), "ms", None, late)]
+
+
+def _wake(server: Server, player: Player, times: int) -> list[float]:
+    with (
+        database(server, player) as url,
+        driving(player, "submit", url) as submitter,
+        working(player, url, "tell") as worker,
+    ):
+        waits = []
+        for _ in range(_WARM_UPS + times):
+            submitter.go()
+            begun = submitter.read()
+            waits.append(1000 * (worker.read() - begun))
+            time.sleep(_PAUSE)
+    return waits[_WARM_UPS:]

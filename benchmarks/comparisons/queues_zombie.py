@@ -1,0 +1,101 @@
+"""A handler holds up its worker for longer than that may be silent, then reports: what becomes of the item?
+
+One item, two workers. The first call of the handler blocks the whole process for 45 seconds: no heartbeat, no
+renewal. If the second worker takes the item over meanwhile, its handler runs as long without blocking
+anything, so it is still at it when the first one wakes up and reports. Two seconds after that report the
+database is asked, from outside, whether the item counts as finished although the second worker runs it, and
+at the end how many outcomes it has.
+
+With Batchline the first true answer counts, whoever brings it: the late report is taken, the second worker's
+is dropped, and there is one result. With a queue that matches on the id alone, the late report deletes the
+row that the second worker is running, and nothing is left that would notice if that one fails. Where nobody
+takes over within the time, the item simply waits for the one who has it.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.bench import Bench
+from benchmarks.contest import Figure
+from benchmarks.contestants.roster import BATCHLINE
+from benchmarks.match import Player, accept, database, plain_server, players, until_finished, working
+from benchmarks.server import Server
+
+_REPORTED_AFTER = 2.0
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    # A quick run is over before anybody could take over.
+    seconds = bench.size(45, quick=3)
+    present, missing = players(bench)
+    with plain_server(bench) as server:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(present)))
+        turns = [asyncio.to_thread(_block, bench, server, player, seconds) for player in present]
+        told = await asyncio.gather(*turns)
+    rows = [f"| {player.label} | {what[1]} | {what[2]} |" for player, what in zip(present, told, strict=True)]
+    table = "\n".join(
+        [
+            "| contestant | calls of the handler | two seconds after the late report |",
+            "| --- | --- | --- |",
+            *rows,
+        ]
+    )
+    outcomes, _, _ = told[0]
+    note = "\n\n".join(part for part in (table, missing) if part)
+    return [Figure("outcomes of the item at the end, Batchline", outcomes, "", None, [], note)]
+
+
+def _block(bench: Bench, server: Server, player: Player, seconds: float) -> tuple[int, int, str]:
+    """Outcomes at the end, calls of the handler, and what was seen after the late report."""
+    with (
+        tempfile.NamedTemporaryFile(prefix="notes-", dir=bench.scratch) as file,
+        database(server, player) as url,
+    ):
+        notes = Path(file.name)
+        accept(server, player, url, 1)
+        with working(player, url, "block", seconds=seconds, notes=notes, concurrency=50, member=1):
+            _wait(lambda: "begin" in notes.read_text(), 30)
+            with working(player, url, "block", seconds=seconds, notes=notes, concurrency=50, member=2):
+                _wait(lambda: "end" in notes.read_text(), seconds + 30)
+                time.sleep(_REPORTED_AFTER)
+                calls = notes.read_text().count("begin")
+                finished = until_finished(player, url, 0) is not None
+                seen = _seen(calls, finished)
+                _wait(lambda: notes.read_text().count("end") == notes.read_text().count("begin"), 2 * seconds)
+                time.sleep(_REPORTED_AFTER)
+                outcomes = _outcomes(player, url)
+    return outcomes, calls, seen
+
+
+def _seen(calls: int, finished: bool) -> str:
+    match calls > 1, finished:
+        case True, True:
+            return "finished by the late report while the second worker runs it"
+        case True, False:
+            return "still the second worker's; the late report was refused"
+        case False, True:
+            return "finished; nobody had taken it over"
+        case _:
+            return "unfinished; nobody had taken it over"
+
+
+def _outcomes(player: Player, url: str) -> int:
+    if player.entrant.module != BATCHLINE.module:
+        return 0
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT count(*) FROM results").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _wait(fact: Callable[[], bool], limit: float) -> None:
+    """Until it is so, or for so long: what is seen then is what is told."""
+    deadline = time.monotonic() + limit
+    while not fact() and time.monotonic() < deadline:
+        time.sleep(0.1)

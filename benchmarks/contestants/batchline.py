@@ -1,0 +1,86 @@
+"""Batchline: its worker with an executor that calls the handler; a file of lines and a batch over it."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from batchline.config import WorkerSettings
+from batchline.engine.ingest import Source, ingest
+from batchline.engine.objects import Objects
+from batchline.engine.output import answered_line
+from batchline.ids import new_id
+from batchline.model import DEFAULT_TENANT, Completed, Item, RunSettings, Verdict
+from batchline.store import batches, migrate
+from batchline.store.batches import NewBatch
+from batchline.store.session import Session
+from batchline.store.spans import Scope
+from batchline.worker.worker import Worker
+from benchmarks.contestants.protocol import Handler, Payload
+
+_CONCURRENCY = 64
+
+
+class _Body(msgspec.Struct):
+    nth: int
+
+
+class _HandlerExecutor:
+    """Every item is answered with null."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._decode = msgspec.json.Decoder(_Body).decode
+
+    async def run(self, item: Item) -> Verdict:
+        await self._handler(self._decode(item.body).nth)
+        return Completed(item, 200, answered_line(item, 200, item.idempotency_key, b"null"))
+
+    def wind_down(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class _Batchline:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._file: UUID | None = None
+
+    async def install(self) -> None:
+        await asyncio.to_thread(migrate.ensure, self._url)
+
+    async def open(self) -> None:
+        self._session = Session(self._url, "benchmark")
+        await batches.get(self._session, new_id())
+
+    async def accept(self, items: Sequence[Payload]) -> None:
+        """As others are given Python objects, so the lines are written here, in memory, and then taken in.
+        The same single item again is a batch over the same file again."""
+        if len(items) > 1 or self._file is None:
+            self._file = await self._take_in(items)
+        new = NewBatch(new_id(), DEFAULT_TENANT, self._file, "24h", 86_400.0, RunSettings())
+        await batches.create(self._session, new)
+
+    async def _take_in(self, items: Sequence[Payload]) -> UUID:
+        encode = msgspec.json.Encoder().encode
+        content = b"".join(
+            b'{"custom_id":"item-%d","method":"POST","url":"/v1/chat/completions","body":%b}\n'
+            % (item["nth"], encode({"model": "handler", **item}))
+            for item in items
+        )
+        source = Source("items", [content])
+        return (await ingest(self._url, [source], tenant=DEFAULT_TENANT, filename="items.jsonl")).id
+
+    async def work(self, handler: Handler, concurrency: int | None, member: int) -> None:
+        settings = WorkerSettings(concurrency=concurrency or _CONCURRENCY)
+        with tempfile.TemporaryDirectory(prefix="batchline-contest-") as folder:
+            objects = Objects.at(Path(folder))
+            await Worker(self._url, _HandlerExecutor(handler), objects, settings, Scope()).run()
+
+
+contestant = _Batchline

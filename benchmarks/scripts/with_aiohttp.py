@@ -1,0 +1,45 @@
+"""Sends the requests of a JSONL file with aiohttp, so many at once, and appends each answer to a file.
+
+    python -m benchmarks.scripts.with_aiohttp INPUT.jsonl UPSTREAM CONCURRENCY OUTPUT.jsonl
+
+prints requests a second. In the manner of OpenAI's cookbook: one task a request, a semaphore, a retry with a
+growing pause, one line of output at a time. A crash loses what was in flight and repeats what it cannot tell.
+"""
+
+import asyncio
+import json
+import sys
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+
+_ATTEMPTS = 5
+
+
+async def main(path: str, upstream: str, concurrency: int, output: str) -> None:
+    with open(path) as file:  # noqa: ASYNC230
+        requests = [json.loads(line) for line in file]
+    semaphore = asyncio.Semaphore(concurrency)
+    connector = aiohttp.TCPConnector(limit=concurrency)
+    begun = perf_counter()
+    with open(output, "a") as results:  # noqa: ASYNC230
+        async with aiohttp.ClientSession(connector=connector) as session:
+
+            async def send(request: dict[str, Any]) -> None:
+                async with semaphore:
+                    for attempt in range(_ATTEMPTS):
+                        async with session.post(upstream + request["url"], json=request["body"]) as response:
+                            body = await response.json()
+                            if response.status == 200:
+                                break
+                        await asyncio.sleep(2**attempt)
+                    line = {"custom_id": request["custom_id"], "status_code": response.status, "body": body}
+                    results.write(json.dumps(line) + "\n")
+
+            await asyncio.gather(*(send(request) for request in requests))
+    print(len(requests) / (perf_counter() - begun))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -156,6 +156,12 @@ class Hand:
         rows = self.run("claim", {**scope, **worker, "limit": limit})
         return [Claim(*(*row[:-1], msgspec.convert(row[-1], RunSettings))) for row in rows]
 
+    def claim_new(self, limit: int, batch: UUID) -> int:
+        """How many lines of a batch that was just announced it got."""
+        worker = {"worker": self.id, "name": "hand", "lease": self.lease}
+        rows = self.run("claim_new", {**worker, "keys": None, "batch": batch, "limit": limit})
+        return rows[0][5] if rows else 0
+
     def items(self, claims: Iterable[Claim]) -> list[Item]:
         """What fetch gives for these claims, with made-up lines: line number and ordinal are the same."""
         by_span = {claim.span_id: claim for claim in claims}

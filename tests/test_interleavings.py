@@ -1,11 +1,15 @@
-"""Every ordered pair of acts on one lane: the first is done and not yet committed when the second comes.
+"""Every ordered pair of acts on one lane, with the first of them paused wherever it can be.
 
-Whatever the pair, the second ends without a deadlock once the first commits, the invariant holds, the batch
-can be brought to its end, and it begins to be finalized exactly once.
+It is paused when it is done and not yet committed, and before that at each of its lock points: at every row
+for whose lock it waits, while it has the locks that it takes before that one. Which rows these are is found
+out, not written down: each row of the scene is locked by a third party, and whoever waits has a point there.
+Whatever the pair and the point, both end without a deadlock, the invariant holds, the batch can be brought
+to its end, and it begins to be finalized exactly once.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -53,6 +57,11 @@ def claim(scene: Scene, hand: Hand) -> Then:
     return lambda: None
 
 
+def claim_new(scene: Scene, hand: Hand) -> Then:
+    hand.claim_new(5, scene.batch.id)
+    return lambda: None
+
+
 def settle(scene: Scene, hand: Hand) -> Then:
     return settled(scene, hand, hand.settle([completed(item) for item in scene.held[hand.id]]))
 
@@ -82,6 +91,11 @@ def cancel(scene: Scene, hand: Hand) -> Then:
     return lambda: scene.afterwards(hand, closed)
 
 
+def expire(scene: Scene, hand: Hand) -> Then:
+    closed = hand.close(scene.batch.id, "expire")
+    return lambda: scene.afterwards(hand, closed)
+
+
 def pause(scene: Scene, hand: Hand) -> Then:
     hand.close(scene.batch.id, "pause")
     return lambda: None
@@ -98,7 +112,24 @@ def conclude(scene: Scene, hand: Hand) -> Then:
 
 
 Act = Callable[[Scene, Hand], Then]
-ACTS: tuple[Act, ...] = (claim, settle, settle_retries, park, release, cancel, pause, resume, conclude)
+ACTS: tuple[Act, ...] = (
+    claim,
+    claim_new,
+    settle,
+    settle_retries,
+    park,
+    release,
+    cancel,
+    expire,
+    pause,
+    resume,
+    conclude,
+)
+
+# Every row of the scene that somebody could wait for: a table and which of its rows.
+POINTS = (("spans", 0), ("spans", 1), ("spans", 2), ("batches", 0), ("lanes", 0), ("lanes", 1))
+Point = tuple[str, int]
+_POINTS: dict[tuple[Act, str], list[Point]] = {}
 
 
 def set_the_scene(stage: Stage, first: Hand, second: Hand, other: Hand, state: str) -> Scene:
@@ -149,6 +180,81 @@ def test_two_acts_at_once(
     assert not stage.broken(), "when the batch was brought to its end"
     assert stage.finalizing(scene.batch), "the batch is stuck"
     assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}"
+
+
+def lock(hand: Hand, point: Point) -> None:
+    table, nth = point
+    row = (
+        f"SELECT FROM {table} WHERE id = (SELECT id FROM {table} ORDER BY id OFFSET {nth} LIMIT 1) FOR UPDATE"
+    )
+    hand.connection.execute(row.encode())
+
+
+def lock_points(theatre: tuple[Stage, Hand, Hand, Hand], act: Act, state: str) -> list[Point]:
+    """Where the act waits if somebody has locked just that row."""
+    if (act, state) not in _POINTS:
+        _POINTS[act, state] = [point for point in POINTS if waits_at(theatre, act, state, point)]
+    return _POINTS[act, state]
+
+
+def waits_at(theatre: tuple[Stage, Hand, Hand, Hand], act: Act, state: str, point: Point) -> bool:
+    stage, anna, bert, other = theatre
+    scene = set_the_scene(stage, anna, bert, other, state)
+    with other.holding():
+        lock(other, point)
+        acting = stage.meanwhile(anna, lambda: act(scene, anna))
+        waits = acting.waits()
+    acting.result()
+    return waits
+
+
+WAITS_FOR: dict[str, set[str]] = {
+    "claim": {"lanes"},
+    "claim_new": set(),
+    "settle": {"spans", "batches"},
+    "settle_retries": {"spans", "batches"},
+    "park": {"spans"},
+    "release": {"spans"},
+    "cancel": {"batches", "lanes"},
+    "expire": {"batches", "lanes"},
+    "pause": {"batches", "lanes"},
+    "resume": {"batches", "lanes"},
+    "conclude": {"spans", "batches"},
+}
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_an_act_waits_for_what_the_design_says_and_for_nothing_else(
+    theatre: tuple[Stage, Hand, Hand, Hand], act: Act
+) -> None:
+    """The table of locks in docs/design.md; and the points at which acts are paused are really there."""
+    found = {table for state in STATES for table, _ in lock_points(theatre, act, state)}
+    assert found == WAITS_FOR[act.__name__]
+
+
+@pytest.mark.parametrize("state", ["running", "cancelling"])
+@pytest.mark.parametrize("second", ACTS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize("first", ACTS, ids=lambda act: act.__name__)
+def test_an_act_while_another_is_paused_at_each_of_its_lock_points(
+    theatre: tuple[Stage, Hand, Hand, Hand], first: Act, second: Act, state: str
+) -> None:
+    stage, anna, bert, other = theatre
+    for point in lock_points(theatre, first, state):
+        scene = set_the_scene(stage, anna, bert, other, state)
+        with other.holding():
+            lock(other, point)
+            pausing = stage.meanwhile(anna, partial(first, scene, anna))
+            assert pausing.waits()
+            acting = stage.meanwhile(bert, partial(second, scene, bert))
+            acting.waits()
+        then_anna, then_bert = pausing.result(), acting.result()
+        assert not stage.broken(), f"right after both had committed, paused at {point}"
+        then_anna()
+        then_bert()
+        bring_to_its_end(scene, anna, bert, other)
+        assert not stage.broken(), f"when the batch was brought to its end, paused at {point}"
+        assert stage.finalizing(scene.batch), f"the batch is stuck, paused at {point}"
+        assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}, paused at {point}"
 
 
 @pytest.mark.parametrize("second", ACTS, ids=lambda act: act.__name__)

@@ -1,9 +1,9 @@
 """A TCP proxy in front of a server's socket, which can be told to fail as networks do.
 
 Cut: both sides see a reset. Delayed: every piece of data takes so much longer, in order. Half-open: nothing
-passes any more and neither side is told, not even when the other one closes; when it is over both see a
-reset, as a probe of the keepalive would bring it about. A deaf proxy accepts new connections and leaves them
-half-open too.
+passes any more and neither side is told, not even when the other one closes. When it is over the client sees
+a reset; the server is told nothing until the proxy forgets the connection, as when its client's machine is
+gone. A deaf proxy accepts new connections and leaves them half-open too.
 """
 
 import asyncio
@@ -54,12 +54,13 @@ class Proxy:
         assert self._server is not None
         self._server.close()
         self.cut()
+        self.forget()
         await asyncio.gather(*self._serving)
         await self._server.wait_closed()
 
     def cut(self) -> int:
-        """Reset all connections; how many there were."""
-        links = list(self._links)
+        """Reset all connections; how many there were. What is half-open stays so."""
+        links = [link for link in self._links if not link.half_open]
         for link in links:
             link.reset()
         return len(links)
@@ -67,13 +68,20 @@ class Proxy:
     def open_half(self, deaf: bool = False) -> int:
         """Let nothing pass on the connections that there are; how many there are."""
         self.deaf = deaf
-        for link in self._links:
+        links = [link for link in self._links if not link.half_open]
+        for link in links:
             link.half_open = True
-        return len(self._links)
+        return len(links)
 
     def heal(self) -> None:
         self.delay = 0.0
         self.deaf = False
+        for link in list(self._links):
+            if link.half_open:
+                _reset(link.client[1])
+
+    def forget(self) -> None:
+        """Tell the server of connections that are half-open."""
         for link in list(self._links):
             if link.half_open:
                 link.reset()

@@ -187,8 +187,9 @@ line has {attempts} attempts.
   folder in whose place there is something else.
 - **Other clocks**: a worker whose wall clock is up to two hours off, and whose steady clock runs up to 5 %
   fast or slow (`python -m chaos.shifted`).
-- **Half-open connections**: nothing passes and nobody is told, not even when the other side closes; at the
-  end both see a reset. In half of the cases new connections are swallowed as well.
+- **Half-open connections**: nothing passes and nobody is told, not even when the other side closes. At the
+  end of the fault the client sees a reset; the server is not told before the round is over, as when its
+  client's machine is gone. In half of the cases new connections are swallowed as well.
 - **Late, and twice**: an answer that takes from less than half to more than the request's time limit,
   written twice.
 - **A key run again**: the upstream is told to forget that a key had run. That is its own fault, and counted

@@ -56,6 +56,7 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
         for task in placing:
             task.cancel()
         await asyncio.gather(*placing, return_exceptions=True)
+    world.forget_connections()
     outcome.faults = nemesis.struck
     outcome.faults[Fault.DEADLINE] += sum(placed.order.short for placed in orders)
     await _examine(world, orders, known, outcome)

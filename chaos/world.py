@@ -96,6 +96,11 @@ class World:
             member.heal()
         await self.postgres.up()
 
+    def forget_connections(self) -> None:
+        """The server is told at last of clients that it has not heard of since they were struck."""
+        for proxy in self.all_proxies():
+            proxy.forget()
+
     async def end(self) -> None:
         await self.heal()
         await self.clients.close()

@@ -146,7 +146,7 @@ def test_a_delayed_connection_takes_its_time_in_both_directions(tmp_path: Path) 
     within_limit(scenario())
 
 
-def test_a_half_open_connection_is_silent_until_it_is_healed_and_then_reset(tmp_path: Path) -> None:
+def test_a_half_open_connection_is_silent_and_its_server_is_told_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with echoing(tmp_path) as (proxy, served):
             async with connected(proxy) as connection:
@@ -163,6 +163,9 @@ def test_a_half_open_connection_is_silent_until_it_is_healed_and_then_reset(tmp_
                 assert await said_back(other) == b"hello"
                 assert len(served) == 2, "the server is not told that its client has gone"
                 proxy.heal()
+                assert await said_back(other) == b"hello"
+                assert len(served) == 2, "not even now"
+                proxy.forget()
                 await until(lambda: len(served) == 1)
                 assert await said_back(other) == b"hello"
 

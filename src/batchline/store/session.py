@@ -36,6 +36,9 @@ _KEEPALIVE: dict[str, Any] = {
 # over 10,000 lanes took seconds then, and a tenth of one without sequential scans. Compiling a claim (jit)
 # took a second on PostgreSQL 15. A pooler may hand us a server connection without these: slower, not wrong.
 _PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+# The server looks after us as we look after it: a client whose machine is gone must not keep locks for the
+# two hours that most systems wait before they ask. On a socket of the same machine these do nothing.
+_WATCHED = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 
 
 class StoreUnavailable(Exception):
@@ -88,9 +91,17 @@ class Session:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
-        """Several statements in one transaction, all within one time limit."""
+        """Several statements in one transaction, all within one time limit, which the server keeps too: if
+        we fall silent between two of them, it must let go of the locks."""
         async with self._guarded() as connection, connection.transaction():
-            yield connection
+            limit = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
+            await connection.execute(limit.encode())
+            try:
+                yield connection
+            except asyncio.CancelledError:
+                # To roll back would be to wait, without any limit, for a server that may be silent.
+                connection.pgconn.finish()
+                raise
 
     @asynccontextmanager
     async def open_ended(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
@@ -140,7 +151,7 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
         url, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
     )
     arrays.register(connection)
-    await connection.execute(_PLANNING)
+    await connection.execute(f"{_PLANNING}; {_WATCHED}".encode())
     return connection
 
 

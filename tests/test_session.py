@@ -1,0 +1,60 @@
+"""A session whose other side falls silent holds nobody up for longer than it says."""
+
+import asyncio
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from batchline.store.session import Session, StoreUnavailable
+from chaos.proxy import Proxy
+
+LOCK = "SELECT FROM duties WHERE name = 'sweep' FOR UPDATE"
+
+
+def test_a_client_that_vanishes_in_a_transaction_keeps_its_locks_no_longer_than_its_time_limit(
+    database_url: str,
+) -> None:
+    """Half-open, as when a machine loses its power: nothing tells the server that nobody is there."""
+    place = conninfo_to_dict(database_url)
+    if not str(place.get("host", "")).startswith("/"):
+        pytest.skip("the proxy stands in front of a socket of this machine")
+
+    async def vanish(session: Session, proxy: Proxy) -> None:
+        async with session.transaction() as connection:
+            await connection.execute(LOCK)
+            proxy.open_half()
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        proxy = Proxy(Path(str(place["host"]), f".s.PGSQL.{place.get('port', 5432)}"))
+        await proxy.start()
+        try:
+            behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")
+            async with Session(behind, "vanishing", timeout=1.0) as session:
+                with pytest.raises(StoreUnavailable):
+                    await vanish(session, proxy)
+            async with await psycopg.AsyncConnection.connect(database_url) as other:
+                await other.execute("SET statement_timeout = '20s'")
+                await other.execute(LOCK)
+        finally:
+            await proxy.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_server_asks_after_its_clients(database_url: str) -> None:
+    async def scenario() -> None:
+        async with Session(database_url, "watched") as session, session.open_ended() as connection:
+            row = await (
+                await connection.execute(
+                    "SELECT current_setting('idle_in_transaction_session_timeout'), inet_client_addr(),"
+                    " current_setting('tcp_keepalives_idle')"
+                )
+            ).fetchone()
+        assert row is not None
+        assert row[0] == "0", "who reads a stream may take as long as it likes"
+        assert row[1] is None or row[2] == "10"
+
+    asyncio.run(scenario())

@@ -11,6 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
 
+# Connections that nobody has noticed to be dead count too.
+_SETTINGS = {"max_connections": "300"}
+
 
 class Postgres:
     """Started by `start`; `url` reaches it directly, past every proxy."""
@@ -18,14 +21,13 @@ class Postgres:
     def __init__(self, server: EmbeddedPostgres) -> None:
         self._server = server
         self._pid = server.postmaster_pid
-        self._starting = asyncio.Lock()
+        self._rising: asyncio.Task[None] | None = None
         self.url = server.url
         self.down = False
 
     @classmethod
     async def start(cls, folder: Path) -> "Postgres":
-        # Connections that nobody has noticed to be dead count too.
-        server = await asyncio.to_thread(EmbeddedPostgres.start, folder, settings={"max_connections": "300"})
+        server = await asyncio.to_thread(EmbeddedPostgres.start, folder, settings=_SETTINGS)
         await asyncio.to_thread(migrate.up, server.url)
         return cls(server)
 
@@ -41,7 +43,7 @@ class Postgres:
 
     def kill(self, how: signal.Signals) -> bool:
         """SIGKILL, or SIGQUIT, which is PostgreSQL's immediate stop. False if it is down already."""
-        if self.down or self._starting.locked():
+        if self.down:
             return False
         self.down = True
         with suppress(ProcessLookupError):
@@ -50,14 +52,19 @@ class Postgres:
 
     async def up(self) -> None:
         """Start it again, if it is down, and wait until it has recovered."""
-        async with self._starting:
-            if not self.down:
-                return
-            # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
-            joined = await asyncio.to_thread(EmbeddedPostgres.start, self._server.data_dir)
-            self._pid = joined.postmaster_pid
-            await asyncio.to_thread(joined.stop)
-            self.down = False
+        if self.down and self._rising is None:
+            self._rising = asyncio.create_task(self._rise())
+        if self._rising is not None:
+            # Whoever stops waiting does not stop it: it would be left half-way.
+            await asyncio.shield(self._rising)
+
+    async def _rise(self) -> None:
+        # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
+        joined = await asyncio.to_thread(EmbeddedPostgres.start, self._server.data_dir, settings=_SETTINGS)
+        self._pid = joined.postmaster_pid
+        await asyncio.to_thread(joined.stop)
+        self.down = False
+        self._rising = None
 
     async def stop(self) -> None:
         await self.up()

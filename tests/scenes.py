@@ -159,7 +159,7 @@ class Hand:
     def claim_new(self, limit: int, batch: UUID) -> int:
         """How many lines of a batch that was just announced it got."""
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
-        rows = self.run("claim_new", {**worker, "keys": None, "batch": batch, "limit": limit})
+        rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
         return rows[0][5] if rows else 0
 
     def items(self, claims: Iterable[Claim]) -> list[Item]:

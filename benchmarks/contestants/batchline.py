@@ -12,6 +12,7 @@ from batchline.config import WorkerSettings
 from batchline.engine.ingest import Source, ingest
 from batchline.engine.objects import Objects
 from batchline.engine.output import answered_line
+from batchline.executors.executor import Fence
 from batchline.ids import new_id
 from batchline.model import DEFAULT_TENANT, Completed, Item, RunSettings, Verdict
 from batchline.store import batches, migrate
@@ -34,6 +35,9 @@ class _HandlerExecutor:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._decode = msgspec.json.Decoder(_Body).decode
+
+    def fenced_by(self, fence: Fence) -> None:
+        """Nothing waits here before it is run."""
 
     async def run(self, item: Item) -> Verdict:
         await self._handler(self._decode(item.body).nth)

@@ -1,4 +1,4 @@
-"""What the contract says beside the single calls: crashes before the answer, lists that grow, files that go."""
+"""The contract beside the single calls: crashes before the answer, lists that grow, files that go."""
 
 import asyncio
 import json

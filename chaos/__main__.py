@@ -28,13 +28,14 @@ def main() -> None:
         print(schedule(options.seed, options.round or 1, options.workers))
         return
     set_up_logging()
-    # Ended from outside, it still stops what it has started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="batchline-chaos-"))
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     about = machine.describe(folder)
     print(f"seed {options.seed}, {options.workers} workers, logs in {folder}", flush=True)
-    outcomes = asyncio.run(_run(folder, options))
+    try:
+        outcomes = asyncio.run(_run(folder, options))
+    except asyncio.CancelledError:
+        sys.exit(f"seed {options.seed}: ended from outside; logs are in {folder}")
     results = report.sum_up(
         outcomes,
         date=date,
@@ -59,6 +60,10 @@ def main() -> None:
 
 async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
     until = monotonic() + options.minutes * 60
+    # Ended from outside, it still stops what it has started.
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     outcomes: list[Outcome] = []
     known: set[UUID] = set()
     world = await World.begin(folder, options.seed, options.workers)

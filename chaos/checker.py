@@ -17,7 +17,7 @@ import msgspec
 
 from batchline.simulate import answer_to
 from chaos import inputs
-from chaos.clients import Placed
+from chaos.clients import Placed, Shown
 from chaos.inputs import Line
 from chaos.ledger import Entry, Event
 from chaos.schedule import ATTEMPTS
@@ -115,6 +115,21 @@ def check(
         if len(found) > _MOST:
             findings.append(Finding(found[-1].kind, placed.order.name, f"and {len(found) - _MOST} more"))
     return tally, findings
+
+
+def check_shown(batch: Batch, shown: Shown) -> list[Finding]:
+    """Whether clients of the server are given what is there."""
+    pairs = {
+        "status": (batch.status, shown.status),
+        "counts": ((batch.total, batch.completed, batch.failed), shown.counts),
+        "output file": (batch.output, shown.output),
+        "error file": (batch.errors, shown.errors),
+    }
+    return [
+        Finding(Kind.WRONG, str(batch.id), f"the server gives out another {what} than is there")
+        for what, (there, given) in pairs.items()
+        if there != given
+    ]
 
 
 Keys = dict[int, dict[int, Entry]]

@@ -42,6 +42,16 @@ class Placed:
     paused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a client of the server sees of a batch that has ended."""
+
+    status: str
+    counts: tuple[int, int, int]
+    output: bytes
+    errors: bytes
+
+
 class Clients:
     def __init__(self, database: str, server: str, upstream: str) -> None:
         self._database = database
@@ -56,6 +66,24 @@ class Clients:
     async def place(self, placed: Placed) -> None:
         through = self._through_api if placed.order.through == "api" else self._through_engine
         placed.batch_id = await _until_answered(lambda: through(placed.order))
+
+    async def read(self, batch_id: UUID) -> Shown:
+        """A batch and its files, as the server gives them out."""
+        return await _until_answered(lambda: self._read(batch_id))
+
+    async def _read(self, batch_id: UUID) -> Shown:
+        batch = await self._openai.batches.retrieve(ids.show(ids.BATCH, batch_id))
+        counts = batch.request_counts
+        assert counts is not None
+        return Shown(
+            batch.status,
+            (counts.total, counts.completed, counts.failed),
+            await self._content(batch.output_file_id),
+            await self._content(batch.error_file_id),
+        )
+
+    async def _content(self, file_id: str | None) -> bytes:
+        return b"" if file_id is None else (await self._openai.files.content(file_id)).content
 
     async def cancel(self, placed: Placed) -> None:
         """Ask once; True answers are kept, lost ones may have counted or not."""

@@ -1,6 +1,7 @@
 """What a run has shown: on the terminal, as JSON, and as a page."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -164,8 +165,8 @@ def _page(results: Results) -> str:
     )
 
 
-def _table(head: list[str], rows: object) -> str:
-    cells = [head, ["---"] * len(head), *rows]  # type: ignore[misc]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
@@ -203,7 +204,7 @@ From outside (`chaos/checker.py`), and by `batchline doctor`, after each round:
   input.
 - Each answer is the upstream's answer to that very line, under a key that its ledger has as run. Each error
   is one that the upstream gave, or a silence that it kept.
-- Counters and tokens of the batch agree with its files.
+- Counters and tokens of the batch agree with its files, and what the server gives out agrees with both.
 - No key was run twice, except where the upstream broke its rule; none was sent with another body; no line
   was sent under a new key unless the attempt before had failed at the upstream.
 - Each order is one batch, though clients ask again when an answer is lost. A batch is cancelled only if

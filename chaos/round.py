@@ -14,7 +14,7 @@ from batchline.engine.finalize import sweep_objects
 from batchline.engine.objects import Objects
 from batchline.store.session import Session
 from chaos import evidence
-from chaos.checker import Finding, Kind, Tally, check
+from chaos.checker import Finding, Kind, Tally, check, check_shown
 from chaos.clients import Placed
 from chaos.nemesis import Nemesis
 from chaos.schedule import Fault, Schedule
@@ -99,6 +99,10 @@ async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome
     found = {batch.id: batch for batch in evidence.batches(url, world.objects, list(known))}
     outcome.tally, findings = check(orders, found, world.upstream.ledger.entries)
     outcome.findings += findings
+    for placed in orders:
+        if placed.order.through == "api" and placed.batch_id in found:
+            shown = await world.clients.read(placed.batch_id)
+            outcome.findings += check_shown(found[placed.batch_id], shown)
     outcome.findings += evidence.left_over(url)
     async with Session(url, "chaos") as session:
         outcome.swept = await sweep_objects(session, Objects.at(world.objects), timedelta(0))

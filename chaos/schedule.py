@@ -15,8 +15,9 @@ STORM = 20.0
 """Seconds in which faults begin; whatever still lasts then is healed."""
 LEASE = 2.0
 """Of the workers, in seconds."""
-TIMEOUT = 8.0
-"""Of a request, in seconds: longer than a worker is frozen, so that only the upstream uses up attempts."""
+TIMEOUT = 10.0
+"""Of a request, in seconds: longer than a worker is frozen, even twice in a row, so that only the upstream
+uses up attempts."""
 ATTEMPTS = 4
 """How often a line is tried."""
 
@@ -53,7 +54,7 @@ ON_THE_WIRE = (Fault.CUT, Fault.DELAY, Fault.HALF_OPEN)
 # For how long: least and most seconds. What is not here is over at once.
 _LASTING: dict[Fault, tuple[float, float]] = {
     Fault.KILL_WORKER: (0.0, 2 * LEASE),
-    Fault.FREEZE_WORKER: (1.2 * LEASE, 2.5 * LEASE),
+    Fault.FREEZE_WORKER: (1.2 * LEASE, 2.0 * LEASE),
     Fault.SHIFT_CLOCK: (0.0, 1.0),
     Fault.KILL_POSTGRES: (0.1, 3.0),
     Fault.STOP_POSTGRES: (0.1, 3.0),

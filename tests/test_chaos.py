@@ -18,8 +18,8 @@ import pytest
 from batchline.ids import new_id
 from batchline.simulate import answer_to
 from chaos import inputs, report
-from chaos.checker import Batch, Finding, Kind, check
-from chaos.clients import Placed
+from chaos.checker import Batch, Finding, Kind, check, check_shown
+from chaos.clients import Placed, Shown
 from chaos.crew import Member
 from chaos.ledger import Entry, Event
 from chaos.proxy import Proxy
@@ -493,6 +493,15 @@ def test_an_order_that_was_lost_and_one_that_was_made_twice_are_found() -> None:
     twice = {batch.id: batch, other: replace(batch, id=other)}
     assert {finding.kind for finding in check([placed], twice, ledger)[1]} == {Kind.DOUBLED}
     assert Kind.LOST in {finding.kind for finding in check([placed], {}, {})[1]}
+
+
+def test_a_server_that_gives_out_something_else_is_found() -> None:
+    _, batch, _ = a_finished_round()
+    counts = (batch.total, batch.completed, batch.failed)
+    shown = Shown(batch.status, counts, batch.output, batch.errors)
+    assert check_shown(batch, shown) == []
+    assert len(check_shown(batch, replace(shown, status="expired", counts=(0, 0, 0)))) == 2
+    assert len(check_shown(batch, replace(shown, output=b"", errors=b""))) == 2
 
 
 # The report

@@ -4,10 +4,13 @@ import typer
 
 from batchline import __version__
 from batchline.cli import (
+    audit_command,
     batch_commands,
     doctor_command,
     keys_command,
+    limits_commands,
     migrate_command,
+    ops_commands,
     run_command,
     serve_command,
     simulate_command,
@@ -47,6 +50,9 @@ for commands in (
     serve_command,
     worker_command,
     batch_commands,
+    ops_commands,
+    limits_commands,
+    audit_command,
     keys_command,
     doctor_command,
     migrate_command,

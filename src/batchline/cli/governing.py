@@ -1,0 +1,100 @@
+"""What the commands for operations, limits and audit have in common: who acts, and how refusals read.
+
+Whoever has the database has everything: these commands act as an admin, under a name that the audit log
+keeps.
+"""
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from batchline import ids
+from batchline.cli.console import CommandError
+from batchline.cli.options import Exit
+from batchline.cli.server_settings import find_config, registry, server_settings
+from batchline.config import ServerSettings
+from batchline.engine.governance import Actor, Governor, LimitReached, Refused
+from batchline.model import Child, GovernedBatch, Role
+
+Tenant = Annotated[str, typer.Option("--tenant", metavar="T", help="Whose operations.")]
+User = Annotated[
+    str | None,
+    typer.Option("--as", metavar="USER", help="Who acts, for the audit log. Default: your user name."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
+
+
+def admin(tenant: str, user: str | None) -> Actor:
+    return Actor(tenant, user or _user_name(), Role.ADMIN)
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a number without a name.
+        return "command line"
+
+
+def governor(config: Path | None) -> tuple[Governor, ServerSettings]:
+    """The operations and limits of the settings."""
+    settings = server_settings(find_config(config), None)
+    return Governor(registry(settings), settings.limits, settings.operation_window), settings
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is refused for a reason ends the command with the reason and its code."""
+    try:
+        yield
+    except LimitReached as error:
+        told = f"{error.message} ({error.code}, {error.limit_type}; retry after {error.retry_after} s)"
+        raise CommandError(told, Exit.SOME_FAILED) from error
+    except Refused as error:
+        raise CommandError(f"{error.message} ({error.code})", Exit.SOME_FAILED) from error
+
+
+def read_governed_id(text: str) -> Any:
+    batch_id = ids.read(ids.BATCH, text)
+    if batch_id is None:
+        raise CommandError(f"{text!r} is not a batch id; `batchline ops batches` shows them")
+    return batch_id
+
+
+def show_governed(batch: GovernedBatch) -> dict[str, Any]:
+    """A governed batch as every command shows it, with the names of the API."""
+    counts = batch.counts
+    return {
+        "batch_id": ids.show(ids.BATCH, batch.id),
+        "operation": batch.operation,
+        "status": batch.status.value,
+        "user_id": batch.user_id,
+        "request_id": None if batch.request_id is None else str(batch.request_id),
+        "reason": batch.reason,
+        "approval": batch.approval.value,
+        "decided_by": batch.decided_by,
+        "decision_reason": batch.decision_reason,
+        "held": batch.held,
+        "child_count": counts.total,
+        "pending_count": counts.pending,
+        "success_count": counts.succeeded,
+        "failed_count": counts.failed,
+        "cancelled_count": counts.cancelled,
+        "created_at": int(batch.created_at.timestamp()),
+        "ended_at": None if batch.ended_at is None else int(batch.ended_at.timestamp()),
+    }
+
+
+def show_child(child: Child) -> dict[str, Any]:
+    return {
+        "sequence_no": child.sequence_no,
+        "custom_id": child.custom_id,
+        "status": child.status.value,
+        "attempt_count": child.attempt_count,
+        "status_code": child.status_code,
+        "output": child.output,
+    }

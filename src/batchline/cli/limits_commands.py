@@ -1,0 +1,243 @@
+"""`batchline limits`: who has how much pending, and who may have more."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.table import Column, Table
+
+from batchline import durations
+from batchline.cli import options
+from batchline.cli.console import CommandError, out, print_json
+from batchline.cli.failing import failing
+from batchline.cli.governing import Tenant, User, admin, governor
+from batchline.cli.options import Exit
+from batchline.cli.place import Place, open_place, run_async
+from batchline.config import LimitSettings
+from batchline.engine.governance import Actor
+from batchline.engine.masking import masked_text
+from batchline.model import DEFAULT_TENANT
+from batchline.store import limits
+from batchline.store.audit import Event
+from batchline.store.limits import Exemption, Measured, Override
+from batchline.store.session import Session
+
+_limits = typer.Typer(help="Limits on operations: status, exempt, set.", no_args_is_help=True)
+
+Subject = Annotated[str, typer.Argument(metavar="USER", help="The name of a key.")]
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(_limits, name="limits")
+
+
+@_limits.command("status")
+def status(
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what is pending, of all and of each user, and what is allowed."""
+    with failing(as_json):
+        allowed = governor(config)[1].limits
+        with open_place(database, data_dir) as place:
+            found = run_async(_status(place, tenant, allowed))
+        if as_json:
+            print_json(found)
+            return
+        everybody = found["global"]
+        out().print(
+            f"of all: {everybody['pending_parents']} of {everybody['max_pending_parents']} batches pending,"
+            f" {everybody['requests_this_minute']} of {everybody['requests_per_minute']} requests this minute"
+        )
+        table = Table(
+            Column("user", no_wrap=True), "batches", "children", "cooldown", "exempt until", box=None
+        )
+        for user in found["users"]:
+            table.add_row(
+                user["user_id"],
+                f"{user['pending_parents']} of {user['max_pending_parents']}",
+                f"{user['pending_children']} of {user['max_pending_children']}",
+                f"{user['cooldown_left']} of {user['cooldown_seconds']} s",
+                user["exempt_until"] or "",
+            )
+        out().print(table, markup=False)
+
+
+async def _status(place: Place, tenant: str, allowed: LimitSettings) -> dict[str, Any]:
+    async with Session(place.url, "limits") as session:
+        users = await limits.users(session, tenant)
+        measured = {user: await limits.measure(session, tenant, user) for user in users}
+        everybody = await limits.measure(session, tenant, "")
+        exempt = {each.user_id: each for each in await limits.exemptions(session, tenant)}
+        requests = await limits.requests_now(session)
+    return {
+        "global": {
+            "pending_parents": everybody.all_parents,
+            "max_pending_parents": allowed.max_pending_parents,
+            "requests_this_minute": requests,
+            "requests_per_minute": allowed.requests_per_minute,
+        },
+        "users": [_user(user, now, allowed, exempt.get(user)) for user, now in measured.items()],
+    }
+
+
+def _user(user: str, now: Measured, allowed: LimitSettings, exemption: Exemption | None) -> dict[str, Any]:
+    cooldown = allowed.cooldown_seconds if now.cooldown is None else now.cooldown
+    left = 0.0 if now.since_last is None else max(0.0, cooldown - now.since_last)
+    return {
+        "user_id": user,
+        "pending_parents": now.parents,
+        "max_pending_parents": allowed.user_pending_parents if now.max_parents is None else now.max_parents,
+        "pending_children": now.children,
+        "max_pending_children": allowed.user_pending_children
+        if now.max_children is None
+        else now.max_children,
+        "cooldown_seconds": cooldown,
+        "cooldown_left": round(left),
+        "exempt": now.exempt,
+        "exempt_until": exemption.expires_at.isoformat() if exemption and exemption.active else None,
+    }
+
+
+@_limits.command("exempt")
+def exempt(
+    user: Subject,
+    reason: Why,
+    lasting: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long: 2h, 90m, 7d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="MOMENT", help="Until when: 2026-01-31T12:00:00Z.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="End the exemption now.")] = False,
+    actor: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Lift the limits of users for one, for a time. Those of all together hold for everybody."""
+    with failing(as_json):
+        if remove + (lasting is not None) + (until is not None) != 1:
+            raise CommandError("give one of --for, --until and --remove")
+        who = admin(tenant, actor)
+        if remove:
+            with open_place(database, data_dir) as place:
+                run_async(_remove(place, who, user, reason))
+            _told(f"{user} is not exempt any more", {"user_id": user, "exempt": False}, as_json)
+            return
+        moment = _moment(lasting, until)
+        with open_place(database, data_dir) as place:
+            made = run_async(_exempt(place, who, user, reason, moment))
+        shown = {
+            "user_id": made.user_id,
+            "reason": made.reason,
+            "expires_at": made.expires_at.isoformat(),
+            "exempted_by": made.exempted_by,
+        }
+        _told(f"{user} is exempt until {made.expires_at:%Y-%m-%d %H:%M:%S %Z}", shown, as_json)
+
+
+async def _exempt(place: Place, actor: Actor, user: str, reason: str, until: datetime) -> Exemption:
+    shown = masked_text(reason)
+    event = Event(
+        actor.tenant,
+        actor.user,
+        "limits.exempted",
+        subject=user,
+        detail={"reason": shown, "expires_at": until.isoformat()},
+    )
+    async with Session(place.url, "limits") as session:
+        made = await limits.exempt(session, actor.tenant, user, reason=shown, expires_at=until, event=event)
+    if made is None:
+        raise CommandError("that moment is past already")
+    return made
+
+
+async def _remove(place: Place, actor: Actor, user: str, reason: str) -> None:
+    detail = {"reason": masked_text(reason)}
+    event = Event(actor.tenant, actor.user, "limits.exemption_removed", subject=user, detail=detail)
+    async with Session(place.url, "limits") as session:
+        if not await limits.drop_exemption(session, actor.tenant, user, event):
+            raise CommandError(f"{user} is not exempt", Exit.SOME_FAILED)
+
+
+@_limits.command("set")
+def set_limits(
+    user: Subject,
+    reason: Why,
+    parents: Annotated[int, typer.Option("--parents", min=1, metavar="N", help="Batches pending at once.")],
+    children: Annotated[
+        int, typer.Option("--children", min=1, metavar="N", help="Children pending at once.")
+    ],
+    cooldown: Annotated[
+        int, typer.Option("--cooldown", min=0, metavar="S", help="Seconds from one submission to the next.")
+    ],
+    actor: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Give one user limits of his own, instead of those of the settings."""
+    with failing(as_json), open_place(database, data_dir) as place:
+        made = run_async(_set(place, admin(tenant, actor), user, reason, parents, children, cooldown))
+        shown = {
+            "user_id": made.user_id,
+            "max_pending_parents": made.max_pending_parents,
+            "max_pending_children": made.max_pending_children,
+            "cooldown_seconds": made.cooldown_seconds,
+            "reason": made.reason,
+            "set_by": made.set_by,
+        }
+        _told(f"{user} may have {parents} batches and {children} children pending", shown, as_json)
+
+
+async def _set(
+    place: Place, actor: Actor, user: str, reason: str, parents: int, children: int, cooldown: int
+) -> Override:
+    shown = masked_text(reason)
+    event = Event(
+        actor.tenant,
+        actor.user,
+        "limits.set",
+        subject=user,
+        detail={
+            "reason": shown,
+            "max_pending_parents": parents,
+            "max_pending_children": children,
+            "cooldown_seconds": cooldown,
+        },
+    )
+    async with Session(place.url, "limits") as session:
+        return await limits.set_override(
+            session,
+            actor.tenant,
+            user,
+            parents=parents,
+            children=children,
+            cooldown=cooldown,
+            reason=shown,
+            event=event,
+        )
+
+
+def _moment(lasting: str | None, until: str | None) -> datetime:
+    try:
+        if lasting is not None:
+            return datetime.now(UTC) + timedelta(seconds=durations.seconds(lasting))
+        moment = datetime.fromisoformat(until or "")
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except ValueError as error:
+        raise CommandError(f"{'--for' if lasting else '--until'}: {error}") from None
+
+
+def _told(words: str, shown: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(shown)
+    else:
+        out().print(words, markup=False)

@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from batchline.api import limits
 from batchline.api import server as http_server
+from batchline.cli.place import set_up_logging
 from batchline.config import ServerSettings
 from batchline.ids import FILE, PART, new_id, show
 from batchline.store.session import Session
@@ -302,6 +304,20 @@ def test_strange_paths_lead_nowhere(server: Server, path: str) -> None:
     assert head_of.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 ")), answer[:300]
     assert b"x-injected" not in head_of.lower()
     assert set(json.loads(body)["error"]) == ENVELOPE
+
+
+def test_a_path_cannot_write_lines_of_its_own_into_the_log(
+    server: Server,
+) -> None:
+    set_up_logging(verbose=True)
+    try:
+        with capture_logs() as logged, server.http() as http:
+            http.get("/v1/x%0a2026-01-01 [info] all is well%0d%1b[31m%e2%80%a8" + "y" * 5000)
+    finally:
+        set_up_logging()
+    (path,) = [entry["path"] for entry in logged if entry["event"] == "request"]
+    assert path.isprintable()
+    assert len(path) < 300
 
 
 def test_a_filename_cannot_write_headers_of_its_own(server: Server) -> None:

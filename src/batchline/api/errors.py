@@ -144,8 +144,9 @@ def unexpected() -> ApiError:
 
 
 def safe_path(path: str) -> str:
-    """A path as it may be logged."""
-    return _SECRET.sub(r"\1…", path)
+    """A path as it may be logged: in one line, and without a key."""
+    printable = "".join(character if character.isprintable() else "\ufffd" for character in _short(path))
+    return _SECRET.sub(r"\1…", printable)
 
 
 def _short(text: str, most: int = 200) -> str:

@@ -276,8 +276,9 @@ class _Examined:
                     yield self._finding(Kind.WRONG, f"{where}: sent with another body")
                 if attempt > ATTEMPTS:
                     yield self._finding(Kind.WRONG, f"{where}: more attempts than allowed")
-                before = attempts.get(attempt - 1)
-                if before is not None and not before.spent:
+                if attempt > 1 and attempt - 1 not in attempts:
+                    yield self._finding(Kind.WRONG, f"{where}: the attempt before was never sent")
+                elif attempt > 1 and not attempts[attempt - 1].spent:
                     yield self._finding(Kind.DOUBLED, f"{where}: the attempt before had not failed")
             self._tally.attempts += len(attempts) - 1
 

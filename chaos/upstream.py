@@ -16,7 +16,8 @@ from batchline.simulate.http import Connection, Request
 from chaos.ledger import Entry, Event, Ledger
 from chaos.schedule import TIMEOUT, Fault
 
-LATENCY = 0.03
+LATENCY = 0.15
+"""Seconds that an answer takes: long enough that whoever is struck has something in flight."""
 REFUSED = "refuse this"
 """A line that says this is answered 400, always."""
 

@@ -17,7 +17,8 @@ import pytest
 
 from batchline.ids import new_id
 from batchline.simulate import answer_to
-from chaos import inputs, report
+from batchline.store.session import Session
+from chaos import evidence, inputs, report
 from chaos.checker import Batch, Finding, Kind, check, check_shown
 from chaos.clients import Placed, Shown
 from chaos.crew import Member
@@ -26,6 +27,7 @@ from chaos.proxy import Proxy
 from chaos.round import Outcome
 from chaos.schedule import ATTEMPTS, EVERYBODY, STORM, Fault, Order, schedule
 from chaos.upstream import REFUSED, Upstream
+from tests.builders import a_batch, a_worker, on, sql, take
 from tests.processes import wait_for
 
 LIMIT = 20.0
@@ -447,6 +449,12 @@ def test_a_second_attempt_without_a_reason_is_found() -> None:
     assert kinds(placed, batch, ledger) == set()
 
 
+def test_an_attempt_that_was_used_up_without_being_sent_is_found() -> None:
+    placed, batch, ledger = a_finished_round()
+    ledger[key_of(batch, 1, 3)] = Entry(ledger[key_of(batch, 1)].body, requests=1, runs=1)
+    assert kinds(placed, batch, ledger) == {Kind.WRONG}
+
+
 def test_a_key_with_another_body_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     ledger[key_of(batch, 2)].strange = 1
@@ -502,6 +510,38 @@ def test_a_server_that_gives_out_something_else_is_found() -> None:
     assert check_shown(batch, shown) == []
     assert len(check_shown(batch, replace(shown, status="expired", counts=(0, 0, 0)))) == 2
     assert len(check_shown(batch, replace(shown, output=b"", errors=b""))) == 2
+
+
+# What is left over
+
+
+def test_what_a_round_must_not_leave_behind_is_found(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        assert evidence.left_over(database_url) == []
+        assert evidence.unfinished(database_url) == 0
+        await a_batch(db, {"m": 3})
+        await take(db, a_worker(), 2)
+        left = {finding.what for finding in evidence.left_over(database_url)}
+        assert left == {"1 spans", "1 batches that have not ended", "1 leases that hold spans"}
+        assert evidence.unfinished(database_url) == 1
+
+    on(database_url, scenario)
+
+
+def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
+    database_url: str, tmp_path: Path
+) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 1})
+        await sql(db, f"UPDATE files SET object_key = 'inputs/one' WHERE id = '{batch.file_id}'")
+        (tmp_path / "inputs").mkdir()
+        (tmp_path / "inputs" / "one").touch()
+        assert evidence.stray_objects(database_url, tmp_path) == []
+        (tmp_path / "inputs" / "one").rename(tmp_path / "inputs" / "one#1")
+        found = evidence.stray_objects(database_url, tmp_path)
+        assert [finding.kind for finding in found] == [Kind.WRONG, Kind.LOST]
+
+    on(database_url, scenario)
 
 
 # The report

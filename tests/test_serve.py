@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -185,6 +186,17 @@ def test_a_server_that_is_killed_takes_its_worker_with_it(database_url: str, tmp
         )
         server.process.kill()
         wait_for("the worker to leave", lambda: gone(worker))
+
+
+def test_the_worker_steps_back_for_the_server(database_url: str, tmp_path: Path) -> None:
+    with served(database_url, tmp_path, "--upstream", "http://127.0.0.1:9") as server:
+        worker = server.wait_for_worker()
+        wait_for(
+            "the worker to have begun", lambda: any("worker started" in said for said in server.complained)
+        )
+        ours = psutil.Process(server.process.pid).nice()
+        threads = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in worker.threads()}
+        assert threads == {min(ours + 5, 19)}, "all of its threads"
 
 
 def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from batchline.cli.place import set_up_logging
 from batchline.config import ServerSettings, UpstreamSettings
 from batchline.engine import keys
 from batchline.engine.objects import Objects
+from batchline.engine.operations import Registry
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
@@ -41,11 +42,11 @@ class Server:
     objects: Objects
     settings: ServerSettings
 
-    def key(self, tenant: str = DEFAULT_TENANT, role: Role = Role.USER) -> str:
+    def key(self, tenant: str = DEFAULT_TENANT, role: Role = Role.USER, name: str | None = None) -> str:
         """The secret of a new key."""
 
         async def make(session: Session) -> str:
-            _, secret = await keys.create(session, f"key of {tenant}", tenant, role)
+            _, secret = await keys.create(session, name or f"key of {tenant}", tenant, role)
             return secret
 
         return on(self.database, make)
@@ -72,12 +73,17 @@ class Server:
 
 
 @contextmanager
-def serving(database: str, folder: Path, settings: ServerSettings | None = None) -> Iterator[Server]:
+def serving(
+    database: str,
+    folder: Path,
+    settings: ServerSettings | None = None,
+    registry: Registry | None = None,
+) -> Iterator[Server]:
     """A server on this database, with its objects in a folder, until the context ends."""
     set_up_logging()
     chosen = settings or ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     objects = Objects.at(chosen.objects or folder / "objects")
-    running = _Running(database, objects, chosen)
+    running = _Running(database, objects, chosen, registry)
     thread = threading.Thread(target=running.run, name="server")
     thread.start()
     try:
@@ -92,9 +98,11 @@ def serving(database: str, folder: Path, settings: ServerSettings | None = None)
 
 
 class _Running:
-    def __init__(self, database: str, objects: Objects, settings: ServerSettings) -> None:
+    def __init__(
+        self, database: str, objects: Objects, settings: ServerSettings, registry: Registry | None
+    ) -> None:
         self.sessions = Sessions(database, most=settings.sessions, streams=settings.streams)
-        app = create_app(Context(self.sessions, objects, database, settings))
+        app = create_app(Context(self.sessions, objects, database, settings), registry)
         self.listening = listen("127.0.0.1", 0)
         self.server = UvicornServer(app, self.listening)
 

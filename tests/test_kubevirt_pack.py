@@ -294,12 +294,16 @@ def test_the_pack_has_the_contracts_sizes_and_careful_approvals() -> None:
         "vm_start": (50, "never"),
         "vm_stop": (50, "never"),
         "vm_restart": (50, "never"),
+        # Not the pack's own, but there wherever something can wait for an approval.
+        "approve": (20, "never"),
     }
 
 
 def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
     for_all = packs.registry(settings("http://x", approval="namespace == 'production'"))
-    assert {each.approval for each in for_all.all()} == {"namespace == 'production'"}
+    rules = {each.name: each.approval for each in for_all.all()}
+    assert rules.pop("approve") == "never"
+    assert set(rules.values()) == {"namespace == 'production'"}
     for_some = packs.registry(
         settings("http://x", approval={"vm_create": "cpu > `8`"}, largest_batch={"vm_start": 7})
     )

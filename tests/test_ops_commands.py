@@ -63,6 +63,7 @@ def test_a_batch_is_submitted_approved_run_and_audited(
         config.write_text(SETTINGS.format(url=cluster.url))
         listed = read(command("ops", "list", "--json"))["data"]
         assert [each["name"] for each in listed] == [
+            "approve",
             "vm_create",
             "vm_delete",
             "vm_restart",

@@ -12,6 +12,8 @@ from uuid import UUID
 import msgspec
 
 DEFAULT_TENANT = "default"
+# Who calls a server that asks for no keys.
+ANYBODY = "local"
 
 
 class BatchStatus(StrEnum):

@@ -5,13 +5,17 @@ from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 
-from batchline import __version__
-from batchline.api import batches, files, health, models, uploads, webhooks
+from batchline import __version__, packs
+from batchline.api import admin, batches, files, health, metrics, models, operations, uploads, vms, webhooks
 from batchline.api.access import AccessLog
 from batchline.api.context import Context
 from batchline.api.errors import handle_errors
+from batchline.api.governed import handle_refusals
 from batchline.api.limits import BodyLimit, Patience
+from batchline.api.metrics import Counters
+from batchline.engine.governance import Governor
 from batchline.engine.intake import Intake
+from batchline.engine.operations import Registry
 from batchline.executors.catalog import Catalog
 
 # Every resource is one module with one router.
@@ -22,10 +26,17 @@ ROUTERS: tuple[APIRouter, ...] = (
     batches.router,
     models.router,
     webhooks.router,
+    vms.router,
+    operations.router,
+    admin.router,
+    metrics.router,
 )
 
 
-def create_app(context: Context) -> FastAPI:
+def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
+    """Over the operations of `registry`, or of the settings."""
+    settings = context.settings
+    known = packs.registry(settings) if registry is None else registry
     app = FastAPI(
         title="Batchline",
         version=__version__,
@@ -37,9 +48,13 @@ def create_app(context: Context) -> FastAPI:
     app.state.context = context
     app.state.catalog = Catalog(context.settings.upstreams)
     app.state.intake = Intake(context.url, context.objects, context.sessions)
-    for router in ROUTERS:
+    app.state.governor = Governor(known, settings.limits, settings.operation_window)
+    app.state.counters = Counters()
+    # Before the route for operations of any name.
+    for router in (operations.submission_routes(known), *ROUTERS):
         app.include_router(router)
     handle_errors(app)
+    handle_refusals(app, settings.limits.contact_admin)
     app.add_middleware(BodyLimit, most=context.settings.max_json_bytes)
     app.add_middleware(Patience)
     app.add_middleware(AccessLog)

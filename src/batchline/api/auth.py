@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError
 from batchline.engine import keys
-from batchline.model import DEFAULT_TENANT, Role
+from batchline.model import ANYBODY, DEFAULT_TENANT, Role
 
 _bearer = HTTPBearer(auto_error=False, description="A key of `batchline keys create`.")
 
@@ -23,6 +23,8 @@ class Caller:
     role: Role
     # None: the server runs without authentication.
     key_id: UUID | None
+    # The key's name: a key that takes another's place under the same name is the same user.
+    user: str = ANYBODY
 
 
 async def caller(
@@ -40,7 +42,7 @@ async def caller(
         key = await keys.authenticate(session, shown.credentials)
     if key is None:
         raise _unauthorized("Incorrect API key provided.", "invalid_api_key")
-    return Caller(key.tenant, key.role, key.id)
+    return Caller(key.tenant, key.role, key.id, key.name)
 
 
 Called = Annotated[Caller, Depends(caller)]

@@ -18,6 +18,7 @@ from batchline.store.session import StatementRefused, StoreUnavailable
 NO_RETRY = {"x-should-retry": "false"}
 
 _RETRY_AFTER = {"retry-after": "1"}
+_GOVERNED = "/api/v1/"
 # What somebody pasted into a path by mistake.
 _SECRET = re.compile(r"(bl-|sk-|whsec_)[^/]+")
 _log = structlog.get_logger("batchline.api")
@@ -35,6 +36,7 @@ class ApiError(Exception):
         param: str | None = None,
         type: str = "invalid_request_error",
         headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -43,6 +45,8 @@ class ApiError(Exception):
         self.param = param
         self.type = type
         self.headers = dict(headers or {})
+        # Beyond the four keys that every error has.
+        self.more = dict(more or {})
 
     def response(self) -> JSONResponse:
         error = {
@@ -50,6 +54,7 @@ class ApiError(Exception):
             "type": self.type,
             "param": None if self.param is None else _encodable(self.param),
             "code": self.code,
+            **self.more,
         }
         return JSONResponse({"error": error}, self.status, self.headers)
 
@@ -94,7 +99,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     place, kind = first["loc"], first["type"]
     if kind == "json_invalid":
-        return ApiError(400, "The body is not valid JSON.", code="invalid_json").response()
+        code = _code(request, "invalid_json")
+        return ApiError(400, "The body is not valid JSON.", code=code).response()
     param = ".".join(str(part) for part in place[1:]) or None
     match kind:
         case "missing":
@@ -106,7 +112,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
             code, message = "unknown_parameter", f"Unknown parameter: '{param}'."
         case _:
             code, message = "invalid_value", f"Invalid '{param or place[0]}': {first['msg']}."
-    return ApiError(400, _short(message, 500), code=code, param=param).response()
+    return ApiError(400, _short(message, 500), code=_code(request, code), param=param).response()
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -133,9 +139,16 @@ async def _unavailable(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    return ApiError(
-        400, "A value holds what cannot be stored, such as a NUL.", code="invalid_value"
-    ).response()
+    code = _code(request, "invalid_value")
+    return ApiError(400, "A value holds what cannot be stored, such as a NUL.", code=code).response()
+
+
+def _code(request: Request, usual: str) -> str:
+    """Governed operations have one code for whatever is wrong with a request."""
+    path = request.url.path
+    if not path.startswith(_GOVERNED):
+        return usual
+    return "INVALID_REQUEST" if path.startswith(f"{_GOVERNED}admin/") else "INVALID_BATCH_REQUEST"
 
 
 def unexpected() -> ApiError:

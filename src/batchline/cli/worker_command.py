@@ -15,7 +15,9 @@ from batchline.cli.failing import failing
 from batchline.cli.place import Place, open_place, run_async
 from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, without_any
 from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
+from batchline.engine.governance import APPROVALS, Governor
 from batchline.engine.operations import Registry
+from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
@@ -97,7 +99,14 @@ async def _work(
     # What no upstream of the settings takes goes to that of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
     http = HttpExecutor(upstream=upstream)
-    executor = OperationExecutor(operations, routed.upstreams, http, RoutingExecutor(routed.upstreams, http))
+    approvals = Approvals(place.url, Governor(operations, server.limits, server.operation_window))
+    executor = OperationExecutor(
+        operations,
+        routed.upstreams,
+        http,
+        RoutingExecutor(routed.upstreams, http),
+        {APPROVALS: approvals},
+    )
     posts = _posts(routed, operations, settings)
     worker = Worker(place.url, executor, place.objects, settings, Scope(), posts=posts)
     loop = asyncio.get_running_loop()
@@ -111,6 +120,7 @@ async def _work(
             await worker.run()
     finally:
         await executor.close()
+        await approvals.close()
     return worker.claimed
 
 

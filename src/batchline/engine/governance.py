@@ -29,6 +29,8 @@ from batchline.store.limits import Measured
 from batchline.store.operations import Changing, Children, NewOperationBatch, OperationBatchNotFound
 from batchline.store.session import Session
 
+# The executor of the operation that decides on other batches.
+APPROVALS = "approvals"
 # How long to wait for others' batches to end, where nobody can say how long it takes.
 _WAIT = 30
 _MOST_REASON = 2000
@@ -142,6 +144,8 @@ class Governor:
             if found is not None:
                 return await self._replayed(session, actor, found, fingerprint)
         operation = self.operation(asked.operation)
+        if operation.executor == APPROVALS and actor.role is Role.USER:
+            raise NotAllowed("Only approvers and admins decide.")
         children = self._children(operation, asked.items, asked.custom_ids)
         new = self._new(actor, operation, asked, children, fingerprint)
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from batchline.config import PackSettings, ServerSettings
+from batchline.engine.approvals import APPROVE
 from batchline.engine.operations import InvalidOperation, Operation, Registry, registry_of
 from batchline.packs import kubevirt
 from batchline.settings_file import SettingsError
@@ -12,7 +13,10 @@ PACKS: dict[str, Callable[[PackSettings], tuple[Operation, ...]]] = {"kubevirt":
 
 def registry(settings: ServerSettings) -> Registry:
     """All operations of the settings: those of its packs, and its own. Raises SettingsError."""
-    return registry_of(settings, [operation for pack in settings.packs for operation in _made(pack)])
+    made = [operation for pack in settings.packs for operation in _made(pack)]
+    # Without other operations there is nothing to approve.
+    own = [APPROVE] if made or settings.operations else []
+    return registry_of(settings, [*own, *made])
 
 
 def _made(pack: PackSettings) -> tuple[Operation, ...]:

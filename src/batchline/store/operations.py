@@ -14,7 +14,16 @@ import msgspec
 import psycopg
 from psycopg.types.json import Jsonb
 
-from batchline.model import Approval, Child, ChildStatus, GovernedBatch, RunSettings
+from batchline.model import (
+    ANYBODY,
+    DEFAULT_TENANT,
+    Approval,
+    Child,
+    ChildStatus,
+    GovernedBatch,
+    Role,
+    RunSettings,
+)
 from batchline.store import audit, batches, limits
 from batchline.store.audit import Event
 from batchline.store.limits import Measured
@@ -202,6 +211,13 @@ async def find(
     params = {"tenant": tenant, "user": user, "operation": operation, "request_id": request_id}
     rows = await session.rows(statement("find_request"), params)
     return (rows[0][0], rows[0][1]) if rows else None
+
+
+async def submitter(session: Session, batch_id: UUID) -> tuple[str, str, Role] | None:
+    """Tenant, user, and the most that his keys may do now; None where all of them are revoked."""
+    params = {"batch": batch_id, "anybody": ANYBODY, "default_tenant": DEFAULT_TENANT}
+    rows = await session.rows(statement("operation_submitter"), params)
+    return (rows[0][0], rows[0][1], Role(rows[0][2])) if rows else None
 
 
 async def page(

@@ -1,0 +1,348 @@
+"""What routes of governed operations share: who calls, how refusals are told, what a batch looks like."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from batchline import ids
+from batchline.api.auth import Called
+from batchline.api.context import InContext
+from batchline.api.errors import NO_RETRY, ApiError, ErrorBody, documented
+from batchline.api.metrics import Counters
+from batchline.engine import governance
+from batchline.engine.governance import (
+    Actor,
+    Governor,
+    LimitReached,
+    NotAllowed,
+    NotThere,
+    Refused,
+    RequestIdReused,
+    WrongState,
+)
+from batchline.engine.operations import Operation, Registry
+from batchline.model import Child, ChildStatus, GovernedBatch, Role
+from batchline.store import limits
+
+PREFIX = "/api/v1"
+# When to ask for a status again.
+_ASK_AGAIN = 2
+
+Reason = Annotated[str, StringConstraints(max_length=2000)]
+
+
+# Who calls
+
+
+def _governor(request: Request) -> Governor:
+    governor: Governor = request.app.state.governor
+    return governor
+
+
+def _counters(request: Request) -> Counters:
+    counters: Counters = request.app.state.counters
+    return counters
+
+
+InGovernor = Annotated[Governor, Depends(_governor)]
+InCounters = Annotated[Counters, Depends(_counters)]
+
+
+async def _actor(caller: Called, context: InContext, counters: InCounters) -> Actor:
+    """The caller as a user, if all together have not asked too often in this minute."""
+    most = context.settings.limits.requests_per_minute
+    async with context.sessions.one() as session:
+        requests, left = await limits.count_request(session)
+    if requests > most:
+        message = f"All users together may make {most} requests a minute."
+        refused = LimitReached("global_requests_per_minute", requests, most, left, message)
+        counters.limited(refused)
+        raise told(refused, context.settings.limits.contact_admin)
+    return Actor(caller.tenant, caller.user, caller.role)
+
+
+Acting = Annotated[Actor, Depends(_actor)]
+
+
+async def _admin(actor: Acting) -> Actor:
+    if actor.role is not Role.ADMIN:
+        raise ApiError(403, "Only admins may do this.", code="PERMISSION_DENIED")
+    return actor
+
+
+Administering = Annotated[Actor, Depends(_admin)]
+
+
+# Refusals
+
+
+class RateLimitBody(ErrorBody):
+    limit_type: str
+    current_value: int
+    max_value: int
+    retry_after: int
+    contact_admin: str
+
+
+class RateLimitEnvelope(BaseModel):
+    error: RateLimitBody
+
+
+def governed_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route's `responses`: these, and those that any governed route may answer."""
+    limited: dict[int | str, dict[str, Any]] = {429: {"model": RateLimitEnvelope}}
+    return documented(403, 413, *statuses) | limited
+
+
+def told(refused: Refused, contact_admin: str) -> ApiError:
+    """A refusal as an answer."""
+    match refused:
+        case LimitReached():
+            return ApiError(
+                429,
+                refused.message,
+                code=refused.code,
+                type="rate_limit_error",
+                headers={"retry-after": str(refused.retry_after)},
+                more={
+                    "limit_type": refused.limit_type,
+                    "current_value": refused.current_value,
+                    "max_value": refused.max_value,
+                    "retry_after": refused.retry_after,
+                    "contact_admin": contact_admin,
+                },
+            )
+        case NotThere():
+            status = 404
+        case NotAllowed():
+            status = 403
+        case RequestIdReused():
+            status = 422
+        case WrongState():
+            status = 409
+        case _:
+            status = 400
+    headers = {"retry-after": "1"} if refused.code == "BATCH_FINALIZING" else NO_RETRY
+    return ApiError(status, refused.message, code=refused.code, param=refused.param, headers=headers)
+
+
+def handle_refusals(app: FastAPI, contact_admin: str) -> None:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Refused)
+        return told(error, contact_admin).response()
+
+    app.add_exception_handler(Refused, answer)
+
+
+def read_id(shown: str) -> UUID:
+    batch_id = ids.read(ids.BATCH, shown)
+    if batch_id is None:
+        raise NotThere("No such batch.", param="batch_id")
+    return batch_id
+
+
+# What is asked
+
+
+class SubmitBatch(BaseModel):
+    """What every submission says; `items` is held to the operation's own schema."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_id: Annotated[
+        UUID | None, Field(description="The same id and payload give the same batch, however often.")
+    ] = None
+    reason: Reason | None = None
+    hold: Annotated[bool, Field(description="Run nothing until it is released; more can be appended.")] = (
+        False
+    )
+    items: list[Any]
+    custom_ids: Annotated[
+        list[str] | None, Field(description="Names for the children; their numbers, if there are none.")
+    ] = None
+
+
+# What is answered
+
+
+class SubmittedBatch(BaseModel):
+    batch_id: str
+    status: str
+    status_url: str
+    retry_after_seconds: int
+
+
+class ApprovalObject(BaseModel):
+    state: Literal["not_required", "pending", "approved", "rejected"]
+    decided_by: str | None
+    decided_at: datetime | None
+    reason: str | None
+
+
+class ChildError(BaseModel):
+    code: str
+    message: str
+
+
+class ChildObject(BaseModel):
+    sequence_no: int
+    custom_id: str
+    status: ChildStatus
+    attempt_count: int
+    finished_at: datetime | None
+    error: ChildError | None
+    result: Any
+
+
+class GovernedBatchObject(BaseModel):
+    batch_id: str
+    batch_type: str
+    status: str
+    child_count: int
+    success_count: int
+    failed_count: int
+    pending_count: int
+    cancelled_count: int
+    created_by: str
+    created_at: datetime
+    expires_at: datetime
+    finished_at: datetime | None
+    request_id: UUID | None
+    reason: str | None
+    approval: ApprovalObject
+    held: bool
+    paused: bool
+    cancelling: bool
+    retries: int
+    status_url: str
+
+
+class GovernedBatchDetail(GovernedBatchObject):
+    children: list[ChildObject]
+    has_more: bool
+    # To ask for the next page with; null where there is none.
+    next_after: int | None
+
+
+class GovernedBatchList(BaseModel):
+    data: list[GovernedBatchObject]
+    has_more: bool
+    # To ask for the next page with; null where there is none.
+    next_after: str | None
+
+
+def status_url(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> str:
+    return f"{below}/{ids.show(ids.BATCH, batch.id)}"
+
+
+def submitted(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> SubmittedBatch:
+    return SubmittedBatch(
+        batch_id=ids.show(ids.BATCH, batch.id),
+        status=batch.status.value,
+        status_url=status_url(batch, below),
+        retry_after_seconds=_ASK_AGAIN,
+    )
+
+
+def shown(batch: GovernedBatch) -> GovernedBatchObject:
+    counts = batch.counts
+    return GovernedBatchObject(
+        batch_id=ids.show(ids.BATCH, batch.id),
+        batch_type=batch.operation,
+        status=batch.status.value,
+        child_count=batch.total,
+        success_count=counts.succeeded,
+        failed_count=counts.failed,
+        pending_count=counts.pending,
+        cancelled_count=counts.cancelled,
+        created_by=batch.user_id,
+        created_at=batch.created_at,
+        expires_at=batch.expires_at,
+        finished_at=batch.finalizing_at,
+        request_id=batch.request_id,
+        reason=batch.reason,
+        approval=ApprovalObject(
+            state=batch.approval.value,
+            decided_by=batch.decided_by,
+            decided_at=batch.decided_at,
+            reason=batch.decision_reason,
+        ),
+        held=batch.held,
+        paused=batch.paused_at is not None,
+        cancelling=batch.cancelling_at is not None,
+        retries=batch.retries,
+        status_url=status_url(batch),
+    )
+
+
+async def detailed(
+    context: InContext, registry: Registry, actor: Actor, batch_id: UUID, after: int, limit: int
+) -> GovernedBatchDetail:
+    """A batch with a page of its children."""
+    async with context.sessions.one() as session:
+        batch = await governance.visible(session, actor, batch_id)
+        found = await governance.children(session, batch, after=after, limit=limit + 1)
+    page = [child_of(child, batch, registry.find(batch.operation)) for child in found[:limit]]
+    has_more = len(found) > limit
+    return GovernedBatchDetail(
+        **shown(batch).model_dump(),
+        children=page,
+        has_more=has_more,
+        next_after=page[-1].sequence_no if has_more else None,
+    )
+
+
+def child_of(child: Child, batch: GovernedBatch, operation: Operation | None) -> ChildObject:
+    error, result = _told_of(child, batch)
+    if operation is not None:
+        error, result = operation.masked(error), operation.masked(result)
+    return ChildObject(
+        sequence_no=child.sequence_no,
+        custom_id=child.custom_id,
+        status=child.status,
+        attempt_count=child.attempt_count,
+        finished_at=child.finished_at,
+        error=None if error is None else ChildError(**error),
+        result=result,
+    )
+
+
+def _told_of(child: Child, batch: GovernedBatch) -> tuple[dict[str, str] | None, Any]:
+    """What a child's finished line says: an error, or a result."""
+    if child.status is ChildStatus.CANCELLED:
+        return _never_ran(batch), None
+    line = msgspec.json.decode(child.output) if child.output else {}
+    if not isinstance(line, dict):
+        line = {}
+    response = line.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    if child.status is not ChildStatus.FAILED:
+        return None, body
+    error = line.get("error")
+    if isinstance(error, dict):
+        return {"code": str(error.get("code")), "message": str(error.get("message"))}, None
+    return {"code": f"http_{child.status_code}", "message": _message(body)}, None
+
+
+def _never_ran(batch: GovernedBatch) -> dict[str, str]:
+    if batch.decided_by is not None and batch.approval == "rejected":
+        why = f": {batch.decision_reason}" if batch.decision_reason else ""
+        return {"code": "BATCH_REJECTED", "message": f"The batch was rejected by {batch.decided_by}{why}"}
+    if batch.cancelling_at is not None:
+        return {"code": "BATCH_CANCELLED", "message": "The batch was cancelled before this child ran."}
+    return {"code": "BATCH_EXPIRED", "message": "The batch's time was over before this child ran."}
+
+
+def _message(body: Any) -> str:
+    """What an answer says of itself, as Kubernetes and most others do."""
+    if isinstance(body, dict):
+        inner = body.get("error")
+        said = body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
+        if isinstance(said, str):
+            return said
+    return body if isinstance(body, str) else msgspec.json.encode(body).decode()[:2000]

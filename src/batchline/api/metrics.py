@@ -1,0 +1,102 @@
+"""/metrics, for Prometheus.
+
+What this server did itself (submissions, refusals) it counts itself: each server is a target of its own.
+What workers did, in processes that nobody can ask, is read from the database when somebody asks; so the
+numbers are right however many workers there are, and whichever server tells them.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from batchline.api.auth import Called
+from batchline.api.context import InContext
+from batchline.api.errors import ApiError, documented
+from batchline.engine.governance import LimitReached
+from batchline.model import Role
+from batchline.store import operations
+
+router = APIRouter(tags=["health"])
+
+_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+
+
+class Counters:
+    """What this server has done since it started."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._submitted = Counter(
+            "batch_submit",
+            "Submissions by what became of them.",
+            ("batch_type", "result"),
+            registry=self.registry,
+        )
+        self._limited = Counter(
+            "rate_limit_rejections", "Requests that a limit refused.", ("limit_type",), registry=self.registry
+        )
+
+    def submitted(self, operation: str, result: str) -> None:
+        self._submitted.labels(operation, result).inc()
+
+    def limited(self, refused: LimitReached) -> None:
+        self._limited.labels(refused.limit_type).inc()
+
+
+class _Ended(Collector):
+    """What the database says of all workers' work."""
+
+    def __init__(
+        self,
+        totals: Sequence[tuple[str, int, int, int]],
+        durations: Sequence[tuple[str, Sequence[int], int, float]],
+    ) -> None:
+        self._totals = totals
+        self._durations = durations
+
+    def collect(self) -> Iterator[Metric]:
+        children = CounterMetricFamily(
+            "batch_child_execution", "Children that have ended.", labels=("batch_type", "status")
+        )
+        for operation, succeeded, failed, cancelled in self._totals:
+            for status, total in (("succeeded", succeeded), ("failed", failed), ("cancelled", cancelled)):
+                children.add_metric((operation, status), total)
+        yield children
+        lasted = HistogramMetricFamily(
+            "batch_parent_duration_seconds",
+            "From submission until no child was pending for the first time.",
+            labels=("batch_type",),
+        )
+        for operation, within, batches, seconds in self._durations:
+            buckets = [(str(bound), count) for bound, count in zip(_BOUNDS, within, strict=True)]
+            lasted.add_metric((operation,), [*buckets, ("+Inf", batches)], seconds)
+        yield lasted
+
+
+def _counters(request: Request) -> Counters:
+    counters: Counters = request.app.state.counters
+    return counters
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **documented(403)},
+)
+async def metrics(
+    caller: Called, context: InContext, counters: Annotated[Counters, Depends(_counters)]
+) -> Response:
+    """Counts of all tenants' operations, for an admin's key."""
+    if caller.role is not Role.ADMIN:
+        raise ApiError(403, "Only admins may read the metrics.", code="PERMISSION_DENIED")
+    async with context.sessions.one() as session:
+        ended = _Ended(await operations.totals(session), await operations.durations(session, _BOUNDS))
+    fresh = CollectorRegistry()
+    fresh.register(ended)
+    text = generate_latest(counters.registry) + generate_latest(fresh)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

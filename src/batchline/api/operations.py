@@ -1,0 +1,368 @@
+"""/api/v1: governed operations: submit, look, decide, hold, retry.
+
+Each registered operation has a route of its own, so that the API's document shows each with its own schema. A
+route for all others says that there is no such operation.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, WithJsonSchema, create_model
+
+from batchline.api.context import Context, InContext
+from batchline.api.governed import (
+    PREFIX,
+    Acting,
+    GovernedBatchDetail,
+    GovernedBatchList,
+    GovernedBatchObject,
+    InCounters,
+    InGovernor,
+    Reason,
+    SubmitBatch,
+    SubmittedBatch,
+    detailed,
+    governed_responses,
+    read_id,
+    shown,
+    submitted,
+)
+from batchline.api.metrics import Counters
+from batchline.engine import governance
+from batchline.engine.governance import (
+    Actor,
+    Governor,
+    LimitReached,
+    NotAllowed,
+    NotThere,
+    Refused,
+    Submission,
+)
+from batchline.engine.operations import Operation, Registry
+from batchline.model import Approval, GovernedBatch
+
+router = APIRouter(prefix=PREFIX, tags=["operations"])
+
+BatchId = Annotated[str, Path(max_length=100)]
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+
+
+# What is asked
+
+
+class Decision(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason | None = None
+
+
+class AppendItems(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[Any]
+    custom_ids: list[str] | None = None
+
+
+# What is answered
+
+
+class OperationObject(BaseModel):
+    name: str
+    description: str
+    largest_batch: int
+    max_attempts: int
+    approval: str
+    item_schema: dict[str, Any]
+
+
+class OperationList(BaseModel):
+    data: list[OperationObject]
+
+
+# Submission
+
+
+async def submit(
+    asked: SubmitBatch,
+    operation: str,
+    actor: Actor,
+    context: Context,
+    governor: Governor,
+    counters: Counters,
+    response: Response,
+    below: str = f"{PREFIX}/batches",
+) -> SubmittedBatch:
+    """The one way in, whatever the path."""
+    order = Submission(
+        operation,
+        asked.items,
+        asked.request_id,
+        asked.reason,
+        asked.hold,
+        None if asked.custom_ids is None else tuple(asked.custom_ids),
+    )
+    known = operation if operation in governor.registry else "unknown"
+    try:
+        async with context.sessions.one() as session:
+            made = await governor.submit(session, actor, order)
+    except Refused as refused:
+        counters.submitted(known, _result(refused))
+        if isinstance(refused, LimitReached):
+            counters.limited(refused)
+        raise
+    counters.submitted(known, "replayed" if made.replayed else "accepted")
+    answer = submitted(made.batch, below)
+    response.headers["location"] = answer.status_url
+    return answer
+
+
+def _result(refused: Refused) -> str:
+    match refused:
+        case LimitReached():
+            return "rate_limited"
+        case NotAllowed() | NotThere():
+            return "denied"
+        case _:
+            return "invalid"
+
+
+def submission_routes(registry: Registry) -> APIRouter:
+    """A route for each operation, and one for what is none."""
+    routes = APIRouter(prefix=PREFIX, tags=["operations"])
+    for operation in registry.all():
+        routes.add_api_route(
+            f"/operations/{operation.name}/batches",
+            _route(operation),
+            methods=["POST"],
+            status_code=202,
+            response_model=SubmittedBatch,
+            responses=governed_responses(404, 422),
+            summary=operation.description or f"Submit {operation.name}",
+            operation_id=f"submit_{operation.name}",
+        )
+    return routes
+
+
+def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
+    async def submit_batch(
+        asked: SubmitBatch,
+        actor: Acting,
+        context: InContext,
+        governor: InGovernor,
+        counters: InCounters,
+        response: Response,
+    ) -> SubmittedBatch:
+        return await submit(asked, operation.name, actor, context, governor, counters, response)
+
+    submit_batch.__annotations__["asked"] = _body(operation)
+    submit_batch.__doc__ = (
+        f"{operation.description or operation.name}: at most {operation.largest_batch} items."
+    )
+    return submit_batch
+
+
+def _body(operation: Operation) -> type[SubmitBatch]:
+    """A submission whose items are shown with the operation's schema; it is checked later, after replays."""
+    items = {
+        "type": "array",
+        "items": dict(operation.schema),
+        "minItems": 1,
+        "maxItems": operation.largest_batch,
+        "title": "Items",
+    }
+    name = "Submit" + "".join(part.capitalize() for part in operation.name.replace("-", "_").split("_"))
+    made = create_model(name, __base__=SubmitBatch, items=(Annotated[list[Any], WithJsonSchema(items)], ...))
+    return made
+
+
+@router.get("/operations", responses=governed_responses())
+async def list_operations(actor: Acting, governor: InGovernor) -> OperationList:
+    """What can be submitted here, each with the schema of its items."""
+    return OperationList(
+        data=[
+            OperationObject(
+                name=each.name,
+                description=each.description,
+                largest_batch=each.largest_batch,
+                max_attempts=each.max_attempts,
+                approval=each.approval,
+                item_schema=dict(each.schema),
+            )
+            for each in governor.registry.all()
+        ]
+    )
+
+
+@router.post(
+    "/operations/{operation}/batches",
+    status_code=202,
+    responses=governed_responses(404, 422),
+)
+async def submit_any(
+    asked: SubmitBatch,
+    operation: Annotated[str, Path(max_length=100)],
+    actor: Acting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> SubmittedBatch:
+    """Submit a batch of any operation by name."""
+    return await submit(asked, operation, actor, context, governor, counters, response)
+
+
+# Looking
+
+
+@router.get("/batches", responses=governed_responses(404))
+async def list_batches(
+    actor: Acting,
+    context: InContext,
+    batch_type: Annotated[str | None, Query(max_length=100, description="Of this operation.")] = None,
+    approval: Literal["not_required", "pending", "approved", "rejected"] | None = None,
+    after: Annotated[str | None, Query(max_length=100, description="The last of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> GovernedBatchList:
+    """Newest first: a user's own; approvers and admins see all of their tenant."""
+    async with context.sessions.one() as session:
+        last = None if after is None else await governance.visible(session, actor, read_id(after))
+        page = await governance.page(
+            session,
+            actor,
+            limit=limit + 1,
+            operation=batch_type,
+            approval=None if approval is None else Approval(approval),
+            after=None if last is None else last.id,
+        )
+    data = [shown(batch) for batch in page[:limit]]
+    has_more = len(page) > limit
+    return GovernedBatchList(data=data, has_more=has_more, next_after=data[-1].batch_id if has_more else None)
+
+
+@router.get("/batches/{batch_id}", responses=governed_responses(404))
+async def get_batch(
+    batch_id: BatchId,
+    actor: Acting,
+    context: InContext,
+    governor: InGovernor,
+    after: After = 0,
+    limit: Limit = 50,
+) -> GovernedBatchDetail:
+    """A batch's counts and status, and its children page by page."""
+    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+
+
+# Changing
+
+_CHANGED: dict[str, Any] = {"responses": governed_responses(404, 409)}
+
+
+@router.post("/batches/{batch_id}/retry", status_code=202, **_CHANGED)
+async def retry_batch(
+    batch_id: BatchId,
+    actor: Acting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> GovernedBatchObject:
+    """Put failed children back that have attempts left; all others stay as they are."""
+    batch = await retried(batch_id, actor, context, governor, counters)
+    response.headers["location"] = shown(batch).status_url
+    return shown(batch)
+
+
+async def retried(
+    batch_id: str, actor: Actor, context: Context, governor: Governor, counters: Counters
+) -> GovernedBatch:
+    try:
+        async with context.sessions.one() as session:
+            return await governor.retry(session, actor, read_id(batch_id))
+    except LimitReached as refused:
+        counters.limited(refused)
+        raise
+
+
+@router.post("/batches/{batch_id}/cancel", **_CHANGED)
+async def cancel_batch(
+    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    """What is in flight finishes, the rest never runs. Again: the same."""
+    async with context.sessions.one() as session:
+        return shown(await governor.cancel(session, actor, read_id(batch_id)))
+
+
+@router.post("/batches/{batch_id}/approve", **_CHANGED)
+async def approve_batch(
+    batch_id: BatchId,
+    actor: Acting,
+    context: InContext,
+    governor: InGovernor,
+    asked: Decision | None = None,
+) -> GovernedBatchObject:
+    """For approvers and admins; nobody but an admin approves what he submitted himself."""
+    async with context.sessions.one() as session:
+        reason = None if asked is None else asked.reason
+        return shown(await governor.approve(session, actor, read_id(batch_id), reason))
+
+
+@router.post("/batches/{batch_id}/reject", **_CHANGED)
+async def reject_batch(
+    batch_id: BatchId,
+    actor: Acting,
+    context: InContext,
+    governor: InGovernor,
+    asked: Decision | None = None,
+) -> GovernedBatchObject:
+    """For approvers and admins: none of the children will ever run."""
+    async with context.sessions.one() as session:
+        reason = None if asked is None else asked.reason
+        return shown(await governor.reject(session, actor, read_id(batch_id), reason))
+
+
+@router.post("/batches/{batch_id}/pause", **_CHANGED)
+async def pause_batch(
+    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    async with context.sessions.one() as session:
+        return shown(await governor.pause(session, actor, read_id(batch_id)))
+
+
+@router.post("/batches/{batch_id}/resume", **_CHANGED)
+async def resume_batch(
+    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    """Run on, unless an approval or a release is waited for: then these are what it waits for."""
+    async with context.sessions.one() as session:
+        return shown(await governor.resume(session, actor, read_id(batch_id)))
+
+
+@router.post("/batches/{batch_id}/append", **_CHANGED)
+async def append_items(
+    batch_id: BatchId,
+    asked: AppendItems,
+    actor: Acting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+) -> GovernedBatchObject:
+    """More children for a batch that is held."""
+    try:
+        async with context.sessions.one() as session:
+            return shown(
+                await governor.append(session, actor, read_id(batch_id), asked.items, asked.custom_ids)
+            )
+    except LimitReached as refused:
+        counters.limited(refused)
+        raise
+
+
+@router.post("/batches/{batch_id}/release", **_CHANGED)
+async def release_batch(
+    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    """Nothing more will be appended: run it. Again: the same."""
+    async with context.sessions.one() as session:
+        return shown(await governor.release(session, actor, read_id(batch_id)))

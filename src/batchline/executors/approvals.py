@@ -1,0 +1,34 @@
+"""Runs decisions on batches, each for the user who submitted it. A refusal is that child's failure alone."""
+
+import msgspec
+
+from batchline import ids
+from batchline.engine.approvals import decide
+from batchline.engine.governance import Governor, Refused
+from batchline.engine.operations import Operation
+from batchline.engine.output import answered_line, failed_line
+from batchline.model import Completed, Failed, Item, Retry, Verdict
+from batchline.store.session import Session, StoreUnavailable
+
+
+class Approvals:
+    """A handler for items of the operation that decides on batches, with a connection of its own."""
+
+    def __init__(self, url: str, governor: Governor) -> None:
+        self._session = Session(url, "approvals")
+        self._governor = governor
+
+    async def __call__(self, operation: Operation, item: Item) -> Verdict:
+        try:
+            batch = await decide(
+                self._session, self._governor, item.claim.batch_id, msgspec.json.decode(item.body)
+            )
+        except Refused as refused:
+            return Failed(item, failed_line(item, refused.code, refused.message))
+        except StoreUnavailable as error:
+            return Retry(item, "store_unavailable", str(error), 1.0)
+        told = {"batch_id": ids.show(ids.BATCH, batch.id), "approval": batch.approval.value}
+        return Completed(item, 200, answered_line(item, 200, item.request_id, msgspec.json.encode(told)))
+
+    async def close(self) -> None:
+        await self._session.close()

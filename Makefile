@@ -49,4 +49,4 @@ lock:
 	for lock in benchmarks/contestants/*.in; do uv pip compile --quiet --universal --python-version $$(case $$lock in *oban*) echo 3.12;; *) echo 3.11;; esac) --generate-hashes --no-emit-index-url --no-header -o $${lock%.in}.lock $$lock; done
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,74 @@
+"""What PostgreSQL itself can do here, and how near to it Batchline comes.
+
+Draining, against the least that a queue with a row for each item could do (`benchmarks/bare/claimer.py`):
+claim a thousand rows with their bodies, mark them as done, on one connection and on two, each in a process of
+its own; it runs nothing, keeps no result, and recovers nothing. Batchline's worker calls a handler that does
+nothing, keeps a result line of each item, and ends the batch. Both on PostgreSQL with its own defaults, 300
+bytes an item. The floor of accepting is a bare COPY, which `ingest` compares with.
+"""
+
+import subprocess
+from contextlib import ExitStack
+
+from psycopg import sql
+
+from benchmarks.bare import claimer
+from benchmarks.bench import Bench
+from benchmarks.contest import Contestant, Figure, alternate, ratio
+from benchmarks.contestants.roster import BATCHLINE
+from benchmarks.match import Player, accept, database, drain, plain_server, players
+from benchmarks.processes import module
+from benchmarks.server import Server, execute, vacuum
+
+
+async def compare(bench: Bench) -> list[Figure]:
+    items = bench.size(100_000, quick=2_000)
+    (ours,), _ = players(bench, (BATCHLINE,))
+    figures = []
+    with plain_server(bench) as server:
+        for workers in (1, 2):
+            batchline, floor = await alternate(
+                bench.rounds,
+                Contestant("Batchline", "items/s", lambda: _drain(server, ours, items, workers)),  # noqa: B023
+                Contestant("claim and done", "items/s", lambda: _floor(server, items, workers)),  # noqa: B023
+            )
+            name = f"items drained a second, {'one worker' if workers == 1 else 'two workers'}, to the floor"
+            figures.append(ratio(name, batchline, floor))
+    return figures
+
+
+async def _drain(server: Server, player: Player, items: int, workers: int) -> float:
+    with database(server, player) as url:
+        accept(server, player, url, items)
+        return drain(server, player, url, items, workers).rate
+
+
+async def _floor(server: Server, items: int, connections: int) -> float:
+    with server.database(migrated=False) as url:
+        execute(url, sql.SQL(claimer.SCHEMA))
+        execute(url, sql.SQL(claimer.FILL), {"items": items})
+        vacuum(url)
+        server.settle_down()
+        times = _claim_all(url, connections)
+    return items / (max(ended for _, ended in times) - min(begun for begun, _ in times))
+
+
+def _claim_all(url: str, connections: int) -> list[tuple[float, float]]:
+    """When each began and ended; all begin at once."""
+    with ExitStack() as stack:
+        command = module("benchmarks.bare.claimer", url)
+        crew = [
+            stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(connections)
+        ]
+        for process in crew:
+            assert process.stdout is not None
+            process.stdout.readline()
+        for process in crew:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        told = [process.communicate()[0].split() for process in crew]
+    return [(float(begun), float(ended)) for begun, ended in told]

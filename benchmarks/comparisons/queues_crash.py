@@ -1,11 +1,15 @@
 """A worker is killed in the middle of its work, another one takes over: when is all done, and what ran twice?
 
-300 items of one second each, 50 at once in a worker. It is killed (SIGKILL) two and a half seconds after its
-first item, and a second worker is started at once; the time is from the kill to the moment that no item is
-unfinished, and 180 seconds are the most that is waited. Handlers note each call in a file, which outlives
-them: an item that was called twice ran twice. Every contestant has the settings for recovery that it comes
-with; DBOS's second worker has the first one's name, as its documentation asks for. All sleep most of the
-time, so all rounds of all contestants run side by side, each with a database of its own on one server.
+300 items of one second each, 50 at once in a worker. It is killed (SIGKILL) half a second after its 101st call
+of a handler, so that items are in flight, and a second worker is started at once; the time is from its start
+to the moment that no item is unfinished, and 180 seconds are the most that is waited. Handlers note each call
+in a file, which outlives them: an item that was called twice ran twice. Every contestant has the settings for
+recovery that it comes with; DBOS's second worker has the first one's name, as its documentation asks for. All
+sleep most of the time, so all rounds of all contestants run side by side, each with a database of its own on
+one server.
+
+Batchline's second worker is on the same machine and sees that the first one's process is gone; on another
+machine it would wait for the lease to end, 15 seconds at most.
 """
 
 import asyncio
@@ -22,6 +26,7 @@ from benchmarks.match import Player, accept, database, plain_server, players, un
 from benchmarks.server import Server
 
 _CONCURRENCY = 50
+_LONGEST_START = 120.0
 # Batchline's lease, and what is left of the work after it: five seconds, and a moment to find out.
 _RECOVERED_WITHIN = 15 + 8
 
@@ -58,13 +63,21 @@ def _crash(bench: Bench, server: Server, player: Player, items: int, limit: floa
         notes = Path(file.name)
         accept(server, player, url, items)
         with working(player, url, "sleep", seconds=1, notes=notes, concurrency=_CONCURRENCY) as first:
-            first.read()
-            time.sleep(bench.size(25, quick=15) / 10)
+            _wait_for_calls(notes, bench.size(2 * _CONCURRENCY, quick=_CONCURRENCY) + 1)
+            time.sleep(0.5)
             first.kill()
         with working(player, url, "sleep", seconds=1, notes=notes, concurrency=_CONCURRENCY):
             seconds = until_finished(player, url, limit)
         calls = Counter(notes.read_text().split())
     return _Recovery(seconds, sum(1 for count in calls.values() if count > 1))
+
+
+def _wait_for_calls(notes: Path, count: int) -> None:
+    deadline = time.monotonic() + _LONGEST_START
+    while len(notes.read_text().split()) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{count} handlers were not called within {_LONGEST_START:g} s")
+        time.sleep(0.02)
 
 
 def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, missing: str) -> list[Figure]:
@@ -79,7 +92,7 @@ def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, m
     note = f"Not within {limit:g} s, which is what is shown: {', '.join(never)}." if never else ""
     return [
         Figure(
-            "seconds from the kill to the last item, Batchline",
+            "seconds from the second worker's start to the last item, Batchline",
             seconds[0].median,
             "s",
             at_most(_RECOVERED_WITHIN),

@@ -22,9 +22,9 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.bench import Bench
-from benchmarks.contest import Figure
+from benchmarks.contest import Figure, at_most
 from benchmarks.contestants.roster import BATCHLINE
-from benchmarks.match import Player, accept, database, plain_server, players, until_finished, working
+from benchmarks.match import Player, accept, database, driving, plain_server, players, until_finished
 from benchmarks.server import Server
 
 _REPORTED_AFTER = 2.0
@@ -48,7 +48,7 @@ async def compare(bench: Bench) -> list[Figure]:
     )
     outcomes, _, _ = told[0]
     note = "\n\n".join(part for part in (table, missing) if part)
-    return [Figure("outcomes of the item at the end, Batchline", outcomes, "", None, [], note)]
+    return [Figure("outcomes of the item at the end, Batchline", outcomes, "", at_most(1), [], note)]
 
 
 def _block(bench: Bench, server: Server, player: Player, seconds: float) -> tuple[int, int, str]:
@@ -59,17 +59,22 @@ def _block(bench: Bench, server: Server, player: Player, seconds: float) -> tupl
     ):
         notes = Path(file.name)
         accept(server, player, url, 1)
-        with working(player, url, "block", seconds=seconds, notes=notes, concurrency=50, member=1):
+        settings = ("block", seconds, notes, 50)
+        with (
+            driving(player, "work", url, *settings, 1) as first,
+            driving(player, "work", url, *settings, 2) as second,
+        ):
+            first.go()
             _wait(lambda: "begin" in notes.read_text(), 30)
-            with working(player, url, "block", seconds=seconds, notes=notes, concurrency=50, member=2):
-                _wait(lambda: "end" in notes.read_text(), seconds + 30)
-                time.sleep(_REPORTED_AFTER)
-                calls = notes.read_text().count("begin")
-                finished = until_finished(player, url, 0) is not None
-                seen = _seen(calls, finished)
-                _wait(lambda: notes.read_text().count("end") == notes.read_text().count("begin"), 2 * seconds)
-                time.sleep(_REPORTED_AFTER)
-                outcomes = _outcomes(player, url)
+            # At once, for some look for abandoned items only every half minute.
+            second.go()
+            _wait(lambda: "end" in notes.read_text(), seconds + 30)
+            time.sleep(_REPORTED_AFTER)
+            calls = notes.read_text().count("begin")
+            seen = _seen(calls, until_finished(player, url, 0) is not None)
+            _wait(lambda: notes.read_text().count("end") == notes.read_text().count("begin"), 2 * seconds)
+            time.sleep(_REPORTED_AFTER)
+            outcomes = _outcomes(player, url)
     return outcomes, calls, seen
 
 

@@ -1,12 +1,12 @@
 """A worker is killed in the middle of its work, another one takes over: when is all done, and what ran twice?
 
-300 items of one second each, 50 at once in a worker. It is killed (SIGKILL) half a second after its 101st call
-of a handler, so that items are in flight, and a second worker is started at once; the time is from its start
-to the moment that no item is unfinished, and 180 seconds are the most that is waited. Handlers note each call
-in a file, which outlives them: an item that was called twice ran twice. Every contestant has the settings for
-recovery that it comes with; DBOS's second worker has the first one's name, as its documentation asks for. All
-sleep most of the time, so all rounds of all contestants run side by side, each with a database of its own on
-one server.
+300 items of one second each, 50 at once in a worker. It is killed (SIGKILL) half a second after its 101st
+call of a handler, so that items are in flight, and a second worker is started at once; the time is from its
+start to the moment that no item is unfinished, and 180 seconds are the most that is waited. Handlers note
+each call in a file, which outlives them: an item that was called twice ran twice. Every contestant has the
+settings for recovery that it comes with; DBOS's second worker has the first one's name, as its
+documentation asks for. All sleep most of the time, so all rounds of all contestants run side by side, each
+with a database of its own on one server.
 
 Batchline's second worker is on the same machine and sees that the first one's process is gone; on another
 machine it would wait for the lease to end, 15 seconds at most.

@@ -72,7 +72,7 @@ class ErrorEnvelope(BaseModel):
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For a route's `responses`: these statuses, and those that any route may answer."""
-    return {status: {"model": ErrorEnvelope} for status in sorted({*statuses, 400, 401, 500, 503})}
+    return {status: {"model": ErrorEnvelope} for status in sorted({*statuses, 400, 401, 408, 500, 503})}
 
 
 def not_found(kind: str, shown: str, param: str | None = None) -> ApiError:

@@ -166,7 +166,7 @@ def test_limits_hold_and_are_lifted_set_and_shown(command: Command, tmp_path: Pa
     actions = [json.loads(line)["action"] for line in command("audit").stdout.splitlines()]
     assert [action for action in actions if action.startswith("limits.")] == [
         "limits.exempted",
-        "limits.exemption_removed",
+        "limits.exemption_dropped",
         "limits.set",
     ]
     assert command("limits", "exempt", "ann", "--reason", "x").exit_code == 2

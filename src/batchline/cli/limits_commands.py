@@ -160,7 +160,7 @@ async def _exempt(place: Place, actor: Actor, user: str, reason: str, until: dat
 
 async def _remove(place: Place, actor: Actor, user: str, reason: str) -> None:
     detail = {"reason": masked_text(reason)}
-    event = Event(actor.tenant, actor.user, "limits.exemption_removed", subject=user, detail=detail)
+    event = Event(actor.tenant, actor.user, "limits.exemption_dropped", subject=user, detail=detail)
     async with Session(place.url, "limits") as session:
         if not await limits.drop_exemption(session, actor.tenant, user, event):
             raise CommandError(f"{user} is not exempt", Exit.SOME_FAILED)

@@ -7,7 +7,7 @@ import pytest
 
 from batchline.engine.governance import InvalidSubmission, NotAllowed, NotThere, TooLarge, WrongState
 from batchline.model import Approval, ChildCounts, ParentStatus
-from batchline.store import batches, operations
+from batchline.store import batches, doctor, operations
 from batchline.store.session import Session
 from tests.builders import on, sql
 from tests.governed import (
@@ -382,3 +382,26 @@ def test_the_way_back_leaves_held_batches_paused(database_url: str) -> None:
     migrate.down(database_url, "0004")
     assert on(database_url, paused) == [(True,)]
     migrate.up(database_url)
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("UPDATE batches SET held_at = NULL; UPDATE lanes SET open = true", "held"),
+        ("UPDATE operation_batches SET approval = 'not_required'", "held"),
+        ("UPDATE operation_batches SET user_id = 'nobody'", "governed"),
+        ("DELETE FROM operation_batches", "governed"),
+        ("UPDATE operation_batches SET approval = 'rejected', decided_by = 'x'", "rejected"),
+    ],
+)
+def test_the_doctor_finds_batches_that_run_past_their_rules(
+    database_url: str, damage: str, check: str
+) -> None:
+    async def scenario(db: Session) -> None:
+        await submit(db, a_governor(), ANNA, production())
+        await is_sound(db)
+        await sql(db, damage)
+        report = await doctor.examine(db)
+        assert check in {finding.check for finding in report.findings}
+
+    on(database_url, scenario)

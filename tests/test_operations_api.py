@@ -13,10 +13,12 @@ import pytest
 from batchline import ids
 from batchline.config import ServerSettings
 from batchline.engine.approvals import APPROVE
-from batchline.engine.governance import Governor
+from batchline.engine.governance import APPROVALS, Governor
 from batchline.engine.operations import Operation, Registry
 from batchline.executors.approvals import Approvals
-from batchline.model import Failed, Role, Verdict
+from batchline.executors.http import HttpExecutor
+from batchline.executors.operations import OperationExecutor
+from batchline.model import Failed, Role
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.builders import a_worker, on, sql, take
@@ -475,10 +477,12 @@ def test_decisions_in_bulk_are_children_of_a_batch_of_their_own(server: Server, 
 async def _decide(db: Session, url: str) -> None:
     """What a worker does with the decisions."""
     approvals = Approvals(url, Governor(REGISTRY, GENEROUS))
+    http = HttpExecutor()
+    executor = OperationExecutor(REGISTRY, (), http, http, {APPROVALS: approvals})
     worker = a_worker()
-    taken = [item for item in await take(db, worker) if item.claim.model == "approve"]
-    verdicts: list[Verdict] = [await approvals(APPROVE, item) for item in taken]
-    await spans.settle(db, worker.id, verdicts)
+    taken = [item for item in await take(db, worker) if item.claim.model == APPROVE.name]
+    await spans.settle(db, worker.id, [await executor.run(item) for item in taken])
+    await executor.close()
     await approvals.close()
     await end_all(db)
 

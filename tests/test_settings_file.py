@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchline.config import ServerSettings, UpstreamSettings
+from batchline.config import LimitSettings, ServerSettings, UpstreamSettings
 from batchline.settings_file import SettingsError, load, missing_keys
 
 WHOLE = """
@@ -165,3 +165,13 @@ def test_a_variable_that_should_hold_a_key_and_does_not_is_found_at_the_start(tm
     assert missing_keys(settings, {"GPU_KEY": "secret"}) == []
     (missing,) = missing_keys(settings, {"GPU_KEY": " "})
     assert "GPU_KEY" in missing
+
+
+def test_limits_are_read_and_overridden_and_slips_are_found(tmp_path: Path) -> None:
+    text = "[server]\noperation_window = '2d'\n[limits]\nuser_pending_parents = 5\ncooldown_seconds = 0\n"
+    read = load(written(tmp_path, text), {"BATCHLINE_LIMITS_REQUESTS_PER_MINUTE": "7"})
+    assert read.limits == LimitSettings(user_pending_parents=5, cooldown_seconds=0, requests_per_minute=7)
+    assert read.operation_window == "2d"
+    assert "line 2" in refusal(tmp_path, "[limits]\nuser_pending_parent = 5\n")
+    assert "line 2" in refusal(tmp_path, "[limits]\nuser_pending_parents = 0\n")
+    assert "no such setting" in refusal(tmp_path, "", BATCHLINE_LIMITS_COOLDOWN="1")

@@ -1,8 +1,8 @@
 """batchline.toml: upstreams, limits and operations, checked at the start, with errors that name the line.
 
-Every key of `[server]` can be overridden by the environment as BATCHLINE_SERVER_KEY, and every key of an
-upstream but its name as BATCHLINE_UPSTREAM_NAME_KEY, in capitals. What nobody knows is an error, here as
-there: a limit with a slip in its name would be no limit.
+Every key of `[server]` can be overridden by the environment as BATCHLINE_SERVER_KEY, of `[limits]` as
+BATCHLINE_LIMITS_KEY, and every key of an upstream but its name as BATCHLINE_UPSTREAM_NAME_KEY, in capitals.
+What nobody knows is an error, here as there: a limit with a slip in its name would be no limit.
 """
 
 import re
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from batchline import durations
 from batchline.config import (
     ANY_MODEL,
+    LimitSettings,
     OperationSettings,
     PackSettings,
     ServerSettings,
@@ -26,6 +27,7 @@ DEFAULT_NAME = "batchline.toml"
 
 _SERVER_PREFIX = "BATCHLINE_SERVER_"
 _UPSTREAM_PREFIX = "BATCHLINE_UPSTREAM_"
+_LIMITS_PREFIX = "BATCHLINE_LIMITS_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIZE = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
@@ -172,6 +174,11 @@ def _counts(value: Any) -> dict[str, int]:
     return {name: _count(1, 100_000)(each) for name, each in value.items()}
 
 
+def _window(value: Any) -> str:
+    durations.seconds(_text(value))
+    return str(value)
+
+
 def _windows(value: Any) -> tuple[str, ...]:
     windows = _texts(value)
     for window in windows:
@@ -219,6 +226,7 @@ _SERVER: dict[str, Reader] = {
     "sessions": _count(1, 1000),
     "streams": _count(1, 1000),
     "objects": _text,
+    "operation_window": _window,
 }
 _UPSTREAM: dict[str, Reader] = {
     "name": _name,
@@ -249,10 +257,18 @@ _OPERATION: dict[str, Reader] = {
     "gone_when": _text,
     "timeout": _time,
 }
+_LIMITS: dict[str, Reader] = {
+    "max_pending_parents": _count(1, 1_000_000),
+    "requests_per_minute": _count(1, 10_000_000),
+    "user_pending_parents": _count(1, 1_000_000),
+    "user_pending_children": _count(1, 1_000_000),
+    "cooldown_seconds": _count(0, 31_536_000),
+    "contact_admin": _text,
+}
 _PACK: dict[str, Reader] = {"upstream": _text, "approval": _rule, "largest_batch": _counts}
 _REQUIRED = {"upstreams": ("name", "base_url"), "operations": ("name", "upstream", "path")}
 _LISTS = frozenset({"windows", "models"})
-_TEXTS = frozenset({"objects", "base_url", "api_key_env"})
+_TEXTS = frozenset({"objects", "operation_window", "contact_admin", "base_url", "api_key_env"})
 
 
 def _from_text(key: str, text: str) -> Any:
@@ -293,8 +309,14 @@ class _Settings:
         read = [self.upstream(number, table, wanted) for number, table in enumerate(upstreams)]
         self.check_strangers([upstream.name for upstream in read])
         self.check_models(read)
+        limits = self.table("limits", 0, self.tables.get("limits", {}), _LIMITS)
+        limits.update(self.overrides(_LIMITS_PREFIX, _LIMITS))
         return ServerSettings(
-            upstreams=tuple(read), operations=tuple(operations), packs=tuple(packs), **server
+            upstreams=tuple(read),
+            operations=tuple(operations),
+            packs=tuple(packs),
+            limits=LimitSettings(**limits),
+            **server,
         )
 
     def list(self, name: str) -> Sequence[Any]:
@@ -361,7 +383,7 @@ class _Settings:
                 continue
             key = variable.removeprefix(prefix).lower()
             if key not in readers:
-                if prefix == _SERVER_PREFIX:
+                if prefix in (_SERVER_PREFIX, _LIMITS_PREFIX):
                     raise SettingsError(f"environment variable {variable}: there is no such setting")
                 continue
             try:
@@ -403,7 +425,7 @@ class _Settings:
 
 
 _Place: TypeAlias = tuple[str, int, str | None]
-_TABLES = ("server", "upstreams", "operations", "packs")
+_TABLES = ("server", "limits", "upstreams", "operations", "packs")
 
 
 def _variables_of(name: str) -> str:

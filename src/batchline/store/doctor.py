@@ -21,6 +21,7 @@ _CHECKS = (
     "doctor_lanes",
     "doctor_spans",
     "doctor_batches",
+    "doctor_operations",
     "doctor_results",
     "doctor_attempts",
     "doctor_files",

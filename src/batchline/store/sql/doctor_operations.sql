@@ -1,0 +1,46 @@
+-- doctor_operations: a governed batch and the row that says whose it is belong together, and it is held exactly while
+-- it waits for an approval or to be released. What was rejected never runs.
+--
+-- Small tables only.
+WITH
+batch AS (
+    SELECT
+        b.id,
+        b.tenant,
+        b.submitted_by,
+        b.held_at,
+        b.cancelling_at,
+        b.finalizing_at IS NULL AND b.cancelling_at IS NULL AND b.expiring_at IS NULL AS running,
+        o.batch_id IS NOT NULL AS known,
+        o.tenant AS said_tenant,
+        o.user_id,
+        o.approval,
+        o.held
+    FROM batches AS b
+    LEFT JOIN operation_batches AS o ON o.batch_id = b.id
+    WHERE (b.submitted_by IS NOT NULL OR o.batch_id IS NOT NULL)
+      AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
+),
+finding AS (
+    SELECT 'governed' AS name, id AS batch_id, 'the batch and its row in operation_batches do not say the same' AS message
+    FROM batch
+    WHERE NOT known OR (tenant, submitted_by) IS DISTINCT FROM (said_tenant, user_id)
+    UNION ALL
+    SELECT
+        'held',
+        id,
+        CASE
+            WHEN held_at IS NULL THEN 'it waits for an approval or a release, and is not held: it may be running'
+            ELSE 'it is held, and nothing is waited for: nobody will open it'
+        END
+    FROM batch
+    WHERE known AND running AND (held_at IS NOT NULL) <> (held OR approval = 'pending')
+    UNION ALL
+    SELECT 'rejected', id, 'it was rejected, and is not cancelled'
+    FROM batch
+    WHERE approval = 'rejected' AND cancelling_at IS NULL
+)
+SELECT name, NULL::uuid AS file_id, batch_id, NULL::bigint AS lane_id, message
+FROM finding
+ORDER BY name, batch_id
+LIMIT %(most)s

@@ -40,7 +40,6 @@ class _Chancy:
                 "items",
                 concurrency=concurrency or _CONCURRENCY,
                 executor=Chancy.Executor.Async,
-                polling_interval=1,
                 eager_polling=True,
             )
             await chancy.declare(queue, upsert=True)

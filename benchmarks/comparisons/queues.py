@@ -6,7 +6,7 @@ with PostgreSQL's own default settings. All take in the same items, 300 bytes ea
 documented way; Batchline writes them as lines, takes these in as a file, and creates a batch over it. Then
 one worker drains them, or two; the time is from the first call of a handler to the moment that no item is
 unfinished. Batchline also keeps a result line of each item and ends with an output file. Contestants that
-need much longer are given fewer items, as the rows say: they do not get faster with more.
+need much longer are given fewer items, as the rows say, so that a round ends.
 
 WAL is counted by the server (`pg_current_wal_lsn`), after a checkpoint before the items are accepted. CPU is
 that of the worker, and that of all PostgreSQL's processes. The time to the summary is from the last settle

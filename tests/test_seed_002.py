@@ -4,6 +4,7 @@ processes, a simulated Kubernetes API behind it, and a database to look into.
 Each test follows one section of the note and is named for what the section promises.
 """
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -383,6 +384,36 @@ def test_7_a_request_id_gives_one_batch_however_often_it_comes(platform: Platfor
     again = ann.post("/vms/batch", json=asked)
     assert (again.status_code, again.json()["status"]) == (202, "COMPLETED")
     assert ann.post("/vms/batch", json={**asked, "items": machines(1)}).status_code == 422
+
+
+# --- Nobody gets around it ---------------------------------------------------------------------------------
+
+
+def test_no_file_of_an_openai_client_runs_an_operation(platform: Platform) -> None:
+    _, ann = platform.user()
+    (item,) = places(machines(1))
+    before = platform.cluster.stats()["requests"]
+    for url in ("/operations/vm_delete", "/v1/chat/completions"):
+        line = {"custom_id": "1", "method": "POST", "url": url, "body": {"model": "vm_delete", **item}}
+        with httpx2.Client(base_url=f"{platform.url}/v1", headers=ann.headers, timeout=60) as openai:
+            file = openai.post(
+                "/files",
+                data={"purpose": "batch"},
+                files={"file": ("x.jsonl", json.dumps(line).encode(), "application/jsonl")},
+            ).json()
+            asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
+            made = openai.post("/batches", json=asked)
+        assert made.status_code == 400 or made.json()["status"] == "failed", made.text
+    assert platform.cluster.stats()["requests"] == before
+
+
+def test_a_governed_batch_is_no_openai_batch(platform: Platform) -> None:
+    _, ann = platform.user()
+    batch_id = submit(ann, machines(1, "production"))["batch_id"]
+    with httpx2.Client(base_url=f"{platform.url}/v1", headers=ann.headers, timeout=60) as openai:
+        assert openai.get(f"/batches/{batch_id}").status_code == 404
+        assert openai.post(f"/batches/{batch_id}/cancel").status_code == 404
+        assert batch_id not in openai.get("/batches").text
 
 
 # --- 8. Errors ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ route for all others says that there is no such operation.
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, WithJsonSchema, create_model
 
@@ -167,7 +168,7 @@ def _body(operation: Operation) -> type[SubmitBatch]:
     """A submission whose items are shown with the operation's schema; it is checked later, after replays."""
     items = {
         "type": "array",
-        "items": dict(operation.schema),
+        "items": _standalone(operation),
         "minItems": 1,
         "maxItems": operation.largest_batch,
         "title": "Items",
@@ -175,6 +176,13 @@ def _body(operation: Operation) -> type[SubmitBatch]:
     name = "Submit" + "".join(part.capitalize() for part in operation.name.replace("-", "_").split("_"))
     made = create_model(name, __base__=SubmitBatch, items=(Annotated[list[Any], WithJsonSchema(items)], ...))
     return made
+
+
+def _standalone(operation: Operation) -> dict[str, Any]:
+    """The schema with a name, where it refers to parts of itself: they would be sought in the document."""
+    schema = dict(operation.schema)
+    refers = b'"$ref"' in msgspec.json.encode(schema)
+    return {"$id": f"urn:batchline:operation:{operation.name}", **schema} if refers else schema
 
 
 @router.get("/operations", responses=governed_responses())

@@ -7,7 +7,7 @@ comes back: a client that is refused for any other reason than that is a finding
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
@@ -36,6 +36,7 @@ class Placed:
 
     order: Order
     batch_id: UUID | None = None
+    made: asyncio.Event = field(default_factory=asyncio.Event)
     cancel_asked: bool = False
     # The batch was said to be being cancelled.
     cancelled: bool = False
@@ -63,9 +64,14 @@ class Clients:
     async def close(self) -> None:
         await self._openai.close()
 
+    async def answered(self) -> None:
+        """Wait until the server answers."""
+        await _until_answered(self._openai.models.list)
+
     async def place(self, placed: Placed) -> None:
         through = self._through_api if placed.order.through == "api" else self._through_engine
         placed.batch_id = await _until_answered(lambda: through(placed.order))
+        placed.made.set()
 
     async def read(self, batch_id: UUID) -> Shown:
         """A batch and its files, as the server gives them out."""

@@ -96,8 +96,8 @@ class Nemesis:
 
     async def _ask(self, stroke: Stroke) -> bool:
         placed = self._orders[stroke.whom]
-        if placed.batch_id is None:
-            return False
+        # Nothing can be asked of a batch before it is there, which other strokes may have delayed.
+        await placed.made.wait()
         if stroke.fault is Fault.PAUSE:
             return await self._world.clients.pause(placed)
         await self._world.clients.cancel(placed)

@@ -43,6 +43,7 @@ class Outcome:
 async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
     """`known` are the batches of earlier rounds; this one's are added."""
     outcome = Outcome(schedule)
+    await world.ready()
     orders = [Placed(order) for order in schedule.orders]
     placing = [asyncio.create_task(_place(world, placed)) for placed in orders]
     nemesis = Nemesis(world, orders)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from random import Random
 from typing import Literal
 
-STORM = 20.0
+STORM = 30.0
 """Seconds in which faults begin; whatever still lasts then is healed."""
 LEASE = 2.0
 """Of the workers, in seconds."""

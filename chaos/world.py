@@ -16,6 +16,10 @@ from chaos.upstream import Upstream
 _CONCURRENCY = 16
 # Smaller than most outputs, so that they are written in part.
 _FULL_AT = 8 * 1024
+_READY_LIMIT = 120.0
+_LOOK = 0.1
+# An idle worker has at least those of its claimer, its attendant and its listener.
+_LINKS_OF_A_WORKER = 3
 _SETTINGS = """
 [server]
 windows = ["24h"]
@@ -85,6 +89,15 @@ class World:
 
     def all_proxies(self) -> list[Proxy]:
         return [*self.proxies, self.shared]
+
+    async def ready(self) -> None:
+        """Wait until whoever is to be struck is there."""
+        async with asyncio.timeout(_READY_LIMIT):
+            await self.clients.answered()
+            while True:
+                if all(proxy.links >= _LINKS_OF_A_WORKER for proxy in self.proxies):
+                    return
+                await asyncio.sleep(_LOOK)
 
     async def heal(self) -> None:
         """End every fault, whatever is under way."""

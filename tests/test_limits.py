@@ -239,6 +239,23 @@ def test_what_was_refused_starts_no_cooldown(database_url: str) -> None:
     on(database_url, scenario)
 
 
+def test_a_server_that_freezes_in_mid_submission_does_not_keep_all_others_out(database_url: str) -> None:
+    """The database hangs up on it: the locks that everybody waits for are free again soon."""
+
+    async def scenario(db: Session) -> None:
+        async with operations.submitting(db, "acme", "anna") as submitting:
+            assert submitting.measured.parents == 0
+            async with Session(database_url, "watch") as watch:
+                assert await count(watch, "pg_stat_activity", "state = 'idle in transaction'") == 1
+            await sql_in(submitting)
+
+    async def sql_in(submitting: operations.Submitting) -> None:
+        cursor = await submitting._connection.execute("SHOW idle_in_transaction_session_timeout")
+        assert await cursor.fetchall() == [("10s",)]
+
+    on(database_url, scenario)
+
+
 # Overrides and exemptions
 
 

@@ -1,13 +1,17 @@
 """Retry: failed children only, at most three attempts in all, history kept, the invariant too."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from batchline.engine import retention
+from batchline.engine.finalize import finalize_one
 from batchline.engine.governance import Governor, WrongState
 from batchline.engine.governance import children as children_of
+from batchline.engine.objects import Objects
 from batchline.model import ChildCounts, ChildStatus, GovernedBatch, ParentStatus, Verdict
-from batchline.store import spans
+from batchline.store import doctor, spans
 from batchline.store.session import Session
 from tests.builders import a_worker, deferred, on, retry, sql, take
 from tests.builders import read as read_batch
@@ -202,5 +206,33 @@ def test_a_retry_has_the_whole_window_again(database_url: str) -> None:
         await governor.retry(db, ANNA, batch.id)
         assert await work(db) == [1]
         assert (await now(db, batch)).status is ParentStatus.COMPLETED
+
+    on(database_url, scenario)
+
+
+def test_with_a_real_finalizer_and_real_objects_nothing_is_lost_and_nothing_stays(
+    database_url: str, tmp_path: Path
+) -> None:
+    objects = Objects.at(tmp_path)
+
+    def written() -> list[str]:
+        return [path.read_text() for path in tmp_path.rglob("*.jsonl")]
+
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, 3)
+        await work(db, failing={2}, end=False)
+        first = await finalize_one(db, objects, a_worker(), batch.id)
+        assert first is not None
+        await governor.retry(db, ANNA, batch.id)
+        assert await retention.enforce(db, objects, None)
+        assert written() == [], "the old files are cleared away"
+        assert (await doctor.examine(db, object_exists=objects.exists)).clean
+        await work(db, end=False)
+        second = await finalize_one(db, objects, a_worker(), batch.id)
+        assert second is not None
+        assert (second.completed, second.failed, second.error_file_id) == (3, 0, None)
+        assert [text.count("\n") for text in written()] == [3]
+        assert (await doctor.examine(db, object_exists=objects.exists)).clean
 
     on(database_url, scenario)

@@ -417,3 +417,19 @@ def test_a_user_lists_his_own_and_approvers_all_of_their_tenant(database_url: st
         assert await operations.page(db, "other", limit=10) == []
 
     on(database_url, scenario)
+
+
+def test_a_status_waits_for_nobody(database_url: str) -> None:
+    """Neither for who changes the batch right now nor for who submits."""
+
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, 2)
+        async with operations.changing(db, "acme", batch.id, pending_for="anna") as changing:
+            await changing.close("pause", "anna")
+            async with Session(database_url, "reader", timeout=5) as reader:
+                assert (await now(reader, batch)).paused_at is None
+                assert len(await children_of(reader, batch, after=0, limit=10)) == 2
+                assert len(await page(reader, ANNA, limit=10)) == 1
+
+    on(database_url, scenario)

@@ -57,18 +57,19 @@ class Measured(msgspec.Struct, frozen=True):
 async def lock(connection: psycopg.AsyncConnection[Row], tenant: str, user: str) -> Measured:
     """From here to the end of the transaction nobody else can raise what is pending."""
     params = {"tenant": tenant, "user": user}
+    await run(connection, statement("bound_idle"), {})
     await run(connection, statement("lock_limits"), {})
     await run(connection, statement("lock_user_limits"), params)
-    return await _measured(await run(connection, statement("measure_limits"), params))
+    return _measured(await run(connection, statement("measure_limits"), params))
 
 
 async def measure(session: Session, tenant: str, user: str) -> Measured:
     """The same without locks, to look at."""
     params = {"tenant": tenant, "user": user}
-    return await _measured(await session.rows(statement("measure_limits"), params))
+    return _measured(await session.rows(statement("measure_limits"), params))
 
 
-async def _measured(rows: list[Row]) -> Measured:
+def _measured(rows: list[Row]) -> Measured:
     (row,) = rows
     return Measured(*row)
 

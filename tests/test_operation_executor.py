@@ -328,6 +328,13 @@ def test_no_secret_of_an_item_is_in_a_verdict_whatever_the_upstream_quotes() -> 
     assert retried.message == f'Invalid value: "{MASK}"'
 
 
+def test_an_answer_too_deep_to_be_searched_is_not_shown_and_still_counts() -> None:
+    deep = b'{"a":' * 400 + b'"hunter2!"' + b"}" * 400
+    verdict, _ = outcome(answers(200, deep))
+    assert isinstance(verdict, Completed)
+    assert b"hunter2" not in verdict.output
+
+
 def test_the_clusters_key_is_in_no_verdict() -> None:
     verdict, _ = outcome(said(401, {"message": f"bad token {KEY}"}))
     assert isinstance(verdict, Failed)

@@ -1,10 +1,14 @@
 """Operations as they are registered: in code, in batchline.toml, with mistakes found at the start."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from batchline.config import ServerSettings
 from batchline.engine.masking import MASK, masked, masked_text
@@ -21,6 +25,7 @@ from batchline.engine.operations import (
     url_of,
 )
 from batchline.engine.templates import InvalidTemplate, InvalidValue, RequestTemplate
+from batchline.executors import urls
 from batchline.settings_file import SettingsError, load
 
 SCHEMA = {
@@ -330,6 +335,26 @@ def test_a_value_in_a_path_is_percent_encoded(name: Any, path: str) -> None:
     assert RequestTemplate("u", "/a/{name}/b").render({"name": name}).path == path
 
 
+@given(st.text(max_size=20), st.text(max_size=20))
+@example("..", "x")
+@example(".", ".")
+@example("%2e%2e", "%2F..%2F")
+@example("a?b", "#c")
+@example("@evil.example", ":80")
+def test_whatever_the_values_are_the_request_goes_where_the_template_says(first: str, second: str) -> None:
+    template = RequestTemplate("u", "/fixed/{first}/middle/{second}.json/end", query={"q": "{first}"})
+    try:
+        rendered = template.render({"first": first, "second": second})
+    except InvalidValue:
+        return
+    url = urls.below("https://host.example/prefix", rendered.path).with_query_string(rendered.query)
+    assert (url.scheme, url.host_str, url.port) == ("https", "host.example", None)
+    assert url.fragment is None
+    segments = [unquote(segment) for segment in url.path_segments or []]
+    assert segments == ["prefix", "fixed", first, "middle", f"{second}.json", "end"]
+    assert url.query_pairs == [("q", first)]
+
+
 def test_dots_from_two_fields_are_seen_together() -> None:
     with pytest.raises(InvalidValue):
         RequestTemplate("u", "/a/{x}{y}").render({"x": ".", "y": "."})
@@ -422,6 +447,30 @@ def test_secrets_are_masked_by_their_look(text: str) -> None:
     assert "hunter2" not in shown
     assert MASK in shown
     assert shown.startswith("before")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "a-",
+        "a.",
+        "eyJ-",
+        "x://",
+        "password-",
+        "password ",
+        'token="',
+        "sk-",
+        "-----BEGIN ",
+        "-----END ",
+        "Bearer ",
+    ],
+)
+def test_masking_takes_no_longer_for_text_that_was_made_for_it(run: str) -> None:
+    text = run * (500_000 // len(run))
+    started = time.monotonic()
+    masked_text(text)
+    # A second or less where it is linear, and hours where it is not.
+    assert time.monotonic() - started < 30
 
 
 def test_plain_text_stays_as_it_is() -> None:

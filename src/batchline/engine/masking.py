@@ -21,7 +21,8 @@ _SECRET_NAMES = re.compile(
     re.VERBOSE,
 )
 
-# Where a secret stands inside other text, its surroundings stay readable.
+# Where a secret stands inside other text, its surroundings stay readable. What begins with a run of signs
+# looks behind itself, so that a long run is tried once and not from each of its signs: anybody may send one.
 _IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
@@ -30,19 +31,19 @@ _IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
         MASK,
     ),
     # scheme://user:password@host, and scheme://token@host
-    (re.compile(r"\b([a-z][a-z0-9+.-]*://)[^\s/?#\"'@]+@", re.IGNORECASE), rf"\1{MASK}@"),
+    (re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^\s/?#\"'@]+@", re.IGNORECASE), rf"\1{MASK}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9+/=._~-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
     # password=…, "token": "…", AccountKey=…; up to where such a value ends.
     (
         re.compile(
-            r"""\b([\w-]*(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key
+            r"""(?<![\w-])([\w-]*(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key
                 |accountkey|sharedaccesskey|private[_-]?key)["']?\s*[=:]\s*)
                 ("(?:[^"\\]|\\.)*"|'[^']*'|[^\s;,&"'}\])]+)""",
             re.IGNORECASE | re.VERBOSE,
         ),
         rf"\1{MASK}",
     ),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), MASK),
+    (re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), MASK),
     (re.compile(r"\b(?:sk|pk|bl|ghp|gho|ghs|xox[abp])[-_][A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"\bAKIA[A-Z0-9]{16}\b"), MASK),
 )

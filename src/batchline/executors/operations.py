@@ -14,7 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from batchline.config import UpstreamSettings
-from batchline.engine.masking import masked_text, secrets_in, without
+from batchline.engine.masking import MASK, masked_text, secrets_in, without
 from batchline.engine.operations import HTTP, Means, Operation, Registry, operation_of
 from batchline.engine.output import answered_line, as_json, failed_line
 from batchline.engine.templates import InvalidValue, Rendered
@@ -163,7 +163,11 @@ class _Judged:
 
     @property
     def shown(self) -> bytes:
-        return msgspec.json.encode(self._hidden(self.said))
+        try:
+            return msgspec.json.encode(self._hidden(self.said))
+        except RecursionError:
+            # It means what it means, and cannot be searched for secrets.
+            return msgspec.json.encode(f"{MASK}: the answer is nested too deeply to be shown")
 
     @property
     def message(self) -> str:

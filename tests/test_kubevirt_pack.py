@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,7 +27,8 @@ from batchline.settings_file import SettingsError, load
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
-from tests.builders import sql
+from tests.builders import on, sql
+from tests.processes import kill, simulated, wait_for, working
 from tests.test_simulate_kubevirt import VMS, Api, a_machine, simulating
 
 ADMIN = Actor("default", "root", Role.ADMIN)
@@ -250,6 +252,39 @@ def test_machines_are_made_once_though_answers_are_lost_and_servers_stumble(
         assert any(child.attempt_count > 1 for child in children)
 
     in_cluster(database_url, tmp_path, test, error_rate=0.2, drop_rate=0.3, seed=5)
+
+
+def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "batchline.toml"
+    with simulated("--kubevirt", "--latency", "2000") as cluster:
+        config.write_text(
+            f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\n'
+            '[packs.kubevirt]\nupstream = "cluster"\napproval = "never"\n'
+        )
+        governor = Governor(packs.registry(load(config, {})), NO_LIMITS)
+        wanted = [an_item(f"vm-{number}") for number in range(10)]
+
+        async def submit(session: Session) -> UUID:
+            return (await governor.submit(session, ADMIN, Submission("vm_create", wanted))).batch.id
+
+        async def look(session: Session) -> GovernedBatch:
+            return await governance.visible(session, ADMIN, batch_id)
+
+        batch_id = on(database_url, submit)
+        options = ("--config", str(config), "--lease", "1")
+        with working(database_url, tmp_path, *options) as doomed:
+            wait_for("all ten in flight", lambda: cluster.stats()["in_flight"] == 10)
+            kill(doomed)
+        with working(database_url, tmp_path, *options):
+            wait_for("the end", lambda: not on(database_url, look).counts.pending)
+        batch = on(database_url, look)
+        assert (batch.status, batch.completed) == (ParentStatus.COMPLETED, 10)
+        stats = cluster.stats()
+        # What the dead one had sent was done; asked again, it was there as it was asked for.
+        assert (stats["objects"]["virtualmachines"], stats["by_verb"]["post"]) == (10, 10)
+        assert stats["by_status"]["409"] == 10
 
 
 def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(

@@ -50,8 +50,8 @@ def status(
             return
         everybody = found["global"]
         out().print(
-            f"of all: {everybody['pending_parents']} of {everybody['max_pending_parents']} batches pending,"
-            f" {everybody['requests_this_minute']} of {everybody['requests_per_minute']} requests this minute"
+            f"of all: {_level(everybody['pending_parents'])} batches pending,"
+            f" {_level(everybody['requests_per_minute'])} requests this minute"
         )
         table = Table(
             Column("user", no_wrap=True), "batches", "children", "cooldown", "exempt until", box=None
@@ -59,8 +59,8 @@ def status(
         for user in found["users"]:
             table.add_row(
                 user["user_id"],
-                f"{user['pending_parents']} of {user['max_pending_parents']}",
-                f"{user['pending_children']} of {user['max_pending_children']}",
+                _level(user["pending_parents"]),
+                _level(user["pending_children"]),
                 f"{user['cooldown_left']} of {user['cooldown_seconds']} s",
                 user["exempt_until"] or "",
             )
@@ -76,10 +76,8 @@ async def _status(place: Place, tenant: str, allowed: LimitSettings) -> dict[str
         requests = await limits.requests_now(session)
     return {
         "global": {
-            "pending_parents": everybody.all_parents,
-            "max_pending_parents": allowed.max_pending_parents,
-            "requests_this_minute": requests,
-            "requests_per_minute": allowed.requests_per_minute,
+            "pending_parents": _of(everybody.all_parents, allowed.max_pending_parents),
+            "requests_per_minute": _of(requests, allowed.requests_per_minute),
         },
         "users": [_user(user, now, allowed, exempt.get(user)) for user, now in measured.items()],
     }
@@ -90,17 +88,22 @@ def _user(user: str, now: Measured, allowed: LimitSettings, exemption: Exemption
     left = 0.0 if now.since_last is None else max(0.0, cooldown - now.since_last)
     return {
         "user_id": user,
-        "pending_parents": now.parents,
-        "max_pending_parents": allowed.user_pending_parents if now.max_parents is None else now.max_parents,
-        "pending_children": now.children,
-        "max_pending_children": allowed.user_pending_children
-        if now.max_children is None
-        else now.max_children,
+        "pending_parents": _of(now.parents, now.max_parents or allowed.user_pending_parents),
+        "pending_children": _of(now.children, now.max_children or allowed.user_pending_children),
         "cooldown_seconds": cooldown,
         "cooldown_left": round(left),
         "exempt": now.exempt,
         "exempt_until": exemption.expires_at.isoformat() if exemption and exemption.active else None,
     }
+
+
+def _of(current: int, most: int) -> dict[str, int]:
+    """As the API has it."""
+    return {"current_value": current, "max_value": most}
+
+
+def _level(shown: dict[str, int]) -> str:
+    return f"{shown['current_value']} of {shown['max_value']}"
 
 
 @_limits.command("exempt")

@@ -170,7 +170,7 @@ def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_pat
         (
             "\"namespace == 'production'\"",
             '"allways"',
-            ", line 20: operations.vm_resize.approval: the schema has",
+            ", line 20: operations.vm_resize.approval: 'allways' is neither",
         ),
         ("{name}", "{nam}", ", line 16: operations.vm_resize.path: the schema has no field 'nam'"),
         (
@@ -291,6 +291,17 @@ def test_a_rule_that_cannot_be_applied_holds_the_item() -> None:
 def test_double_quotes_in_a_rule_are_taken_for_the_field_that_they_are() -> None:
     with pytest.raises(InvalidOperation, match="no field 'production'; a text is written 'production'"):
         an_operation(approval='namespace == "production"')
+
+
+def test_a_slip_in_a_rule_is_found_without_a_schema_too() -> None:
+    with pytest.raises(InvalidOperation, match="'allways' is neither always nor never"):
+        an_operation(approval="allways", schema={"type": "object"})
+    assert an_operation(approval="cpu").needs_approval({"cpu": 1})
+
+
+def test_fields_that_a_schema_names_elsewhere_may_be_used_in_rules() -> None:
+    schema = {**SCHEMA, "allOf": [{"properties": {"zone": {"type": "string"}}}]}
+    assert an_operation(approval="zone == 'eu'", schema=schema).needs_approval({"zone": "eu"})
 
 
 def test_an_outcome_counts_where_its_expression_holds() -> None:

@@ -265,6 +265,11 @@ class Operation:
             raise InvalidOperation(
                 "approval", f"must be {ALWAYS}, {NEVER} or a JMESPath expression: {_one_line(error)}"
             ) from None
+        if parsed["type"] == "field" and not self._names(parsed["value"]):
+            # A slip such as `allways` would be an expression too, of a field that no item has.
+            raise InvalidOperation(
+                "approval", f"{self.approval!r} is neither {ALWAYS} nor {NEVER}, nor a field of the schema"
+            )
         self._check_known("approval", _roots(parsed))
 
     def _check_request(self) -> None:
@@ -293,12 +298,16 @@ class Operation:
         """`namespace == "production"` is right in JMESPath, and compares two fields: with a schema that names
         the fields of an item such slips are found here, and not by the first item that goes unapproved."""
         properties = self.schema.get("properties")
-        if not isinstance(properties, Mapping):
+        if not isinstance(properties, Mapping) or _NAMING.intersection(self.schema):
             return
         for name in sorted(set(names)):
             if name not in properties:
                 hint = f"; a text is written '{name}'" if key == "approval" else ""
                 raise InvalidOperation(key, f"the schema has no field {name!r}{hint}")
+
+    def _names(self, field: str) -> bool:
+        properties = self.schema.get("properties")
+        return isinstance(properties, Mapping) and field in properties
 
 
 class Registry:
@@ -433,6 +442,22 @@ def _references(schema: Any) -> Iterator[str]:
         for each in schema:
             yield from _references(each)
 
+
+# With these in a schema, its `properties` are not all that an item may have.
+_NAMING = frozenset(
+    {
+        "$dynamicRef",
+        "$ref",
+        "allOf",
+        "anyOf",
+        "dependentSchemas",
+        "else",
+        "if",
+        "oneOf",
+        "patternProperties",
+        "then",
+    }
+)
 
 # Where the rest of an expression is about what its first part gave, not about the item.
 _NARROWING = frozenset(

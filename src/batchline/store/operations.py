@@ -239,7 +239,8 @@ async def page(
         "after": after,
         "limit": limit,
     }
-    return [_governed(row) for row in await session.rows(statement("list_operations"), params)]
+    listing = statement("list_operations" if user is None else "list_user_operations")
+    return [_governed(row) for row in await session.rows(listing, params)]
 
 
 async def children(session: Session, batch_id: UUID, *, after: int = 0, limit: int = 100) -> list[Child]:

@@ -298,11 +298,13 @@ class _Settings:
                 raise self.error((name, 0, None), name, f"there is no such key; there are {_known(_TABLES)}")
         server = self.table("server", 0, self.tables.get("server", {}), _SERVER)
         server.update(self.overrides(_SERVER_PREFIX, _SERVER))
-        operations = [self.operation(number, table) for number, table in enumerate(self.list("operations"))]
+        operations = [
+            self.operation(number, table) for number, table in enumerate(self.tables_of("operations"))
+        ]
         packs = self.packs(self.tables.get("packs", {}))
         wanted = {each.upstream: each.place_of("upstream") for each in operations}
         wanted |= {each.upstream: each.place for each in packs}
-        upstreams = self.list("upstreams")
+        upstreams = self.tables_of("upstreams")
         for name, place in wanted.items():
             if not any(isinstance(table, dict) and table.get("name") == name for table in upstreams):
                 raise SettingsError(f"{place}: there is no upstream {name!r}")
@@ -319,7 +321,7 @@ class _Settings:
             **server,
         )
 
-    def list(self, name: str) -> Sequence[Any]:
+    def tables_of(self, name: str) -> Sequence[Any]:
         tables = self.tables.get(name, [])
         if not isinstance(tables, list):
             raise self.error((name, 0, None), name, f"write it as [[{name}]], once for each")

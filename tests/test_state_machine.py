@@ -12,7 +12,7 @@ import functools
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, cast
 from uuid import UUID
@@ -293,6 +293,27 @@ def when(condition: Callable[[Any], object]) -> Callable[[Callable[P, None]], Ca
     return wrap
 
 
+def alike(verdict: Verdict) -> tuple[object, ...]:
+    """What makes verdicts one group: the span, the kind, and what else they must have in common."""
+    status = verdict.status_code if isinstance(verdict, Completed | Failed) else None
+    delay = verdict.delay if isinstance(verdict, Retry | Deferred) else 0.0
+    return verdict.item.claim.span_id, type(verdict), status, delay
+
+
+def late_groups(
+    verdicts: Iterable[Verdict], outstanding: Mapping[int, frozenset[int]]
+) -> set[tuple[object, ...]]:
+    """The groups of which something comes too late; of several verdicts on one item the first counts."""
+    first: dict[tuple[int, int], Verdict] = {}
+    for each in verdicts:
+        first.setdefault((each.item.claim.span_id, each.item.ordinal), each)
+    return {
+        alike(each)
+        for (id, ordinal), each in first.items()
+        if ordinal not in outstanding.get(id, frozenset())
+    }
+
+
 class LifeOfItems(RuleBasedStateMachine):
     """One world: batches, workers and their spans, and the model of it."""
 
@@ -566,11 +587,12 @@ class LifeOfItems(RuleBasedStateMachine):
                 hand.fresh.remove(item)
                 hand.answered.append(item)
 
-    def settled(self, worker: int, verdicts: Iterable[Verdict]) -> dict[UUID, tuple[int, bool, bool]]:
+    def settled(self, worker: int, verdicts: Sequence[Verdict]) -> dict[UUID, tuple[int, bool, bool]]:
         touched: Counter[UUID] = Counter()
         again: dict[tuple[object, ...], SpanModel] = {}
         judged: set[tuple[int, int]] = set()
         before = {id: (span.ordinals, span.attempt) for id, span in self.spans.items()}
+        late = late_groups(verdicts, {id: ordinals for id, (ordinals, _) in before.items()})
         for each in verdicts:
             id, ordinal = each.item.claim.span_id, each.item.ordinal
             if (id, ordinal) in judged or id not in before or ordinal not in before[id][0]:
@@ -596,7 +618,8 @@ class LifeOfItems(RuleBasedStateMachine):
                 case Retry() | Deferred():
                     failed = isinstance(each, Retry)
                     self.retries[span.lane.id, ordinal] += failed
-                    group = span.lane.id, attempt, failed, each.delay
+                    # What is brought in a second time, because something beside it came too late, is apart.
+                    group = span.lane.id, attempt, failed, each.delay, alike(each) in late
                     new = again.setdefault(
                         group, SpanModel(span.lane, frozenset(), attempt + failed, due=each.delay == 0)
                     )

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+import structlog
 
+from batchline.cli.place import set_up_logging
 from batchline.engine.masking import MASK
 from batchline.store import audit, limits, spans
 from batchline.store.audit import Entry, Event
@@ -158,3 +160,20 @@ def test_the_log_is_read_in_pages_by_tenant_batch_and_time(database_url: str) ->
         assert await read(since=datetime.now(UTC) + timedelta(hours=1)) == []
 
     on(database_url, scenario)
+
+
+def test_no_log_line_shows_a_secret_not_even_that_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging()
+    log = structlog.get_logger("test")
+    try:
+        log.warning("cannot reach", url="postgres://me:swordfish@db/x", detail='{"password": "swordfish"}')
+        try:
+            raise ValueError("Failing row contains (7, token=swordfish).")
+        except ValueError:
+            log.exception("request failed")
+    finally:
+        structlog.reset_defaults()
+    told = capsys.readouterr().err
+    assert "swordfish" not in told
+    assert told.count(MASK) >= 3
+    assert "Failing row contains (7, token=" in told

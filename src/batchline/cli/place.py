@@ -16,6 +16,7 @@ import structlog
 from batchline.cli.console import CommandError
 from batchline.config import Settings
 from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
+from batchline.engine.masking import masked_text
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.store import migrate
 from batchline.store.migrate import DatabaseUnreachable
@@ -120,6 +121,11 @@ def run_async(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
+def _without_secrets(_logger: Any, _method: str, line: Any) -> str:
+    """The last to see a line: what an error quotes, such as a database's of the row that it refused."""
+    return masked_text(str(line))
+
+
 def set_up_logging(verbose: bool = False) -> None:
     """Logs go to stderr, so that stdout holds nothing but what was asked for."""
     structlog.configure(
@@ -131,6 +137,7 @@ def set_up_logging(verbose: bool = False) -> None:
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
+            _without_secrets,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -19,8 +19,10 @@ $(STAMP): requirements.lock requirements-build.lock pyproject.toml
 demo: setup
 	$(BIN)/python examples/demo.py
 
+# Two at once, a file at a time: most tests wait for processes. For one at a time: make test PYTEST="-n 0".
+PYTEST ?= -n 2 --dist loadfile
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -461,7 +461,9 @@ def test_a_key_with_another_body_is_found() -> None:
     assert kinds(placed, batch, ledger) == {Kind.WRONG}
 
 
-@pytest.mark.parametrize("key", ["", "no key at all", f"{new_id().hex}-1-1"])
+@pytest.mark.parametrize(
+    "key", ["", "no key at all", f"{new_id().hex}-1-1"], ids=["empty", "not a key", "of no batch"]
+)
 def test_a_key_of_nobody_is_found(key: str) -> None:
     placed, batch, ledger = a_finished_round()
     assert kinds(placed, batch, {**ledger, key: Entry(b"")}) == {Kind.WRONG}

@@ -74,15 +74,14 @@ ended AS (
         %(outputs)b::text[]
     ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output)
     JOIN accepted AS a ON a.no = i.no
-    RETURNING lane_id, line_no, outcome, status_code, attempt
+    RETURNING 1
 ),
 -- The ends of children of governed batches are in the audit log from the same moment on. Whose a batch is never
--- changes, so it is read without a lock; of ordinary batches there is nothing to join.
+-- changes, so it is read without a lock; of ordinary batches nothing more is read than that.
 governed AS (
-    SELECT DISTINCT a.lane_id, b.id, b.tenant
-    FROM accepted AS a
-    JOIN batches AS b ON b.id = a.batch_id
-    WHERE a.kind < 2 AND b.submitted_by IS NOT NULL
+    SELECT b.id, b.tenant
+    FROM batches AS b
+    WHERE b.id IN (SELECT batch_id FROM accepted WHERE kind < 2) AND b.submitted_by IS NOT NULL
 ),
 audited AS (
     INSERT INTO audit_log (tenant, actor, action, batch_id, sequence_no, detail)
@@ -91,15 +90,16 @@ audited AS (
         'system',
         'child.ended',
         g.id,
-        e.line_no,
+        i.line_no,
         jsonb_build_object(
-            'status', CASE e.outcome WHEN 'completed' THEN 'SUCCEEDED' ELSE 'FAILED' END,
-            'attempt', e.attempt,
-            'status_code', e.status_code
+            'status', CASE a.kind WHEN 0 THEN 'SUCCEEDED' ELSE 'FAILED' END,
+            'attempt', a.attempt,
+            'status_code', a.status_code
         )
     FROM governed AS g
-    JOIN ended AS e ON e.lane_id = g.lane_id
-    ORDER BY e.line_no
+    JOIN accepted AS a ON a.batch_id = g.id AND a.kind < 2
+    JOIN unnest(%(ended_groups)b::integer[], %(ended_line_nos)b::integer[]) AS i (no, line_no) ON i.no = a.no
+    ORDER BY i.line_no
     RETURNING 1
 ),
 -- What is left is computed from the locked version of the span. A condition on the row that UPDATE finds

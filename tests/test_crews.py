@@ -2,15 +2,21 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
+
+import pytest
 
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
 from batchline.engine.output import answered_line
 from batchline.executors.executor import Fence
-from batchline.model import Completed, Item, Verdict
-from batchline.store.session import Session
-from batchline.store.spans import Scope
+from batchline.model import Claim, Completed, Item, Verdict
+from batchline.store import spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope, WorkerId
 from batchline.worker.crew import Post
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, a_worker, on, read, sql, take
@@ -104,3 +110,89 @@ def test_besides_leaves_out_fresh_lines_free_spans_and_those_of_the_gone(databas
         assert len(await take(db, a_worker(), 100)) == 4
 
     on(database_url, scenario)
+
+
+def test_a_lease_that_one_crew_sees_lost_lets_go_of_what_all_crews_hold(
+    database_url: str, tmp_path: Path
+) -> None:
+    """After that the worker has a new name, under which the other crew's items look like its own."""
+
+    async def scenario(db: Session) -> None:
+        jump = [0.0]
+        loop = asyncio.get_running_loop()
+        worker = Worker(
+            database_url,
+            SlowForSome("none"),
+            Objects.at(tmp_path / "objects"),
+            WorkerSettings(lease=30.0),
+            Scope(),
+            posts=POSTS,
+            clock=lambda: loop.time() + jump[0],
+        )
+        await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
+        slow, fast, _ = worker.crews
+        for crew, key in ((slow, "slow"), (fast, "fast")):
+            crew.buffer.put(await take(db, worker.lease.worker, 4, Scope(keys=(key,))))
+        worker.lease.renewed(worker.lease.now())
+        name = worker.lease.worker.id
+        jump[0] = 100.0
+        slow.buffer.close()
+        await slow.dispatcher.run()
+        assert worker.lease.worker.id != name
+        assert len(slow.buffer) == len(fast.buffer) == 0
+
+    on(database_url, scenario)
+
+
+def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One crew's claim is committed and its lines are being read, when another has lost track of its own."""
+    true_fetch, true_claim, true_strays = spans.fetch, spans.claim, spans.release_strays
+    failures, failed, looked = iter([True]), asyncio.Event(), asyncio.Event()
+    reading: list[bool] = []
+    executor = SlowForSome("none")
+
+    async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
+        claims = await true_claim(session, worker, scope, limit)
+        if claims and scope.keys == ("slow",) and next(failures, False):
+            failed.set()
+            raise StoreUnavailable("the answer was lost")
+        return claims
+
+    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
+        items = await true_fetch(session, worker_id, claims)
+        if failed.is_set() and not looked.is_set():
+            reading.append(True)
+            # Long enough for the other crew to look, if it could.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(looked.wait(), 2)
+            reading.clear()
+        return items
+
+    async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> int:
+        looked.set()
+        assert not reading, "it looks for strays while another crew has claims that nobody knows of"
+        return await true_strays(session, worker_id, known)
+
+    monkeypatch.setattr(spans, "release_strays", release_strays)
+    monkeypatch.setattr(spans, "claim", claim)
+    monkeypatch.setattr(spans, "fetch", fetch)
+
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"slow": 40, "fast": 40}, upstream=None)
+        worker = Worker(
+            database_url,
+            executor,
+            Objects.at(tmp_path / "objects"),
+            WorkerSettings(drain=True, lease=30.0),
+            Scope(),
+            posts=POSTS,
+        )
+        async with asyncio.timeout(60):
+            await worker.run()
+        assert (await read(db, batch)).completed == 80
+
+    on(database_url, scenario)
+    assert looked.is_set()
+    assert executor.done == {"slow": 40, "fast": 40}, "nothing is run twice"

@@ -33,12 +33,16 @@ class Claimer:
         scope: Scope,
         buffer: Buffer,
         known_spans: KnownSpans,
+        turn: asyncio.Lock,
     ) -> None:
         self._session = session
         self._lease = lease
         self._scope = scope
         self._buffer = buffer
         self._known_spans = known_spans
+        # Crews of one worker claim in turn, each to the end: what one has claimed and not yet put into its
+        # buffer would look like a stray to another.
+        self._turn = turn
         # A claim may have been carried out though its answer never came: then spans are held that nobody
         # here knows of, and that the heartbeat would keep alive for ever.
         self._lost_track = False
@@ -72,7 +76,9 @@ class Claimer:
             self.hope.clear()
             self._claiming = True
             try:
-                if await self._claim():
+                async with self._turn:
+                    found = await self._claim()
+                if found:
                     self.hope.set()
                 pause.reset()
             except StoreUnavailable as error:

@@ -4,6 +4,8 @@ A worker has one crew, or one for each upstream. Each claims only what its own u
 one never fills the places in which lines for another could be under way.
 """
 
+import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -40,12 +42,14 @@ class Crew:
         settings: WorkerSettings,
         clock: Clock,
         known_spans: KnownSpans,
+        turn: asyncio.Lock,
+        let_go: Callable[[], int],
     ) -> None:
         self._settler = settler
         rate = Rate(clock)
         self.buffer = Buffer(settings, rate)
-        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency)
-        self.claimer = Claimer(session, lease, post.scope, self.buffer, known_spans)
+        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency, let_go)
+        self.claimer = Claimer(session, lease, post.scope, self.buffer, known_spans, turn)
 
     @property
     def holding(self) -> bool:

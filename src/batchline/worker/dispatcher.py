@@ -1,6 +1,7 @@
 """Runs buffered items, as many at once as allowed, and hands their verdicts to the settler."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -25,6 +26,7 @@ class Dispatcher:
         lease: Lease,
         rate: Rate,
         concurrency: int,
+        let_go: Callable[[], int],
     ) -> None:
         self._executor = executor
         self._buffer = buffer
@@ -32,6 +34,8 @@ class Dispatcher:
         self._lease = lease
         self._rate = rate
         self._concurrency = concurrency
+        # Drops all that this worker has not sent, of every crew, and tells how much that was.
+        self._let_go = let_go
         self._running: dict[int, Item] = {}
 
     @property
@@ -50,7 +54,7 @@ class Dispatcher:
     async def _runner(self) -> None:
         while (item := await self._buffer.take()) is not None:
             if self._lease.lost:
-                self._let_go()
+                self._stop_sending()
                 continue
             self._running[id(item)] = item
             try:
@@ -64,9 +68,8 @@ class Dispatcher:
             if not self._running and not len(self._buffer):
                 self._settler.hurry()
 
-    def _let_go(self) -> None:
-        """Stop sending: from now on others may run what this worker holds. Answers still under way are
-        brought in all the same; the first verdict on an item counts, whoever brings it."""
-        dropped = len(self._buffer.discard()) + 1
-        _log.warning("lease lost, unsent items left to others", items=dropped)
+    def _stop_sending(self) -> None:
+        """From now on others may run what this worker holds. Answers still under way are brought in all the
+        same; the first verdict on an item counts, whoever brings it."""
+        _log.warning("lease lost, unsent items left to others", items=self._let_go() + 1)
         self._lease.start_over()

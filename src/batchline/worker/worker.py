@@ -58,6 +58,7 @@ class Worker:
         self.lease = Lease(settings, clock)
         executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
+        turn = asyncio.Lock()
         self.crews = [
             Crew(
                 post,
@@ -68,6 +69,8 @@ class Worker:
                 settings,
                 clock,
                 self._known_spans,
+                turn,
+                self._let_go,
             )
             for post in posts or [Post(scope, settings.concurrency)]
         ]
@@ -198,6 +201,10 @@ class Worker:
 
     def _known_spans(self) -> set[int]:
         return self.settler.spans().union(*(crew.spans() for crew in self.crews))
+
+    def _let_go(self) -> int:
+        """Drop what was claimed under a name that is lost: not only what the crew had that noticed."""
+        return sum(len(crew.buffer.discard()) for crew in self.crews)
 
     def _holding(self) -> bool:
         return bool(any(crew.holding for crew in self.crews) or self.settler.unsettled or self.finalizer.busy)

@@ -87,6 +87,21 @@ def kill(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL) -
     return process.communicate(timeout=LIMIT)
 
 
+def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Ask it to end, once it can hear: a process that is still starting would be killed by the question."""
+    heard = 1 << (signal.SIGTERM - 1)
+    status = Path("/proc", str(process.pid), "status")
+
+    def hears() -> bool:
+        if process.poll() is not None:
+            return True
+        caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) & heard)
+
+    wait_for("a process that hears SIGTERM", hears)
+    return kill(process, signal.SIGTERM)
+
+
 def wait_for(what: str, fact: Callable[[], Any], limit: float = LIMIT) -> Any:
     """The first true value of `fact`; fails with `what` was expected when it does not come."""
     deadline = time.monotonic() + limit

@@ -15,6 +15,7 @@ from tests.processes import (
     read_lines,
     simulated,
     start,
+    stop,
     wait_for,
     wait_for_executions,
     working,
@@ -76,7 +77,7 @@ def test_workers_killed_at_random_moments_lose_and_double_nothing(database_url: 
             crew.append(start("worker", "-c", "24", *LEASE, *place))
         wait_for(f"the end (seed {seed})", lambda: status(batch, *place)["status"] == "completed")
         for process in crew:
-            kill(process, signal.SIGTERM)
+            stop(process)
         assert_whole(batch, upstream.stats(), tmp_path / "out.jsonl", *place)
     assert [process.returncode for process in crew] == [0, 0, 0]
 

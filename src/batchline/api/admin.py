@@ -132,7 +132,7 @@ async def drop_exemption(
     return Response(status_code=204)
 
 
-@router.put("/users/{user_id:path}", responses=governed_responses())
+@router.put("/users/{user_id:path}", responses=governed_responses(404))
 async def set_limits(
     user_id: Annotated[str, Path(min_length=1, max_length=200)],
     asked: SetLimits,

@@ -11,7 +11,9 @@ from benchmarks.inputs import MODEL, OUTPUT
 
 
 class Array:
-    """`form` is how it was mended: "array", with a second array, or "array_plain", with one condition."""
+    """`form` is how it was mended: "array", by one condition, or "array_kind", with a second array and all
+    else that helps. PostgreSQL plans the first by itself, the second as it plans Batchline's statements.
+    """
 
     def __init__(self, session: Session, form: str) -> None:
         self._session = session
@@ -19,11 +21,12 @@ class Array:
         self._daemon = new_id()
         self._batch = new_id()
 
-    @staticmethod
-    def set_up(url: str, lines: int) -> None:
-        set_up(url, "array", lines)
+    def set_up(self, url: str, lines: int) -> None:
+        set_up(url, self._form, lines)
 
     async def create(self) -> None:
+        if self._form == "array":
+            await self._session.rows(statement("default_planner"), {})
         await self._session.rows(statement("array_create"), {"batch": self._batch})
 
     async def claim(self, limit: int) -> Sequence[UUID]:
@@ -40,5 +43,6 @@ class Array:
     async def advance(self, line: int) -> None:
         """Go to where a drain has finished everything before this line."""
         await self._session.rows(
-            statement("array_advance"), {"batch": self._batch, "line": line, "output": OUTPUT.decode()}
+            statement(f"{self._form}_advance"),
+            {"batch": self._batch, "line": line, "output": OUTPUT.decode()},
         )

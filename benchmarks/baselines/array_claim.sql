@@ -1,4 +1,5 @@
--- array_claim: seed 000's claim, with the condition that lets it end and with the bodies in the answer.
+-- array_claim: seed 000's claim, with the one condition that lets it end (a line that has a request in this
+-- batch is not claimed again) and with the bodies in the answer.
 WITH
 latest_retry AS (
     SELECT DISTINCT ON (template_id, batch_id) template_id, batch_id, not_before
@@ -13,7 +14,7 @@ claimable AS (
     WHERE t.model = %(model)s
       AND b.cancelling_at IS NULL
       AND NOT (b.id = ANY (t.batches_active_in))
-      AND NOT (b.id = ANY (t.batches_done_in))
+      AND NOT EXISTS (SELECT FROM requests AS r WHERE r.batch_id = b.id AND r.template_id = t.id)
       AND (lr.not_before IS NULL OR lr.not_before <= now())
     ORDER BY b.expires_at ASC NULLS LAST, t.line_number
     LIMIT {limit}

@@ -1,5 +1,4 @@
--- array_complete: seed 000's completion, for many requests at once and with their responses; the batch moves from
--- the array of active ones to that of done ones.
+-- array_complete: seed 000's completion, for many requests at once and with their responses.
 WITH
 updated AS (
     UPDATE requests AS r
@@ -9,7 +8,6 @@ updated AS (
     RETURNING r.template_id, r.batch_id
 )
 UPDATE request_templates AS t
-SET batches_active_in = array_remove(t.batches_active_in, u.batch_id),
-    batches_done_in = array_append(t.batches_done_in, u.batch_id)
+SET batches_active_in = array_remove(t.batches_active_in, u.batch_id)
 FROM updated AS u
 WHERE t.id = u.template_id

@@ -1,21 +1,20 @@
 -- array_schema: seed 000's design. The templates carry the batches they are active in, and a request is inserted
 -- when it is claimed.
 --
--- As published it claims finished lines again, for ever. There are two mends. The plain one is a condition in
--- the claim: no request of this batch for this line. The kind one is a second array, `batches_done_in`, that
--- completion moves the batch into. Otherwise as published, with ids that grow with time, an index for the
--- claim's WHERE and ORDER BY, and one for the plain mend's look-up.
+-- As published it claims finished lines again, for ever; it is mended by one condition in the claim. Ids and
+-- indexes are those of the schema that the proposal set out to change (github.com/doublewordai/fusillade,
+-- migrations 20250106000000 and 20250107000003) as far as they concern these columns, and the proposal's own.
 CREATE TABLE request_templates (
-    id                 uuid PRIMARY KEY DEFAULT uuidv7(),
+    id                 uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     file_id            uuid NOT NULL,
     line_number        integer NOT NULL,
     custom_id          text NOT NULL,
     model              text NOT NULL,
     body               text NOT NULL,
-    batches_active_in  uuid[] NOT NULL DEFAULT '{}',
-    batches_done_in    uuid[] NOT NULL DEFAULT '{}'
+    batches_active_in  uuid[] NOT NULL DEFAULT '{}'
 );
-CREATE INDEX request_templates_file ON request_templates (file_id, model, line_number);
+CREATE INDEX request_templates_file ON request_templates (file_id);
+CREATE INDEX request_templates_file_line ON request_templates (file_id, line_number);
 
 CREATE TABLE batches (
     id             uuid PRIMARY KEY,
@@ -26,7 +25,7 @@ CREATE TABLE batches (
 CREATE INDEX batches_file ON batches (file_id);
 
 CREATE TABLE requests (
-    id             uuid PRIMARY KEY DEFAULT uuidv7(),
+    id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     batch_id       uuid NOT NULL,
     template_id    uuid NOT NULL,
     state          text NOT NULL,
@@ -36,10 +35,14 @@ CREATE TABLE requests (
     completed_at   timestamptz,
     response_body  text
 );
-CREATE INDEX requests_batch ON requests (batch_id, template_id);
+CREATE INDEX requests_batch ON requests (batch_id);
+CREATE INDEX requests_template ON requests (template_id);
+CREATE INDEX requests_state ON requests (state);
+CREATE INDEX requests_model ON requests (model);
+CREATE INDEX requests_daemon ON requests (daemon_id) WHERE daemon_id IS NOT NULL;
 
 CREATE TABLE retry_attempts (
-    id           uuid PRIMARY KEY DEFAULT uuidv7(),
+    id           uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     template_id  uuid REFERENCES request_templates (id) ON DELETE SET NULL,
     batch_id     uuid REFERENCES batches (id) ON DELETE SET NULL,
     attempt      integer NOT NULL,

@@ -3,9 +3,11 @@
 All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED where rows are locked, and take
 500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.
 Batchline and the eager design drain the whole batch. The array, as published, would never end; it is mended
-by one condition, as plainly as can be, and the bar is for that form. The kindest mend that we found, a second
-array, is shown beside it. Both would take minutes a round, so they are put by SQL where a drain has finished
-a sixth, a half and five sixths of the lines, vacuumed, and claim and settle six times in each place.
+by one condition and otherwise left as it was proposed, with the indexes of the schema it was proposed for and
+PostgreSQL's own planning. The bar is for that form. The kindest that we could make of it (a second array, an
+index for its claim, plans that never scan) is shown beside it. Both would take minutes a round, so they are
+put by SQL where a drain has finished a sixth, a half and five sixths of the lines, vacuumed, and claim and
+settle a few times in each place.
 """
 
 from batchline.store.session import Session
@@ -44,13 +46,13 @@ async def compare(bench: Bench) -> list[Figure]:
                 bench.rounds,
                 Contestant("Batchline", "items/s", cursor_and_spans),
                 Contestant("a row for each line", "items/s", eager_rows),
-                Contestant("array, mended", "items/s", lambda: _array(bench, lines, "array_plain")),
-                Contestant("array, mended kindly", "items/s", lambda: _array(bench, lines, "array")),
+                Contestant("array, mended", "items/s", lambda: _array(bench, lines, "array")),
+                Contestant("array, mended kindly", "items/s", lambda: _array(bench, lines, "array_kind")),
             )
     return [
         ratio(f"items a second of {lines:,}, to the eager design", ours, rows, at_least(2)),
         ratio(f"items a second of {lines:,}, to the array", ours, array, at_least(100)),
-        ratio(f"items a second of {lines:,}, to the array with a second array", ours, kind_array),
+        ratio(f"items a second of {lines:,}, to the array, mended kindly", ours, kind_array),
     ]
 
 
@@ -58,9 +60,9 @@ async def _array(bench: Bench, lines: int, form: str) -> float:
     pairs = bench.size(6, quick=2)
     spent = 0.0
     with bench.server.database(migrated=False) as url:
-        Array.set_up(url, lines)
         async with Session(url, "array", timeout=600) as session:
             design = Array(session, form)
+            design.set_up(url, lines)
             await design.create()
             for place in _PLACES:
                 await design.advance(int(lines * place))

@@ -1,5 +1,4 @@
--- array_plain_claim: seed 000's claim, with the one condition that lets it end (a line that has a request in this
--- batch is not claimed again) and with the bodies in the answer.
+-- array_kind_claim: the claim with the kindest mend that we found, and with the bodies in the answer.
 WITH
 latest_retry AS (
     SELECT DISTINCT ON (template_id, batch_id) template_id, batch_id, not_before
@@ -14,7 +13,7 @@ claimable AS (
     WHERE t.model = %(model)s
       AND b.cancelling_at IS NULL
       AND NOT (b.id = ANY (t.batches_active_in))
-      AND NOT EXISTS (SELECT FROM requests AS r WHERE r.batch_id = b.id AND r.template_id = t.id)
+      AND NOT (b.id = ANY (t.batches_done_in))
       AND (lr.not_before IS NULL OR lr.not_before <= now())
     ORDER BY b.expires_at ASC NULLS LAST, t.line_number
     LIMIT {limit}

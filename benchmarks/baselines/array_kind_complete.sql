@@ -1,4 +1,5 @@
--- array_plain_complete: seed 000's completion, for many requests at once and with their responses.
+-- array_kind_complete: seed 000's completion, for many requests at once and with their responses; the batch moves from
+-- the array of active ones to that of done ones.
 WITH
 updated AS (
     UPDATE requests AS r
@@ -8,6 +9,7 @@ updated AS (
     RETURNING r.template_id, r.batch_id
 )
 UPDATE request_templates AS t
-SET batches_active_in = array_remove(t.batches_active_in, u.batch_id)
+SET batches_active_in = array_remove(t.batches_active_in, u.batch_id),
+    batches_done_in = array_append(t.batches_done_in, u.batch_id)
 FROM updated AS u
 WHERE t.id = u.template_id

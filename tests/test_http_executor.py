@@ -555,6 +555,61 @@ def test_what_waited_while_its_worker_lost_the_lease_is_not_sent() -> None:
     asyncio.run(test())
 
 
+class Timers:
+    """Ring when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[float] = asyncio.Queue()
+        self._last = asyncio.timeout(None)
+
+    def __call__(self, seconds: float) -> asyncio.Timeout:
+        self.asked.put_nowait(seconds)
+        self._last = asyncio.timeout(None)
+        return self._last
+
+    def ring(self) -> None:
+        self._last.reschedule(0.0)
+
+
+def test_what_waits_for_its_turn_waits_longer_when_more_is_refused() -> None:
+    async def test(upstream: Upstream) -> None:
+        time, timers = 0.0, Timers()
+        async with an_executor(clock=lambda: time, timer=timers) as executor, asyncio.timeout(20):
+            early = asyncio.create_task(executor.run(an_item(upstream.url)))
+            await upstream.arrived.wait()
+            assert isinstance(await executor.run(an_item(upstream.url)), Retry)
+            waiting = asyncio.create_task(executor.run(an_item(upstream.url)))
+            assert await timers.asked.get() == 5.0
+
+            upstream.connections[0].write(http(429, b"{}", b"Retry-After: 9"))
+            assert isinstance(await early, Retry)
+            time = 5.0
+            timers.ring()
+            assert await timers.asked.get() == 4.0
+            assert len(upstream.requests) == 2
+
+            time = 9.0
+            timers.ring()
+            assert isinstance(await waiting, Completed)
+
+    with_upstream(test, hangs, answers(429, b"{}", b"Retry-After: 5"), answers_well)
+
+
+def test_all_that_wait_for_their_turn_are_given_back_when_the_worker_stops() -> None:
+    async def test(upstream: Upstream) -> None:
+        timers = Timers()
+        async with an_executor(timer=timers) as executor, asyncio.timeout(20):
+            assert isinstance(await executor.run(an_item(upstream.url)), Retry)
+            items = [an_item(upstream.url, line_no=n) for n in range(1, 9)]
+            waiting = [asyncio.create_task(executor.run(item)) for item in items]
+            await timers.asked.get()
+            executor.wind_down()
+            assert await asyncio.gather(*waiting) == [Deferred(item) for item in items]
+            assert len(upstream.requests) == 1
+
+    with_upstream(test, answers(429, b"{}", b"Retry-After: 5"), answers_well)
+
+
 # --- What is not to be sent --------------------------------------------------------------------------------
 
 

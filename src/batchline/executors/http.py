@@ -95,6 +95,8 @@ class _Route:
     client: Client
     url: Url
     key: str | None = field(repr=False)
+    # Of the upstream, by whichever route.
+    answers: AnswerRate
 
     def without_key(self, body: bytes) -> bytes:
         """An upstream may quote the key that it refuses."""
@@ -115,6 +117,7 @@ class HttpExecutor:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         random: Callable[[], float] = random.random,
+        timer: Callable[[float], asyncio.Timeout] = asyncio.timeout,
     ) -> None:
         self._settings = settings or HttpSettings()
         self._upstream = upstream
@@ -122,12 +125,13 @@ class HttpExecutor:
         self._clock = clock
         self._now = now
         self._random = random
+        self._timer = timer
         self._clients: dict[tuple[str, str | None], Client] = {}
         self._routes: dict[tuple[str | None, str | None, str], _Route] = {}
         self._outages: dict[str, Outage] = {}
         self._warned: set[str] = set()
         self._paces: dict[str, Pace] = {}
-        self._answers = AnswerRate(clock)
+        self._answers: dict[str, AnswerRate] = {}
         self._winding_down = asyncio.Event()
         self._fence: Fence = no_fence
 
@@ -155,7 +159,7 @@ class HttpExecutor:
                 body = await response.body_reader.read(self._settings.most_body + 1)
             if self._outages:
                 self._reached(route.upstream)
-            return self._judge(item, route, response, b"" if body is None else body.to_bytes())
+            return self._judge(item, route, started, response, b"" if body is None else body.to_bytes())
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
@@ -181,7 +185,7 @@ class HttpExecutor:
                 body = await response.body_reader.read(self._settings.most_body + 1)
             if self._outages:
                 self._reached(route.upstream)
-            return self._answer(item, route, response, b"" if body is None else body.to_bytes())
+            return self._answer(item, route, started, response, b"" if body is None else body.to_bytes())
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
@@ -221,14 +225,16 @@ class HttpExecutor:
         """Another attempt after this answer."""
         return Retry(item, f"http_{answer.status}", message[:MOST_MESSAGE], self._delay(item, answer.asked))
 
-    def _answer(self, item: Item, route: _Route, response: Response, body: bytes) -> Answer | Verdict:
+    def _answer(
+        self, item: Item, route: _Route, started: float, response: Response, body: bytes
+    ) -> Answer | Verdict:
         if len(body) > self._settings.most_body:
             return self._too_large(item)
         asked = asked_delay(lambda name: _header(response, name), self._now())
         if response.status == 429:
-            self._slow_down(route.upstream, asked)
+            self._slow_down(route, started, asked)
         elif response.status < 500:
-            self._count_answer(route.upstream)
+            route.answers.add()
         return Answer(response.status, route.without_key(body), _request_id(item, response), asked)
 
     def _unanswered(self, item: Item, route: _Route | None, started: float, error: Exception) -> Verdict:
@@ -255,34 +261,27 @@ class HttpExecutor:
         message = f"The upstream's answer exceeds {self._settings.most_body} bytes."
         return Failed(item, failed_line(item, "response_too_large", message))
 
-    def _count_answer(self, upstream: str) -> None:
-        self._answers.add()
-        if self._paces and (pace := self._paces.get(upstream)) is not None:
-            pace.answered()
-
-    def _judge(self, item: Item, route: _Route, response: Response, body: bytes) -> Verdict:
+    def _judge(self, item: Item, route: _Route, started: float, response: Response, body: bytes) -> Verdict:
         status = response.status
         if len(body) > self._settings.most_body:
             return self._too_large(item)
         if not 200 <= status < 300:
-            return self._refused(item, route, response, route.without_key(body))
+            return self._refused(item, route, started, response, route.without_key(body))
         try:
             embedded, usage = read_answer(body)
         except NotJson as error:
             # Not kept as the response: an error line with a status of 200 would read as a success.
             message = f"The upstream answered {status} with a body that is not JSON: {error}"
             return self._again(item, "invalid_response", message)
-        self._answers.add()
-        if self._paces and (pace := self._paces.get(route.upstream)) is not None:
-            pace.answered()
+        route.answers.add()
         line = answered_line(item, status, _request_id(item, response), embedded)
         return Completed(item, status, line, usage)
 
-    def _refused(self, item: Item, route: _Route, response: Response, body: bytes) -> Verdict:
+    def _refused(self, item: Item, route: _Route, started: float, response: Response, body: bytes) -> Verdict:
         status = response.status
         asked = asked_delay(lambda name: _header(response, name), self._now())
         if status == 429:
-            self._slow_down(route.upstream, asked)
+            self._slow_down(route, started, asked)
         passing = status in _RETRYABLE or status >= 500
         if passing and item.claim.attempt < item.claim.settings.max_attempts:
             return Retry(item, f"http_{status}", message_of(status, body), self._delay(item, asked))
@@ -312,27 +311,40 @@ class HttpExecutor:
         can, and leave a trail of free spans through the whole batch. False: the worker stops, or has lost its
         lease meanwhile, so that somebody else may be sending this item.
         """
-        outage, pace = self._outages.get(upstream), self._paces.get(upstream)
+        sender = self._fence()
+        if (outage := self._outages.get(upstream)) and await self._stops_within(outage.seconds_left):
+            return False
+        if (pace := self._pace(upstream)) is not None:
+            async with pace.line:
+                # Asked again after each wait: the rate may have been cut meanwhile.
+                while seconds := pace.turn():
+                    if await self._stops_within(seconds):
+                        return False
+        return sender is not None and self._fence() == sender
+
+    async def _stops_within(self, seconds: float) -> bool:
+        """Wait so long, unless the worker stops before."""
+        if not seconds:
+            return False
+        try:
+            async with self._timer(seconds):
+                return await self._winding_down.wait()
+        except TimeoutError:
+            return False
+
+    def _pace(self, upstream: str) -> Pace | None:
+        pace = self._paces.get(upstream)
         if pace is not None and pace.over:
             pace = None
             del self._paces[upstream]
-        seconds = max(outage.seconds_left if outage else 0.0, pace.turn() if pace else 0.0)
-        if not seconds:
-            return True
-        sender = self._fence()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._winding_down.wait()
-                return False
-        except TimeoutError:
-            return sender is not None and self._fence() == sender
+        return pace
 
-    def _slow_down(self, upstream: str, asked: float) -> None:
-        pace = self._paces.get(upstream)
-        if pace is None or pace.over:
-            self._paces[upstream] = pace = Pace(self._answers.per_second, self._clock)
-            _log.warning("upstream limits the rate", upstream=urls.shown(upstream))
-        pace.refused(asked)
+    def _slow_down(self, route: _Route, started: float, asked: float) -> None:
+        pace = self._pace(route.upstream)
+        if pace is None:
+            pace = self._paces[route.upstream] = Pace(route.answers.per_second, self._clock)
+            _log.warning("upstream limits the rate", upstream=urls.shown(route.upstream))
+        pace.refused(started, asked)
 
     def _reached(self, upstream: str) -> None:
         if self._outages.pop(upstream, None) is not None:
@@ -355,7 +367,9 @@ class HttpExecutor:
             if upstream is None:
                 raise urls.InvalidUpstream("the batch names no upstream, and this worker has no default")
             key = self._key(claim.settings.api_key_env)
-            route = _Route(upstream, self._client(upstream, key), urls.join(upstream, claim.url), key)
+            answers = self._answers.setdefault(upstream, AnswerRate(self._clock))
+            client, url = self._client(upstream, key), urls.join(upstream, claim.url)
+            route = _Route(upstream, client, url, key, answers)
             self._routes[kind] = route
         return route
 

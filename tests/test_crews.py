@@ -151,6 +151,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
     true_fetch, true_claim, true_strays = spans.fetch, spans.claim, spans.release_strays
     failures, failed, looked = iter([True]), asyncio.Event(), asyncio.Event()
     reading: list[bool] = []
+    intrusions: list[str] = []
     executor = SlowForSome("none")
 
     async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
@@ -166,13 +167,16 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             reading.append(True)
             # Long enough for the other crew to look, if it could.
             with suppress(TimeoutError):
-                await asyncio.wait_for(looked.wait(), 2)
+                async with asyncio.timeout(2):
+                    await looked.wait()
             reading.clear()
         return items
 
     async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> int:
         looked.set()
-        assert not reading, "it looks for strays while another crew has claims that nobody knows of"
+        # Noted, not raised: the worker goes on and drains, and the test fails with this in seconds.
+        if reading:
+            intrusions.append("it looked for strays while another crew had claims that nobody knew of")
         return await true_strays(session, worker_id, known)
 
     monkeypatch.setattr(spans, "release_strays", release_strays)
@@ -189,10 +193,11 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             Scope(),
             posts=POSTS,
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(20):
             await worker.run()
         assert (await read(db, batch)).completed == 80
 
     on(database_url, scenario)
+    assert not intrusions, intrusions[0]
     assert looked.is_set()
     assert executor.done == {"slow": 40, "fast": 40}, "nothing is run twice"

@@ -279,7 +279,9 @@ candidate AS (
     ) AS lane
     WHERE (p.dry OR p.rest = 0) AND p.share > p.pending
     UNION ALL
-    -- The lanes of the one batch that was asked for.
+    -- The lanes of the one batch that was asked for. `batchline run` claims so to the end of its batch, and
+    -- claim_new.sql cannot stand in: it takes from one lane, no more than a few lines, and nothing that is
+    -- locked or was handed out before.
     (
         SELECT n.tenant, 0, room.n, n.id, n.deadline, n.total - n.next
         FROM lanes AS n

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchline.config import ServerSettings
-from batchline.engine.masking import MASK, masked, masked_text
+from batchline.engine.masking import MASK, masked, masked_text, secrets_in, without
 from batchline.engine.operations import (
     InvalidOperation,
     ItemFault,
@@ -437,6 +437,29 @@ def test_secrets_are_masked_by_name_as_deep_as_they_are() -> None:
         "ticket": MASK,
         "token": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("item", "answer", "shown"),
+    [
+        pytest.param({"pin": 123456}, "the pin 123456 is wrong", f"the pin {MASK} is wrong", id="a number"),
+        pytest.param({"pin": 123456}, {"echo": 123456}, {"echo": MASK}, id="a number that is repeated"),
+        pytest.param(
+            {"password": "hunter2", "token": "hunter2-and-more"},
+            "hunter2-and-more, hunter2",
+            f"{MASK}, {MASK}",
+            id="one that begins as another does",
+        ),
+        pytest.param({"secret": 'a "b" c'}, 'got "a \\"b\\" c"', f'got "{MASK}"', id="as JSON quotes it"),
+        pytest.param({"secret": "a b/c?"}, "/x?of=a%20b%2Fc%3F", f"/x?of={MASK}", id="as a URL quotes it"),
+        pytest.param({"secret": ["hunter2"]}, {"hunter2": 1}, {MASK: 1}, id="as a name"),
+        pytest.param({"secret": True, "vm": "True"}, "True", "True", id="a truth is no secret"),
+    ],
+)
+def test_what_is_secret_in_an_item_is_in_no_answer_however_it_is_quoted(
+    item: dict[str, Any], answer: Any, shown: Any
+) -> None:
+    assert without(answer, set(secrets_in(item, ("pin",)))) == shown
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ password in it, a bearer token, a private key, a connection string. Masking errs
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
+
+import msgspec
 
 MASK = "***REDACTED***"
 # What is shorter would be found in words that have nothing to do with it.
@@ -75,10 +78,12 @@ def masked(value: Any, redact: Collection[str] = ()) -> Any:
 
 
 def secrets_in(value: Any, redact: Collection[str] = (), *, hidden: bool = False) -> Iterator[str]:
-    """The texts below secret names: whoever is sent them may quote them anywhere in an answer."""
+    """What stands below secret names, as text: whoever is sent it may quote it anywhere in an answer."""
     match value:
-        case str() if hidden and len(value) >= _LEAST_QUOTED:
-            yield value
+        case bool():
+            return
+        case str() | int() | float() if hidden and len(str(value)) >= _LEAST_QUOTED:
+            yield str(value)
         case Mapping():
             for name, each in value.items():
                 yield from secrets_in(each, redact, hidden=hidden or is_secret_name(str(name), redact))
@@ -88,16 +93,33 @@ def secrets_in(value: Any, redact: Collection[str] = (), *, hidden: bool = False
 
 
 def without(value: Any, secrets: Collection[str]) -> Any:
-    """The value without these texts, wherever they stand in it."""
+    """The value without these texts, wherever they stand in it and however they are quoted."""
+    quoted = {form for secret in secrets for form in _quoted(secret)}
+    # A secret may be the beginning of another: the shorter one first would leave the other one's end.
+    return _without(value, sorted(quoted, key=len, reverse=True)) if quoted else value
+
+
+def _quoted(secret: str) -> Iterator[str]:
+    """As it is, as JSON has it inside a text, and as a URL has it."""
+    yield secret
+    yield msgspec.json.encode(secret).decode()[1:-1]
+    yield quote(secret, safe="")
+
+
+def _without(value: Any, secrets: Sequence[str]) -> Any:
     match value:
         case str():
             for secret in secrets:
                 value = value.replace(secret, MASK)
             return value
+        case bool():
+            return value
+        case int() | float() if str(value) in secrets:
+            return MASK
         case Mapping():
-            return {name: without(each, secrets) for name, each in value.items()}
+            return {_without(str(name), secrets): _without(each, secrets) for name, each in value.items()}
         case list() | tuple():
-            return [without(each, secrets) for each in value]
+            return [_without(each, secrets) for each in value]
         case _:
             return value
 

@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-import msgspec
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -14,7 +13,7 @@ from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, ErrorBody, documented
 from batchline.api.metrics import Counters
-from batchline.engine import governance
+from batchline.engine import children, governance
 from batchline.engine.governance import (
     Actor,
     Governor,
@@ -298,51 +297,13 @@ async def detailed(
 
 
 def child_of(child: Child, batch: GovernedBatch, operation: Operation | None) -> ChildObject:
-    error, result = _told_of(child, batch)
-    if operation is not None:
-        error, result = operation.masked(error), operation.masked(result)
+    shown = children.told(child, batch, operation)
     return ChildObject(
         sequence_no=child.sequence_no,
         custom_id=child.custom_id,
         status=child.status,
         attempt_count=child.attempt_count,
         finished_at=child.finished_at,
-        error=None if error is None else ChildError(**error),
-        result=result,
+        error=None if shown.error is None else ChildError(code=shown.error.code, message=shown.error.message),
+        result=shown.result,
     )
-
-
-def _told_of(child: Child, batch: GovernedBatch) -> tuple[dict[str, str] | None, Any]:
-    """What a child's finished line says: an error, or a result."""
-    if child.status is ChildStatus.CANCELLED:
-        return _never_ran(batch), None
-    line = msgspec.json.decode(child.output) if child.output else {}
-    if not isinstance(line, dict):
-        line = {}
-    response = line.get("response")
-    body = response.get("body") if isinstance(response, dict) else None
-    if child.status is not ChildStatus.FAILED:
-        return None, body
-    error = line.get("error")
-    if isinstance(error, dict):
-        return {"code": str(error.get("code")), "message": str(error.get("message"))}, None
-    return {"code": f"http_{child.status_code}", "message": _message(body)}, None
-
-
-def _never_ran(batch: GovernedBatch) -> dict[str, str]:
-    if batch.decided_by is not None and batch.approval == "rejected":
-        why = f": {batch.decision_reason}" if batch.decision_reason else ""
-        return {"code": "BATCH_REJECTED", "message": f"The batch was rejected by {batch.decided_by}{why}"}
-    if batch.cancelling_at is not None:
-        return {"code": "BATCH_CANCELLED", "message": "The batch was cancelled before this child ran."}
-    return {"code": "BATCH_EXPIRED", "message": "The batch's time was over before this child ran."}
-
-
-def _message(body: Any) -> str:
-    """What an answer says of itself, as Kubernetes and most others do."""
-    if isinstance(body, dict):
-        inner = body.get("error")
-        said = body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
-        if isinstance(said, str):
-            return said
-    return body if isinstance(body, str) else msgspec.json.encode(body).decode()[:2000]

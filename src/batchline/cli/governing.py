@@ -17,6 +17,7 @@ from batchline.cli.console import CommandError
 from batchline.cli.options import Exit
 from batchline.cli.server_settings import find_config, registry, server_settings
 from batchline.config import ServerSettings
+from batchline.engine.children import Told
 from batchline.engine.governance import Actor, Governor, LimitReached, Refused
 from batchline.model import Child, GovernedBatch, Role
 
@@ -89,12 +90,14 @@ def show_governed(batch: GovernedBatch) -> dict[str, Any]:
     }
 
 
-def show_child(child: Child) -> dict[str, Any]:
+def show_child(child: Child, told: Told) -> dict[str, Any]:
+    error = told.error
     return {
         "sequence_no": child.sequence_no,
         "custom_id": child.custom_id,
         "status": child.status.value,
         "attempt_count": child.attempt_count,
         "status_code": child.status_code,
-        "output": child.output,
+        "error": None if error is None else {"code": error.code, "message": error.message},
+        "result": told.result,
     }

@@ -26,10 +26,10 @@ from batchline.cli.governing import (
     show_governed,
 )
 from batchline.cli.place import Place, open_place, run_async
-from batchline.engine import governance
+from batchline.engine import children, governance
 from batchline.engine.governance import Actor, Governor, Submission
 from batchline.engine.operations import Operation
-from batchline.model import DEFAULT_TENANT, Approval, Child, ChildStatus, GovernedBatch
+from batchline.model import DEFAULT_TENANT, Approval, Child, GovernedBatch
 from batchline.store.session import Session
 
 _MOST_CHILDREN = 1000
@@ -173,23 +173,27 @@ async def _page(
 def show(
     batch: options.BatchId,
     tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Show a governed batch and its children."""
-    with failing(as_json), open_place(database, data_dir) as place:
-        found, children = run_async(_show(place, admin(tenant, None), read_governed_id(batch)))
+    with failing(as_json):
+        operations = governor(config)[0].registry
+        with open_place(database, data_dir) as place:
+            found, rows = run_async(_show(place, admin(tenant, None), read_governed_id(batch)))
+        operation = operations.find(found.operation)
+        shown = [(child, children.told(child, found, operation)) for child in rows]
         if as_json:
-            print_json({**show_governed(found), "children": [show_child(child) for child in children]})
+            print_json({**show_governed(found), "children": [show_child(*each) for each in shown]})
             return
         _tell(found, as_json)
         table = Table("no", "status", "attempts", "answer", "", box=None)
-        for child in children:
+        for child, told in shown:
             code = "" if child.status_code is None else str(child.status_code)
-            table.add_row(
-                str(child.sequence_no), child.status.value, str(child.attempt_count), code, _why(child)
-            )
+            why = "" if told.error is None else f"{told.error.code}: {told.error.message}"
+            table.add_row(str(child.sequence_no), child.status.value, str(child.attempt_count), code, why)
         out().print(table, markup=False)
 
 
@@ -346,17 +350,6 @@ def _tell(batch: GovernedBatch, as_json: bool) -> None:
     )
     if batch.status.value == "PENDING_APPROVAL":
         out().print("it waits for an approval: batchline ops approve ID, by somebody else", markup=False)
-
-
-def _why(child: Child) -> str:
-    """The upstream's or our own words for what went wrong."""
-    if child.status is not ChildStatus.FAILED or child.output is None:
-        return ""
-    line = msgspec.json.decode(child.output)
-    if line.get("error"):
-        return f"{line['error']['code']}: {line['error']['message']}"
-    body = line["response"]["body"]
-    return str(body.get("message", "")) if isinstance(body, dict) else ""
 
 
 def _request_id(text: str | None) -> UUID | None:

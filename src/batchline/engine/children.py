@@ -1,0 +1,68 @@
+"""What became of a child, in words that may be shown: an error or a result, without secrets.
+
+Every way to look at a child goes through here. What an upstream answered was masked before it was stored, by
+the rules of its time; handlers of an operator's own store what they like, and rules get stricter.
+"""
+
+from typing import Any
+
+import msgspec
+
+from batchline.engine.masking import masked
+from batchline.engine.operations import Operation
+from batchline.model import Approval, Child, ChildStatus, GovernedBatch
+
+_MOST_MESSAGE = 2000
+
+
+class ChildError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One of them, or neither while the child has not ended."""
+
+    error: ChildError | None = None
+    result: Any = None
+
+
+def told(child: Child, batch: GovernedBatch, operation: Operation | None) -> Told:
+    """`operation` is None where nobody knows it any more: then what is secret everywhere is masked."""
+    redact = () if operation is None else operation.redact
+    if child.status is ChildStatus.CANCELLED:
+        return Told(error=_never_ran(batch))
+    line = _line(child)
+    response = line.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    if child.status is not ChildStatus.FAILED:
+        return Told(result=masked(body, redact))
+    error = line.get("error")
+    if not isinstance(error, dict):
+        error = {"code": f"http_{child.status_code}", "message": _message(masked(body, redact))}
+    shown = masked({name: str(error.get(name)) for name in ("code", "message")}, redact)
+    return Told(error=ChildError(**shown))
+
+
+def _line(child: Child) -> dict[str, Any]:
+    line = msgspec.json.decode(child.output) if child.output else {}
+    return line if isinstance(line, dict) else {}
+
+
+def _never_ran(batch: GovernedBatch) -> ChildError:
+    if batch.approval is Approval.REJECTED:
+        why = f": {batch.decision_reason}" if batch.decision_reason else ""
+        return ChildError("BATCH_REJECTED", f"The batch was rejected by {batch.decided_by}{why}")
+    if batch.cancelling_at is not None:
+        return ChildError("BATCH_CANCELLED", "The batch was cancelled before this child ran.")
+    return ChildError("BATCH_EXPIRED", "The batch's time was over before this child ran.")
+
+
+def _message(body: Any) -> str:
+    """What an answer says of itself, as Kubernetes and most others do."""
+    if isinstance(body, dict):
+        inner = body.get("error")
+        said = body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
+        if isinstance(said, str):
+            return said
+    return body if isinstance(body, str) else msgspec.json.encode(body).decode()[:_MOST_MESSAGE]

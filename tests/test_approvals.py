@@ -1,11 +1,21 @@
 """Approvals and holds: nobody claims from a batch that waits, one approver wins, appends are exact."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from batchline.engine.governance import InvalidSubmission, NotAllowed, NotThere, TooLarge, WrongState
+from batchline.engine.governance import (
+    Actor,
+    Governor,
+    InvalidSubmission,
+    NotAllowed,
+    NotThere,
+    TooLarge,
+    WrongState,
+)
+from batchline.engine.operations import Registry
 from batchline.model import Approval, ChildCounts, ParentStatus
 from batchline.store import batches, doctor, operations
 from batchline.store.session import Session
@@ -17,6 +27,8 @@ from tests.governed import (
     DORA,
     EMIL,
     FRITZ,
+    GENEROUS,
+    RESIZE,
     a_governor,
     audited,
     count,
@@ -119,17 +131,41 @@ def test_many_approvers_at_once_make_one_approval(database_url: str) -> None:
     asyncio.run(run())
 
 
-def test_nobody_but_an_admin_approves_his_own(database_url: str) -> None:
+@pytest.mark.parametrize("actor", [ANNA, CARLA, EMIL], ids=lambda actor: str(actor.role))
+def test_nobody_approves_his_own(database_url: str, actor: Actor) -> None:
     async def scenario(db: Session) -> None:
         governor = a_governor()
-        for actor, allowed in ((ANNA, False), (CARLA, False), (EMIL, True)):
+        batch = await submit(db, governor, actor, production())
+        with pytest.raises(NotAllowed) as refused:
+            await governor.approve(db, actor, batch.id)
+        assert refused.value.code == "PERMISSION_DENIED"
+        assert (await now(db, batch)).approval is Approval.PENDING
+        assert (await governor.approve(db, DORA, batch.id)).approval is Approval.APPROVED
+
+    on(database_url, scenario)
+
+
+def test_nobody_approves_what_he_added_to_another_ones_batch(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, 1, hold=True)
+        await governor.append(db, EMIL, batch.id, production(), ["mine"])
+        with pytest.raises(NotAllowed):
+            await governor.approve(db, EMIL, batch.id)
+        assert (await governor.approve(db, CARLA, batch.id)).approval is Approval.APPROVED
+
+    on(database_url, scenario)
+
+
+def test_an_operation_may_let_approvers_approve_their_own(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        governor = Governor(Registry([replace(RESIZE, self_approval=True)]), GENEROUS)
+        for actor in (CARLA, EMIL):
             batch = await submit(db, governor, actor, production())
-            if allowed:
-                assert (await governor.approve(db, actor, batch.id)).approval is Approval.APPROVED
-            else:
-                with pytest.raises(NotAllowed):
-                    await governor.approve(db, actor, batch.id)
-                assert (await now(db, batch)).approval is Approval.PENDING
+            assert (await governor.approve(db, actor, batch.id)).approval is Approval.APPROVED
+        batch = await submit(db, governor, ANNA, production())
+        with pytest.raises(NotAllowed):
+            await governor.approve(db, ANNA, batch.id)
 
     on(database_url, scenario)
 
@@ -223,13 +259,13 @@ def test_a_stranger_finds_nothing_and_a_mere_approver_changes_nothing(database_u
     on(database_url, scenario)
 
 
-def test_an_admin_may_do_everything_in_his_tenant(database_url: str) -> None:
+def test_an_admin_may_change_every_batch_of_his_tenant(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         governor = a_governor()
         batch = await submit(db, governor, ANNA, production(), hold=True)
         await governor.append(db, EMIL, batch.id, items(1))
         await governor.release(db, EMIL, batch.id)
-        await governor.approve(db, EMIL, batch.id)
+        await governor.approve(db, DORA, batch.id)
         await governor.pause(db, EMIL, batch.id)
         await governor.resume(db, EMIL, batch.id)
         assert await work(db, failing={1}) == [1, 2]

@@ -32,6 +32,7 @@ from tests.processes import kill, simulated, wait_for, working
 from tests.test_simulate_kubevirt import VMS, Api, a_machine, simulating
 
 ADMIN = Actor("default", "root", Role.ADMIN)
+APPROVER = Actor("default", "carla", Role.APPROVER)
 TOKEN = "a-token-of-the-cluster"
 NO_LIMITS = LimitSettings(user_pending_parents=100, user_pending_children=1000, cooldown_seconds=0)
 QUICK = HttpSettings(retry=Backoff(least=0.05, most=0.2))
@@ -66,7 +67,7 @@ class Cluster:
         submitted = await self.governor.submit(self.session, ADMIN, Submission(operation, items))
         batch = submitted.batch
         if batch.status is ParentStatus.PENDING_APPROVAL:
-            await self.governor.approve(self.session, ADMIN, batch.id)
+            await self.governor.approve(self.session, APPROVER, batch.id)
         async with asyncio.timeout(60):
             while (batch := await governance.visible(self.session, ADMIN, batch.id)).counts.pending:
                 await _a_glance_later()
@@ -345,6 +346,9 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
     assert for_some.get("vm_create").approval == "cpu > `8`"
     assert for_some.get("vm_delete").approval == "always"
     assert for_some.get("vm_start").largest_batch == 7
+    assert not any(each.self_approval for each in for_some.all())
+    trusting = packs.registry(settings("http://x", self_approval=True))
+    assert all(each.self_approval for each in trusting.all() if each.name.startswith("vm_"))
 
 
 @pytest.mark.parametrize(

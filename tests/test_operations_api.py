@@ -389,6 +389,8 @@ def test_roles_are_kept_apart(tenant: Tenant) -> None:
         assert get(carla, batch_id)["created_by"] == "anna"
         assert emil.post(f"/batches/{batch_id}/cancel").status_code == 200
         assert emil.post(f"/batches/{own}/approve").status_code == 200
+        admins = submit(emil, production())["batch_id"]
+        refused(emil.post(f"/batches/{admins}/approve"), 403, "PERMISSION_DENIED")
 
 
 def test_a_call_without_a_key_is_refused_and_changes_nothing(server: Server, tenant: Tenant) -> None:
@@ -682,3 +684,22 @@ def test_a_server_without_keys_has_one_user_who_may_do_everything(database_url: 
         batch_id = submit(http, production())["batch_id"]
         assert get(http, batch_id)["created_by"] == "local"
         assert http.post(f"/batches/{batch_id}/approve").json()["approval"]["state"] == "approved"
+        many = submit(http, production())["batch_id"]
+        assert http.post("/approvals/batch", json={"items": [{"batch_id": many}]}).status_code == 202
+        act(server, lambda db: _decide(db, server.database))
+        assert get(http, many)["approval"]["state"] == "approved"
+
+
+def test_a_key_called_as_nobody_is_gets_around_no_rule(server: Server) -> None:
+    """Whoever calls a server without keys is `local`, and may approve his own; a key of that name may not."""
+    client = server.http(server.key("default", Role.ADMIN, "local"))
+    with client as local:
+        local.base_url = f"{server.url}/api/v1"
+        batch_id = submit(local, production())["batch_id"]
+        refused(local.post(f"/batches/{batch_id}/approve"), 403, "PERMISSION_DENIED")
+        approvals = {"items": [{"batch_id": batch_id}]}
+        decisions = local.post("/approvals/batch", json=approvals).json()["batch_id"]
+        act(server, lambda db: _decide(db, server.database))
+        (child,) = get(local, decisions)["children"]
+        assert child["error"]["code"] == "PERMISSION_DENIED"
+        local.post(f"/batches/{batch_id}/cancel")

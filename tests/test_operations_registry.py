@@ -129,12 +129,13 @@ def test_an_operations_lanes_have_a_url_that_no_openai_endpoint_has() -> None:
 
 
 def test_the_file_says_all_that_an_operation_is(tmp_path: Path) -> None:
-    settings = written(tmp_path, WHOLE)
+    settings = written(tmp_path, WHOLE.replace("redact =", "self_approval = true\nredact ="))
     (operation,) = registry_of(settings).all()
     assert operation.name == "vm_resize"
     assert operation.description == "Give a machine more or fewer processors"
     assert (operation.largest_batch, operation.max_attempts, operation.timeout) == (25, 2, 30.0)
     assert operation.approval == "namespace == 'production'"
+    assert operation.self_approval
     assert operation.redact == ("ticket",)
     assert operation.outcomes == (
         Outcome(404, Means.FAILED),

@@ -81,6 +81,7 @@ class OperationSettings:
     largest_batch: int = 100
     max_attempts: int = 3
     approval: str = "never"
+    self_approval: bool = False
     redact: tuple[str, ...] = ()
     outcomes: tuple[Mapping[str, Any], ...] = ()
     confirm: str | None = None
@@ -102,6 +103,8 @@ class PackSettings:
     # For all of the pack's operations, or for some, by name; None: as the pack has it.
     approval: str | Mapping[str, str] | None = None
     largest_batch: Mapping[str, int] = field(default_factory=dict)
+    # Of all of them.
+    self_approval: bool = False
     place: str = field(default="the settings", compare=False)
 
 

@@ -251,6 +251,7 @@ _OPERATION: dict[str, Reader] = {
     "largest_batch": _count(1, 100_000),
     "max_attempts": _count(1, 100),
     "approval": _text,
+    "self_approval": _flag,
     "redact": _texts,
     "outcomes": _tables,
     "confirm": _text,
@@ -265,7 +266,12 @@ _LIMITS: dict[str, Reader] = {
     "cooldown_seconds": _count(0, 31_536_000),
     "contact_admin": _text,
 }
-_PACK: dict[str, Reader] = {"upstream": _text, "approval": _rule, "largest_batch": _counts}
+_PACK: dict[str, Reader] = {
+    "upstream": _text,
+    "approval": _rule,
+    "self_approval": _flag,
+    "largest_batch": _counts,
+}
 _REQUIRED = {"upstreams": ("name", "base_url"), "operations": ("name", "upstream", "path")}
 _LISTS = frozenset({"windows", "models"})
 _TEXTS = frozenset({"objects", "operation_window", "contact_admin", "base_url", "api_key_env"})

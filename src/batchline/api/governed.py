@@ -62,7 +62,7 @@ async def _actor(caller: Called, context: InContext, counters: InCounters) -> Ac
         refused = LimitReached("global_requests_per_minute", requests, most, left, message)
         counters.limited(refused)
         raise told(refused, context.settings.limits.contact_admin)
-    return Actor(caller.tenant, caller.user, caller.role)
+    return Actor(caller.tenant, caller.user, caller.role, alone=caller.key_id is None)
 
 
 Acting = Annotated[Actor, Depends(_actor)]

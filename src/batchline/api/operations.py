@@ -75,6 +75,7 @@ class OperationObject(BaseModel):
     largest_batch: int
     max_attempts: int
     approval: str
+    self_approval: bool
     item_schema: dict[str, Any]
 
 
@@ -196,6 +197,7 @@ async def list_operations(actor: Acting, governor: InGovernor) -> OperationList:
                 largest_batch=each.largest_batch,
                 max_attempts=each.max_attempts,
                 approval=each.approval,
+                self_approval=each.self_approval,
                 item_schema=dict(each.schema),
             )
             for each in governor.registry.all()
@@ -310,7 +312,7 @@ async def approve_batch(
     governor: InGovernor,
     asked: Decision | None = None,
 ) -> GovernedBatchObject:
-    """For approvers and admins; nobody but an admin approves what he submitted himself."""
+    """For approvers and admins; nobody approves what he submitted himself, unless the operation allows it."""
     async with context.sessions.one() as session:
         reason = None if asked is None else asked.reason
         return shown(await governor.approve(session, actor, read_id(batch_id), reason))

@@ -74,6 +74,7 @@ def _shown(operation: Operation) -> dict[str, Any]:
         "largest_batch": operation.largest_batch,
         "max_attempts": operation.max_attempts,
         "approval": operation.approval,
+        "self_approval": operation.self_approval,
         "redact": list(operation.redact),
         "executor": operation.executor,
         "upstream": operation.upstream,

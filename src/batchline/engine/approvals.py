@@ -37,7 +37,7 @@ async def decide(session: Session, governor: Governor, parent: UUID, item: dict[
     submitter = await operations.submitter(session, parent)
     if submitter is None:
         raise InvalidSubmission("Nobody who has a key any more has submitted this.")
-    actor = Actor(*submitter)
+    actor = Actor(submitter.tenant, submitter.user, submitter.role, alone=submitter.alone)
     batch_id = ids.read(ids.BATCH, str(item.get("batch_id")))
     if batch_id is None:
         raise InvalidSubmission("The batch_id is none.", param="batch_id")

@@ -120,6 +120,8 @@ class Operation:
     max_attempts: int = DEFAULT_ATTEMPTS
     # always, never, or a JMESPath expression over the item.
     approval: str = NEVER
+    # Whether approvers and admins may approve what they submitted themselves.
+    self_approval: bool = False
     # Names of fields that are masked wherever items are shown, besides those that always are.
     redact: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -391,6 +393,7 @@ def _read(each: OperationSettings) -> Operation:
             largest_batch=each.largest_batch,
             max_attempts=each.max_attempts,
             approval=each.approval,
+            self_approval=each.self_approval,
             redact=each.redact,
             outcomes=tuple(_outcome(outcome) for outcome in each.outcomes),
             confirm=each.confirm,

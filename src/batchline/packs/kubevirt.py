@@ -36,7 +36,7 @@ def operations(settings: PackSettings) -> tuple[Operation, ...]:
                 raise InvalidOperation(key, f"there is no operation {name!r}; there are {', '.join(made)}")
             changes: dict[str, Any] = {key: value}
             made[name] = replace(made[name], **changes)
-    return tuple(made.values())
+    return tuple(replace(each, self_approval=settings.self_approval) for each in made.values())
 
 
 def _defaults(upstream: str) -> tuple[Operation, ...]:

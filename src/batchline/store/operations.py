@@ -168,6 +168,11 @@ class Changing:
         params = {"batch": self.batch.id, "custom_ids": list(custom_ids)}
         return [name for (name,) in await run(self._connection, statement("custom_ids_taken"), params)]
 
+    async def appended_by(self, user: str) -> bool:
+        """Whether some of its children are this user's, whoever's the batch is."""
+        params = {"batch": self.batch.id, "user": user}
+        return bool(await run(self._connection, statement("appended_by"), params))
+
     async def append(self, children: Children, needs_approval: bool) -> None:
         params = {"batch": self.batch.id, "needs_approval": needs_approval, **children.params()}
         await run(self._connection, statement("append_children"), params)
@@ -213,11 +218,21 @@ async def find(
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-async def submitter(session: Session, batch_id: UUID) -> tuple[str, str, Role] | None:
-    """Tenant, user, and the most that his keys may do now; None where all of them are revoked."""
+class Submitter(msgspec.Struct, frozen=True):
+    """Who submitted a batch, and the most that his keys may do now."""
+
+    tenant: str
+    user: str
+    role: Role
+    # He has called a server that asks for no keys.
+    alone: bool
+
+
+async def submitter(session: Session, batch_id: UUID) -> Submitter | None:
+    """None where all of his keys are revoked."""
     params = {"batch": batch_id, "anybody": ANYBODY, "default_tenant": DEFAULT_TENANT}
     rows = await session.rows(statement("operation_submitter"), params)
-    return (rows[0][0], rows[0][1], Role(rows[0][2])) if rows else None
+    return Submitter(rows[0][0], rows[0][1], Role(rows[0][2]), rows[0][3]) if rows else None
 
 
 async def page(

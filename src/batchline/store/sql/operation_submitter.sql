@@ -2,7 +2,7 @@
 --
 -- `anybody` is who calls a server without authentication, the one admin of the default tenant, if no key was ever
 -- called so.
-SELECT o.tenant, o.user_id, coalesce(k.role, 'admin')
+SELECT o.tenant, o.user_id, coalesce(k.role, 'admin'), k.role IS NULL AS alone
 FROM operation_batches AS o
 LEFT JOIN LATERAL (
     SELECT role

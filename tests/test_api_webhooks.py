@@ -11,6 +11,8 @@ from openai.types.webhooks import WebhookEndpoint, WebhookEndpointWithSecret
 
 from batchline.config import ServerSettings
 from batchline.ids import BATCH, show
+from batchline.store import audit
+from batchline.store.audit import Entry
 from batchline.store.session import Session
 from tests.builders import on
 from tests.processes import working
@@ -284,3 +286,30 @@ def test_deliveries_tell_what_was_said(private: Server, receiver: Receiver) -> N
     assert page["data"] + rest["data"] == all_of_them["data"]
     ids = {got.headers["webhook-id"] for got in receiver.received}
     assert ids == {said["id"] for said in all_of_them["data"]}
+
+
+def test_every_change_of_an_endpoint_is_in_the_audit_log_without_its_secrets(server: Server) -> None:
+    client = server.client("audited")
+    made = create(client, f"{PUBLIC}/T0-the-password")
+    client.webhooks.update(made.id, name="other")
+    rotated = client.webhooks.rotate_secret(made.id)
+    client.webhooks.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.webhooks.delete(made.id)
+
+    async def log(db: Session) -> list[Entry]:
+        return [entry for entry in await audit.page(db, tenant="audited") if "webhook" in entry.action]
+
+    entries = on(server.database, log)
+    assert [entry.action for entry in entries] == [
+        "webhook.created",
+        "webhook.changed",
+        "webhook.secret_rotated",
+        "webhook.deleted",
+    ]
+    assert {entry.actor for entry in entries} == {"key of audited"}
+    assert {entry.detail["webhook_id"] for entry in entries} == {made.id}
+    assert entries[0].detail["url"] == "https://93.184.216.34/…"
+    assert entries[1].detail["name"] == "other"
+    for secret in ("T0-the-password", made.signing_secret, rotated.signing_secret):
+        assert secret not in str(entries)

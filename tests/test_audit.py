@@ -9,8 +9,11 @@ import pytest
 import structlog
 
 from batchline.cli.place import set_up_logging
+from batchline.engine import keys
 from batchline.engine.masking import MASK
+from batchline.model import DEFAULT_TENANT, Role
 from batchline.store import audit, limits, spans
+from batchline.store import keys as stored_keys
 from batchline.store.audit import Entry, Event
 from batchline.store.session import Session
 from tests.builders import a_batch, a_worker, on, run_to_the_end, sql, take
@@ -136,6 +139,40 @@ def test_every_change_of_limits_is_there(database_url: str) -> None:
             ("b", "emil", "anna"),
             ("c", "emil", "anna"),
         ]
+
+    on(database_url, scenario)
+
+
+def test_every_key_that_is_made_or_revoked_is_there(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        await keys.create_first(db)
+        key, secret = await keys.create(db, "anna", "acme", Role.APPROVER, actor="emil")
+        await stored_keys.revoke(db, key.id, "fritz")
+        await stored_keys.revoke(db, key.id, "fritz")
+        entries = await audit.page(db)
+        assert [(entry.tenant, entry.actor, entry.action, entry.subject) for entry in entries] == [
+            (DEFAULT_TENANT, "system", "key.created", "first"),
+            ("acme", "emil", "key.created", "anna"),
+            ("acme", "fritz", "key.revoked", "anna"),
+        ]
+        assert entries[1].detail["role"] == "approver"
+        assert secret not in str(entries)
+        assert await keys.create_first(db) is None
+        assert len(await audit.page(db)) == 3, "what changes nothing is not in the log"
+
+    on(database_url, scenario)
+
+
+def test_a_key_is_not_made_unless_the_log_tells_of_it(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        key, _ = await keys.create(db, "anna")
+        await sql(db, "ALTER TABLE audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await keys.create(db, "bert")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await stored_keys.revoke(db, key.id, "emil")
+        (left,) = await stored_keys.list_all(db)
+        assert (left.name, left.revoked_at) == ("anna", None)
 
     on(database_url, scenario)
 

@@ -38,8 +38,8 @@ def test_the_secret_is_stored_nowhere(database_url: str) -> None:
 def test_a_revoked_key_opens_nothing_and_stays_listed(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         key, secret = await keys.create(db, "mine")
-        assert await stored.revoke(db, key.id) is not None
-        assert await stored.revoke(db, key.id) is None, "it cannot be revoked twice"
+        assert await stored.revoke(db, key.id, "emil") is not None
+        assert await stored.revoke(db, key.id, "emil") is None, "it cannot be revoked twice"
         assert await keys.authenticate(db, secret) is None
         (listed,) = await stored.list_all(db)
         assert listed.id == key.id

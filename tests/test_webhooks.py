@@ -22,7 +22,7 @@ from batchline.executors.addresses import AddressRefused, NameNotFound, locate, 
 from batchline.executors.webhooks import Sender
 from batchline.ids import BATCH, EVENT, new_id, show
 from batchline.model import DEFAULT_TENANT, Batch
-from batchline.store import duties, webhooks
+from batchline.store import audit, duties, webhooks
 from batchline.store.duties import Event
 from batchline.store.session import Session, run
 from batchline.store.statements import statement
@@ -34,6 +34,8 @@ from tests.receiving import Received, Receiver, receiving
 
 DELIVERED = Attempt(delivered=True, status=200)
 REFUSED = Attempt(delivered=False, status=500, error="the receiver answered 500")
+# What a change says of itself in the audit log.
+TESTED = audit.Event(DEFAULT_TENANT, "test", "webhook.tested")
 CLIENT = openai.OpenAI(api_key="none")
 ALLOWED = {"BATCHLINE_SERVER_ALLOW_PRIVATE_WEBHOOKS": "true"}
 
@@ -63,6 +65,7 @@ async def a_webhook(
         events=events,
         secret=secret or words.new_secret(),
         most=100,
+        event=TESTED,
     )
     assert made is not None
     return made
@@ -164,7 +167,15 @@ def test_a_tenant_may_have_so_many_and_no_more(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         async def add(tenant: str) -> Webhook | None:
             return await webhooks.add(
-                db, new_id(), tenant, name="", url="https://x.example", events=[], secret="", most=2
+                db,
+                new_id(),
+                tenant,
+                name="",
+                url="https://x.example",
+                events=[],
+                secret="",
+                most=2,
+                event=TESTED,
             )
 
         assert [await add("a") is not None for _ in range(3)] == [True, True, False]
@@ -179,8 +190,8 @@ def test_a_deleted_webhook_takes_its_deliveries_along(database_url: str) -> None
         await an_ended_batch(db)
         await tell(db)
         taken, _ = await must_take(db)
-        assert not await webhooks.delete(db, "other", webhook.id)
-        assert await webhooks.delete(db, DEFAULT_TENANT, webhook.id)
+        assert not await webhooks.delete(db, "other", webhook.id, TESTED)
+        assert await webhooks.delete(db, DEFAULT_TENANT, webhook.id, TESTED)
         assert await settle(db, taken) is None
         assert await sql(db, "SELECT count(*) FROM deliveries") == [(0,)]
 
@@ -433,8 +444,8 @@ def test_after_a_rotation_both_secrets_sign_for_a_day_if_so_wished(database_url:
     async def scenario(db: Session) -> None:
         old, new = words.new_secret(), words.new_secret()
         webhook = await a_webhook(db, secret=old)
-        assert await webhooks.rotate(db, "other", webhook.id, new) is None
-        await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, new, keep=words.KEEP_PREVIOUS)
+        assert await webhooks.rotate(db, "other", webhook.id, new, event=TESTED) is None
+        await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, new, event=TESTED, keep=words.KEEP_PREVIOUS)
         both = await webhooks.secrets(db, DEFAULT_TENANT, webhook.id)
         assert both == (new, old)
         message = Message(new_id(), new_id(), "batch.failed", datetime.now(UTC), 1)
@@ -444,7 +455,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day_if_so_wished(database_url:
             CLIENT.webhooks.verify_signature(content, headers, secret=secret)
         await hours_pass(db, 25)
         assert await webhooks.secrets(db, DEFAULT_TENANT, webhook.id) == (new,)
-        await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, old)
+        await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, old, event=TESTED)
         assert await webhooks.secrets(db, DEFAULT_TENANT, webhook.id) == (old,)
         assert await webhooks.secrets(db, "other", webhook.id) == ()
 

@@ -3,8 +3,11 @@
 What was said to an endpoint, `…/deliveries`, is our own. A secret is answered once, by what has made it.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -15,9 +18,11 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.config import ServerSettings
 from batchline.engine import webhooks as words
+from batchline.engine.masking import masked
 from batchline.executors.addresses import AddressRefused, locate
 from batchline.executors.webhooks import Sender
 from batchline.store import webhooks
+from batchline.store.audit import Event
 from batchline.store.session import Session
 from batchline.store.webhooks import Delivery, Message, Webhook
 
@@ -141,16 +146,18 @@ async def create_webhook_endpoint(
     """Tell a URL of the tenant's batches that end. The secret is shown here and never again."""
     await _checked(asked.url, context.settings)
     secret = words.new_secret()
+    webhook_id = ids.new_id()
     async with context.sessions.one() as session:
         made = await webhooks.add(
             session,
-            ids.new_id(),
+            webhook_id,
             caller.tenant,
             name=asked.name,
             url=asked.url,
             events=_distinct(asked.event_types),
             secret=secret,
             most=MOST_WEBHOOKS,
+            event=_event(caller, "webhook.created", webhook_id, asked.model_dump()),
         )
     if made is None:
         message = f"There are {MOST_WEBHOOKS} webhook endpoints already. Delete one first."
@@ -203,6 +210,7 @@ async def update_webhook_endpoint(
             name=asked.name,
             url=asked.url,
             events=None if asked.event_types is None else _distinct(asked.event_types),
+            event=_event(caller, "webhook.changed", found.id, asked.model_dump(exclude_none=True)),
         )
     if changed is None:
         raise _unknown(webhook_endpoint_id)
@@ -216,9 +224,10 @@ async def delete_webhook_endpoint(
     """Nothing more is sent to it; what was sent is forgotten."""
     webhook_id = ids.read(ids.WEBHOOK, webhook_endpoint_id)
     async with context.sessions.one() as session:
-        gone = webhook_id is not None and await webhooks.delete(session, caller.tenant, webhook_id)
-    if webhook_id is None or not gone:
-        raise _unknown(webhook_endpoint_id)
+        if webhook_id is None or not await webhooks.delete(
+            session, caller.tenant, webhook_id, _event(caller, "webhook.deleted", webhook_id)
+        ):
+            raise _unknown(webhook_endpoint_id)
     return WebhookEndpointDeleted(id=ids.show(ids.WEBHOOK, webhook_id))
 
 
@@ -235,7 +244,12 @@ async def rotate_webhook_secret(
     async with context.sessions.one() as session:
         found = await _named(session, caller, webhook_endpoint_id)
         rotated = await webhooks.rotate(
-            session, caller.tenant, found.id, secret, keep=words.KEEP_PREVIOUS if keep else 0.0
+            session,
+            caller.tenant,
+            found.id,
+            secret,
+            event=_event(caller, "webhook.secret_rotated", found.id, {"previous_signs_along": keep}),
+            keep=words.KEEP_PREVIOUS if keep else 0.0,
         )
     if rotated is None:
         raise _unknown(webhook_endpoint_id)
@@ -308,6 +322,17 @@ async def _named(session: Session, caller: Caller, text: str, param: str = "webh
     if found is None:
         raise _unknown(text, param)
     return found
+
+
+def _event(
+    caller: Caller, action: str, webhook_id: UUID, detail: Mapping[str, object] | None = None
+) -> Event:
+    """For the audit log: where a tenant's events go is nothing that changes unseen."""
+    told = {"webhook_id": ids.show(ids.WEBHOOK, webhook_id), **masked(detail or {})}
+    if "url" in told:
+        # Its path is all that many receivers ask for as a password.
+        told["url"] = f"{urlsplit(told['url']).scheme}://{urlsplit(told['url']).hostname}/…"
+    return Event(caller.tenant, caller.user, action, detail=told)
 
 
 def _unknown(text: str, param: str = "webhook_endpoint_id") -> ApiError:

@@ -30,10 +30,13 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Wh
 
 
 def admin(tenant: str, user: str | None) -> Actor:
-    return Actor(tenant, user or _user_name(), Role.ADMIN)
+    return Actor(tenant, acting(user), Role.ADMIN)
 
 
-def _user_name() -> str:
+def acting(user: str | None) -> str:
+    """Whom the audit log names."""
+    if user:
+        return user
     try:
         return getpass.getuser()
     except (KeyError, OSError):

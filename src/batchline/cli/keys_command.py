@@ -9,6 +9,7 @@ from batchline import ids
 from batchline.cli import options
 from batchline.cli.console import CommandError, err, out, print_json
 from batchline.cli.failing import failing
+from batchline.cli.governing import User, acting
 from batchline.cli.options import Exit
 from batchline.cli.place import Place, open_place, run_async
 from batchline.engine import keys as making
@@ -31,13 +32,14 @@ def create(
         str, typer.Option("--tenant", metavar="T", help="Whose files and batches it opens.")
     ] = DEFAULT_TENANT,
     role: Annotated[Role, typer.Option("--role", help="What it may do.")] = Role.USER,
+    user: User = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Make a key and print it. Only a hash of it is stored: it cannot be shown again."""
     with failing(as_json), open_place(database, data_dir) as place:
-        key, secret = run_async(_create(place, name, tenant, role))
+        key, secret = run_async(_create(place, name, tenant, role, acting(user)))
         if as_json:
             print_json({**_shown(key), "key": secret})
             return
@@ -45,10 +47,10 @@ def create(
         err().print(f"{_id(key)}: role {key.role} of tenant {key.tenant}. Keep it: it is not shown again.")
 
 
-async def _create(place: Place, name: str, tenant: str, role: Role) -> tuple[ApiKey, str]:
+async def _create(place: Place, name: str, tenant: str, role: Role, actor: str) -> tuple[ApiKey, str]:
     async with Session(place.url, "keys") as session:
         try:
-            return await making.create(session, name, tenant, role)
+            return await making.create(session, name, tenant, role, actor=actor)
         except InvalidKeyOrder as error:
             raise CommandError(str(error)) from error
 
@@ -84,23 +86,24 @@ async def _list(place: Place, tenant: str | None) -> list[ApiKey]:
 @_keys.command("revoke")
 def revoke(
     key: Annotated[str, typer.Argument(metavar="ID", help="A key, as `batchline keys list` shows it.")],
+    user: User = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Revoke a key: from now on it opens nothing."""
     with failing(as_json), open_place(database, data_dir) as place:
-        revoked = run_async(_revoke(place, key))
+        revoked = run_async(_revoke(place, key, acting(user)))
         if as_json:
             print_json(_shown(revoked))
         else:
             out().print(f"revoked {_id(revoked)} ({revoked.name})", markup=False)
 
 
-async def _revoke(place: Place, shown: str) -> ApiKey:
+async def _revoke(place: Place, shown: str, actor: str) -> ApiKey:
     key_id = ids.read(ids.KEY, shown)
     async with Session(place.url, "keys") as session:
-        revoked = None if key_id is None else await keys.revoke(session, key_id)
+        revoked = None if key_id is None else await keys.revoke(session, key_id, actor)
     if revoked is None:
         raise CommandError(f"there is no key {shown} that could be revoked", Exit.SOME_FAILED)
     return revoked

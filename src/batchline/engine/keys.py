@@ -7,6 +7,7 @@ from hashlib import sha256
 from batchline.ids import new_id
 from batchline.model import DEFAULT_TENANT, ApiKey, Role
 from batchline.store import keys
+from batchline.store.audit import SYSTEM
 from batchline.store.keys import NewKey
 from batchline.store.session import Session
 
@@ -22,17 +23,22 @@ class InvalidKeyOrder(ValueError):
 
 
 async def create(
-    session: Session, name: str, tenant: str = DEFAULT_TENANT, role: Role = Role.USER
+    session: Session,
+    name: str,
+    tenant: str = DEFAULT_TENANT,
+    role: Role = Role.USER,
+    *,
+    actor: str = SYSTEM,
 ) -> tuple[ApiKey, str]:
-    """A new key and its secret, which is to be had here and never again."""
+    """A new key and its secret, which is to be had here and never again. `actor` is who makes it."""
     new, secret = _new(name, tenant, role)
-    return await keys.add(session, new), secret
+    return await keys.add(session, new, actor), secret
 
 
 async def create_first(session: Session) -> tuple[ApiKey, str] | None:
     """An admin key for a server that has never had a key; None where one was made before."""
     new, secret = _new("first", DEFAULT_TENANT, Role.ADMIN)
-    key = await keys.add_first(session, new)
+    key = await keys.add_first(session, new, SYSTEM)
     return None if key is None else (key, secret)
 
 

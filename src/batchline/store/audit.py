@@ -12,6 +12,9 @@ from psycopg.types.json import Jsonb
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
 
+# Who does what no user has asked for.
+SYSTEM = "system"
+
 
 class Event(msgspec.Struct, frozen=True):
     """Something that is done now. `detail` is masked already."""

@@ -7,7 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from batchline.store.session import Session, run
+from batchline.store import audit
+from batchline.store.audit import Event
+from batchline.store.session import Session, run, run_records
 from batchline.store.statements import statement
 
 _CHUNK = 5_000
@@ -86,6 +88,7 @@ async def add(
     events: Sequence[str],
     secret: str,
     most: int,
+    event: Event,
 ) -> Webhook | None:
     """None when the tenant has as many as it may."""
     params = {
@@ -97,7 +100,7 @@ async def add(
         "secret": secret,
         "most": most,
     }
-    return _first(await session.records(statement("add_webhook"), params))
+    return _first(await _changed(session, "add_webhook", params, event))
 
 
 async def get(session: Session, tenant: str, webhook_id: UUID) -> Webhook | None:
@@ -127,6 +130,7 @@ async def change(
     name: str | None = None,
     url: str | None = None,
     events: Sequence[str] | None = None,
+    event: Event,
 ) -> Webhook | None:
     params = {
         "tenant": tenant,
@@ -135,20 +139,20 @@ async def change(
         "url": url,
         "events": None if events is None else list(events),
     }
-    return _first(await session.records(statement("change_webhook"), params))
+    return _first(await _changed(session, "change_webhook", params, event))
 
 
-async def delete(session: Session, tenant: str, webhook_id: UUID) -> bool:
+async def delete(session: Session, tenant: str, webhook_id: UUID, event: Event) -> bool:
     params = {"tenant": tenant, "webhook": webhook_id}
-    return bool(await session.rows(statement("delete_webhook"), params))
+    return bool(await _changed(session, "delete_webhook", params, event))
 
 
 async def rotate(
-    session: Session, tenant: str, webhook_id: UUID, secret: str, *, keep: float = 0.0
+    session: Session, tenant: str, webhook_id: UUID, secret: str, *, event: Event, keep: float = 0.0
 ) -> Webhook | None:
     """The secret before signs along for `keep` seconds."""
     params = {"tenant": tenant, "webhook": webhook_id, "secret": secret, "keep": keep}
-    return _first(await session.records(statement("rotate_webhook"), params))
+    return _first(await _changed(session, "rotate_webhook", params, event))
 
 
 async def deliveries(
@@ -207,6 +211,15 @@ async def drop_old(session: Session, seconds: float) -> int:
     params = {"seconds": seconds, "chunk": _CHUNK}
     ((gone,),) = await session.rows(statement("drop_old_deliveries"), params)
     return int(gone)
+
+
+async def _changed(session: Session, name: str, params: dict[str, Any], event: Event) -> list[dict[str, Any]]:
+    """In the audit log, if it changed something."""
+    async with session.transaction() as connection:
+        rows = await run_records(connection, statement(name), params)
+        if rows:
+            await audit.add(connection, event)
+        return rows
 
 
 def _first(rows: Sequence[dict[str, Any]]) -> Webhook | None:

@@ -100,6 +100,8 @@ def test_besides_leaves_out_fresh_lines_free_spans_and_those_of_the_gone(databas
     async def scenario(db: Session) -> None:
         await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
         others = Scope(besides=("slow",))
+        # What a pattern would read as any sign is none.
+        assert Scope(besides=("s_ow", "s%")).params()["besides"] == ["s\\_ow", "s\\%"]
 
         items = await take(db, a_worker("dead", lease=-1.0), 3, Scope(keys=("slow",)))
         assert len(items) == 3

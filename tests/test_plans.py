@@ -375,7 +375,7 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
 
 @pytest.mark.parametrize("keys", [None, ["k1"], ["nothing here"]], ids=["all keys", "one key", "no such key"])
 def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str] | None) -> None:
-    plan = ground.explain("poll", keys=keys, batch=None, worker=new_id())
+    plan = ground.explain("poll", keys=keys, besides=[], batch=None, worker=new_id())
 
     assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
     if keys is None:
@@ -385,7 +385,7 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
 
 
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:
-    plan = ground.explain("poll", keys=None, batch=busy_batch, worker=new_id())
+    plan = ground.explain("poll", keys=None, besides=[], batch=busy_batch, worker=new_id())
 
     assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import structlog
 import typer
+from msgspec.structs import replace
 
 from batchline.cli import options
 from batchline.cli.console import out, print_json
@@ -16,7 +17,7 @@ from batchline.cli.place import Place, open_place, run_async
 from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, without_any
 from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.engine.governance import APPROVALS, Governor
-from batchline.engine.operations import Registry
+from batchline.engine.operations import BELOW, Registry, url_of
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor
@@ -107,8 +108,9 @@ async def _work(
         RoutingExecutor(routed.upstreams, http),
         {APPROVALS: approvals},
     )
-    posts = _posts(routed, operations, settings)
-    worker = Worker(place.url, executor, place.objects, settings, Scope(), posts=posts)
+    scope = Scope(besides_below=() if operations else (BELOW,))
+    posts = _posts(routed, operations, settings, scope)
+    worker = Worker(place.url, executor, place.objects, settings, scope, posts=posts)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
@@ -124,19 +126,21 @@ async def _work(
     return worker.claimed
 
 
-def _posts(server: ServerSettings, operations: Registry, settings: WorkerSettings) -> list[Post]:
-    """A crew for each upstream, so that a slow one holds up no other, and one for all that is left: the
-    upstream for any model, and batches that name an upstream of their own."""
+def _posts(
+    server: ServerSettings, operations: Registry, settings: WorkerSettings, scope: Scope
+) -> list[Post]:
+    """A crew for each upstream, so that a slow one holds up no other, and one for all that is left of the
+    scope: the upstream for any model, and batches that name an upstream of their own."""
     named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
     posts = [Post(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
     served = tuple(key for keys, _ in named for key in keys)
-    return [*posts, Post(Scope(besides=served), settings.concurrency)]
+    return [*posts, Post(replace(scope, besides=served), settings.concurrency)]
 
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
     """The models and the operations that are this upstream's by name."""
     models = [model for model in upstream.models if model != ANY_MODEL]
-    return (*models, *(each.name for each in operations.all() if each.upstream == upstream.name))
+    return (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
 
 
 def _concurrency(server: ServerSettings) -> int:

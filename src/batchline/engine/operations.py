@@ -32,7 +32,8 @@ DEFAULT_LARGEST = 100
 DEFAULT_ATTEMPTS = 3
 HTTP = "http"
 
-_URL = "/operations/"
+# What the URLs of operations' lanes begin with, and so do their routing keys.
+BELOW = "/operations/"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 # One item may be wrong in many ways: a person reads the first few.
 _MOST_FAULTS = 20
@@ -357,13 +358,13 @@ def registry_of(settings: ServerSettings, more: Sequence[Operation] = ()) -> Reg
 
 
 def url_of(name: str) -> str:
-    """The URL of the lanes of this operation's batches."""
-    return _URL + name
+    """The URL of the lanes of this operation's batches, which is their routing key too."""
+    return BELOW + name
 
 
 def operation_of(url: str) -> str | None:
     """The operation of a lane with this URL; None: it is no operation's."""
-    return url[len(_URL) :] if url.startswith(_URL) else None
+    return url[len(BELOW) :] if url.startswith(BELOW) else None
 
 
 def is_true(value: Any) -> bool:

@@ -29,13 +29,21 @@ class Scope(msgspec.Struct, frozen=True):
     keys: tuple[str, ...] | None = None
     batch_id: UUID | None = None
     besides: tuple[str, ...] = ()
+    # Nor those that begin so.
+    besides_below: tuple[str, ...] = ()
 
     def params(self) -> dict[str, object]:
+        left = [_literal(key) for key in self.besides] + [_literal(key) + "%" for key in self.besides_below]
         return {
             "keys": None if self.keys is None else list(self.keys),
-            "besides": list(self.besides),
+            "besides": left,
             "batch": self.batch_id,
         }
+
+
+def _literal(key: str) -> str:
+    """As a pattern of LIKE that means this key and no other."""
+    return key.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:

@@ -3,7 +3,7 @@
 -- First whatever was handed out before and is free again: spans whose time has come (retries, released
 -- work) and spans of workers whose lease is over. Then fresh lines: move the cursor of as many open lanes
 -- as it takes, tenants by what each has in flight, lanes of a tenant by deadline. `keys`, `besides` (all keys
--- but these) and `batch` narrow both. Only spans are returned; fetch.sql reads their lines afterwards, so a client
+-- but those that are like these) and `batch` narrow both. Only spans are returned; fetch.sql reads their lines afterwards, so a client
 -- that freezes in the middle of a megabyte of lines holds no lock.
 --
 -- Locks: spans (SKIP LOCKED: another worker's catch is not worth waiting for), then lanes in id order.
@@ -42,7 +42,7 @@ due AS (
       AND n.open
       AND n.deadline > now()
       AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-      AND n.key <> ALL (%(besides)s::text[])
+      AND n.key NOT LIKE ALL (%(besides)s::text[])
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
     ORDER BY s.available_at, s.id
     LIMIT %(limit)s
@@ -59,7 +59,7 @@ abandoned AS (
           AND n.open
           AND n.deadline > now()
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-          AND n.key <> ALL (%(besides)s::text[])
+          AND n.key NOT LIKE ALL (%(besides)s::text[])
           AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
         FOR UPDATE OF s SKIP LOCKED
     ) AS span
@@ -130,7 +130,7 @@ found_key AS (
     ) AS following
 ),
 served AS (
-    SELECT key FROM found_key WHERE key <> ALL (%(besides)s::text[])
+    SELECT key FROM found_key WHERE key NOT LIKE ALL (%(besides)s::text[])
     UNION ALL
     SELECT DISTINCT unnest(%(keys)s::text[]) WHERE %(batch)s::uuid IS NULL
     -- Never reached, but it makes the planner expect a few keys instead of hundreds, and so keeps the
@@ -291,7 +291,7 @@ candidate AS (
           AND NOT n.drained
           AND n.deadline > now()
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-          AND n.key <> ALL (%(besides)s::text[])
+          AND n.key NOT LIKE ALL (%(besides)s::text[])
           AND room.n > 0
         ORDER BY n.id
         LIMIT %(limit)s

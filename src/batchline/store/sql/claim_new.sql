@@ -18,7 +18,7 @@ lane AS (
       AND NOT n.drained
       AND n.deadline > now()
       AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-      AND n.key <> ALL (%(besides)s::text[])
+      AND n.key NOT LIKE ALL (%(besides)s::text[])
     ORDER BY n.id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED

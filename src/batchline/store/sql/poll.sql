@@ -10,6 +10,7 @@ freed AS (
       AND n.open
       AND n.deadline > now()
       AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+      AND n.key NOT LIKE ALL (%(besides)s::text[])
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
     ORDER BY s.available_at
     LIMIT 1
@@ -36,6 +37,7 @@ held AS (
           AND n.open
           AND n.deadline > now()
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND n.key NOT LIKE ALL (%(besides)s::text[])
           AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
         LIMIT 1
     ) AS span
@@ -49,6 +51,7 @@ fresh AS (
         FROM lanes AS n
         WHERE open AND NOT drained AND n.deadline > now()
           AND %(keys)s::text[] IS NULL
+          AND n.key NOT LIKE ALL (%(besides)s::text[])
           AND %(batch)s::uuid IS NULL
         ORDER BY n.key
         LIMIT 1
@@ -74,6 +77,7 @@ fresh AS (
         WHERE open AND NOT drained AND n.deadline > now()
           AND n.batch_id = %(batch)s::uuid
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND n.key NOT LIKE ALL (%(besides)s::text[])
         LIMIT 1
     )
 ),

@@ -68,7 +68,8 @@ lane AS (
     SELECT
         batch.id,
         batch.tenant,
-        %(operation)s,
+        -- Not the name, which a model might have too: workers without operations leave all such keys alone.
+        %(url)s,
         batch.expires_at,
         file.no,
         0,

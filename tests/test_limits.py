@@ -455,9 +455,9 @@ async def _history(db: Session, ended: int) -> None:
             SELECT id, 'acme', id, '7d', '{}', 3, 3, at, at, at, at, at, who FROM past
         )
         INSERT INTO operation_batches (
-            batch_id, tenant, user_id, operation, request_id, fingerprint, created_at, approval
+            batch_id, tenant, user_id, operation, request_id, fingerprint, created_at, approval, counted_at
         )
-        SELECT id, 'acme', who, 'resize', id, '', at, 'not_required' FROM past
+        SELECT id, 'acme', who, 'resize', id, '', at, 'not_required', at FROM past
         """,
         ended=ended,
     )
@@ -470,6 +470,8 @@ async def _history(db: Session, ended: int) -> None:
     [
         ("measure_limits", {}),
         ("find_request", {"operation": "resize", "request_id": uuid4()}),
+        ("operation_totals", {}),
+        ("operation_durations", {}),
         ("list_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
         ("list_user_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
     ],
@@ -486,7 +488,8 @@ def test_what_is_asked_costs_the_same_however_long_the_past_is(
         values = ", ".join("NULL" if params[each] is None else f"'{params[each]}'" for each in names)
         # As a session plans: once, for any parameters.
         await sql(db, f"PREPARE asked AS {text}")
-        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE asked ({values})"
+        asked = f"asked ({values})" if names else "asked"
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE {asked}"
         ((plan,),) = await sql(db, explain)
         root = plan[0]["Plan"]
         assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200, plan

@@ -16,6 +16,10 @@ DEFAULT_TENANT = "default"
 ANYBODY = "local"
 
 
+# Seconds in which governed batches end, as they are counted: what took longer than the last is counted too.
+DURATION_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+
+
 class BatchStatus(StrEnum):
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"

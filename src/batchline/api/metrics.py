@@ -18,12 +18,11 @@ from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError, documented
 from batchline.engine.governance import LimitReached
-from batchline.model import Role
+from batchline.model import DURATION_BOUNDS, Role
 from batchline.store import operations
+from batchline.store.operations import Durations
 
 router = APIRouter(tags=["health"])
-
-_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 
 
 class Counters:
@@ -54,7 +53,7 @@ class _Ended(Collector):
     def __init__(
         self,
         totals: Sequence[tuple[str, int, int, int]],
-        durations: Sequence[tuple[str, Sequence[int], int, float]],
+        durations: Sequence[Durations],
     ) -> None:
         self._totals = totals
         self._durations = durations
@@ -72,9 +71,9 @@ class _Ended(Collector):
             "From submission until no child was pending for the first time.",
             labels=("batch_type",),
         )
-        for operation, within, batches, seconds in self._durations:
-            buckets = [(str(bound), count) for bound, count in zip(_BOUNDS, within, strict=True)]
-            lasted.add_metric((operation,), [*buckets, ("+Inf", batches)], seconds)
+        for each in self._durations:
+            buckets = [(str(bound), each.within(bound)) for bound in DURATION_BOUNDS]
+            lasted.add_metric((each.operation,), [*buckets, ("+Inf", each.batches)], each.seconds)
         yield lasted
 
 
@@ -95,7 +94,7 @@ async def metrics(
     if caller.role is not Role.ADMIN:
         raise ApiError(403, "Only admins may read the metrics.", code="PERMISSION_DENIED")
     async with context.sessions.one() as session:
-        ended = _Ended(await operations.totals(session), await operations.durations(session, _BOUNDS))
+        ended = _Ended(await operations.totals(session), await operations.durations(session))
     fresh = CollectorRegistry()
     fresh.register(ended)
     text = generate_latest(counters.registry) + generate_latest(fresh)

@@ -8,7 +8,7 @@ import msgspec
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
-from batchline.model import Batch, ContentError, File, RunSettings
+from batchline.model import DURATION_BOUNDS, Batch, ContentError, File, RunSettings
 from batchline.store.session import Session, run
 from batchline.store.spans import WorkerId
 from batchline.store.statements import statement
@@ -186,6 +186,7 @@ async def finish(
             "line_counts": [file.line_count for file in made],
             "object_keys": [file.object_key for file in made],
             "event": event_id,
+            "bounds": list(DURATION_BOUNDS),
         },
     )
     return batch_of(rows[0]) if rows else None

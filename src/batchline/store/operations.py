@@ -269,10 +269,23 @@ async def totals(session: Session) -> list[tuple[str, int, int, int]]:
     return [(row[0], row[1], row[2], row[3]) for row in await session.rows(statement("operation_totals"), {})]
 
 
-async def durations(session: Session, bounds: Sequence[float]) -> list[tuple[str, Sequence[int], int, float]]:
-    """(operation, how many took no longer than each bound, how many in all, the sum of seconds)."""
-    rows = await session.rows(statement("operation_durations"), {"bounds": list(bounds)})
-    return [(row[0], row[1], row[2], row[3]) for row in rows]
+class Durations(msgspec.Struct, frozen=True):
+    """How long the batches of an operation took until no child was pending for the first time."""
+
+    operation: str
+    batches: int
+    seconds: float
+    bounds: Sequence[float]
+    # Of each bound, how many took no longer, but longer than the one before.
+    counts: Sequence[int]
+
+    def within(self, bound: float) -> int:
+        """How many took no longer than that."""
+        return sum(count for each, count in zip(self.bounds, self.counts, strict=True) if each <= bound)
+
+
+async def durations(session: Session) -> list[Durations]:
+    return [Durations(*row) for row in await session.rows(statement("operation_durations"), {})]
 
 
 def _governed(row: Row) -> GovernedBatch:

@@ -1,5 +1,5 @@
 -- doctor_operations: a governed batch and the row that says whose it is belong together, and it is held exactly while
--- it waits for an approval or to be released. What was rejected never runs.
+-- it waits for an approval or to be released. What was rejected never runs. The totals are what batches have added to them.
 --
 -- Small tables only.
 WITH
@@ -39,6 +39,25 @@ finding AS (
     SELECT 'rejected', id, 'it was rejected, and is not cancelled'
     FROM batch
     WHERE approval = 'rejected' AND cancelling_at IS NULL
+    UNION ALL
+    SELECT
+        'totals',
+        NULL,
+        format('operation %%s has %%s in its totals, and its batches have added %%s', operation, added.totals, added.batches)
+    FROM (
+        SELECT
+            coalesce(t.operation, o.operation) AS operation,
+            (coalesce(t.succeeded, 0), coalesce(t.failed, 0)) AS totals,
+            (coalesce(o.succeeded, 0), coalesce(o.failed, 0)) AS batches
+        FROM operation_totals AS t
+        FULL JOIN (
+            SELECT operation, sum(counted_succeeded)::bigint AS succeeded, sum(counted_failed)::bigint AS failed
+            FROM operation_batches
+            WHERE counted_succeeded > 0 OR counted_failed > 0
+            GROUP BY operation
+        ) AS o USING (operation)
+    ) AS added
+    WHERE %(batch)s::uuid IS NULL AND added.totals <> added.batches
 )
 SELECT name, NULL::uuid AS file_id, batch_id, NULL::bigint AS lane_id, message
 FROM finding

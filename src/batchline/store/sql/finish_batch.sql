@@ -2,7 +2,11 @@
 -- tells of it. Fenced: only the worker that is still its finalizer gets a row back; another one's upload
 -- is garbage that the sweep removes.
 --
--- Locks: the batch row.
+-- A governed batch adds to the totals of its operation what it has not added before: it may have ended before, and have
+-- been opened again by a retry. What is read of it here changes under its row lock only, and not before it has ended.
+--
+-- Locks: the batch row; of a governed one its own row in operation_batches and then the rows of its operation, for the
+-- length of this commit, once a batch. Ordinary batches touch none of these.
 WITH
 batch AS (
     UPDATE batches AS b
@@ -34,6 +38,60 @@ file AS (
         %(line_counts)s::integer[],
         %(object_keys)s::text[]
     ) AS f (id, filename, bytes, line_count, object_key)
+),
+governed AS (
+    SELECT
+        batch.id,
+        o.operation,
+        batch.completed,
+        batch.failed + o.retried_children AS failed,
+        batch.completed - o.counted_succeeded AS more_succeeded,
+        batch.failed + o.retried_children - o.counted_failed AS more_failed,
+        batch.total - batch.completed - batch.failed AS cancelled,
+        batch.finalizing_at - batch.created_at AS took,
+        o.first_took IS NULL AS first
+    FROM batch
+    JOIN operation_batches AS o ON o.batch_id = batch.id
+    WHERE batch.submitted_by IS NOT NULL
+),
+counted AS (
+    UPDATE operation_batches AS o
+    SET counted_at = now(),
+        counted_succeeded = g.completed,
+        counted_failed = g.failed,
+        first_took = coalesce(o.first_took, g.took)
+    FROM governed AS g
+    WHERE o.batch_id = g.id
+),
+totalled AS (
+    INSERT INTO operation_totals AS t (operation, succeeded, failed, cancelled, batches, seconds)
+    SELECT
+        operation,
+        more_succeeded,
+        more_failed,
+        cancelled,
+        first::integer,
+        CASE WHEN first THEN extract(epoch FROM took) ELSE 0 END
+    FROM governed
+    ON CONFLICT (operation) DO UPDATE SET
+        succeeded = t.succeeded + excluded.succeeded,
+        failed = t.failed + excluded.failed,
+        cancelled = t.cancelled + excluded.cancelled,
+        batches = t.batches + excluded.batches,
+        seconds = t.seconds + excluded.seconds
+),
+timed AS (
+    INSERT INTO operation_durations AS d (operation, bound, batches)
+    SELECT
+        operation,
+        coalesce(
+            (SELECT min(bound) FROM unnest(%(bounds)s::float8[]) AS bound WHERE extract(epoch FROM took) <= bound),
+            'infinity'
+        ),
+        1
+    FROM governed
+    WHERE first
+    ON CONFLICT (operation, bound) DO UPDATE SET batches = d.batches + 1
 ),
 event AS (
     INSERT INTO outbox (id, batch_id, type)

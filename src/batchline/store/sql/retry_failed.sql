@@ -41,7 +41,7 @@ tally AS (
     FROM failed
 ),
 old AS (
-    SELECT b.output_file_id, b.error_file_id, b.finalizing_at - b.created_at AS took FROM batches AS b WHERE b.id = %(batch)s
+    SELECT b.output_file_id, b.error_file_id FROM batches AS b WHERE b.id = %(batch)s
 ),
 batch AS (
     UPDATE batches AS b
@@ -85,10 +85,10 @@ counted AS (
     SET retries = o.retries + 1,
         retried_children = o.retried_children + tally.children,
         retried_at = clock_timestamp(),
-        first_took = coalesce(o.first_took, old.took)
+        -- What it has added to the totals stays there; what comes will be added at its next end.
+        counted_at = NULL
     FROM tally
     CROSS JOIN batch
-    CROSS JOIN old
     WHERE o.batch_id = batch.id
 )
 SELECT

@@ -33,6 +33,8 @@ class WorkerSettings:
     grace: float = 10.0
     # What an ended batch leaves in the database besides its files; None: kept until these are deleted.
     results_retention: float | None = None
+    # What an ended governed batch leaves besides its counts: items, results and files.
+    operations_retention: float | None = None
     # Webhooks on this machine and in private networks are sent to.
     allow_private_webhooks: bool = False
 
@@ -142,6 +144,8 @@ class ServerSettings:
     output_retention: float | None = 30 * DAY
     # What an ended batch leaves in the database besides its files.
     results_retention: float | None = 7 * DAY
+    # Items, results and files of governed batches that have ended; the audit log is kept for ever.
+    operations_retention: float | None = 90 * DAY
     upload_lifetime: float = 3600.0
     allow_private_webhooks: bool = False
     # Without it everybody is the one admin of the default tenant, on this machine only.

@@ -225,6 +225,8 @@ class GovernedBatch(msgspec.Struct, frozen=True):
     expiring_at: datetime | None
     finalizing_at: datetime | None
     ended_at: datetime | None
+    # From here on its children are not to be had any more; its counts are.
+    purging_at: datetime | None
 
     @property
     def counts(self) -> ChildCounts:

@@ -221,6 +221,7 @@ _SERVER: dict[str, Reader] = {
     "input_retention": _time_or_never,
     "output_retention": _time_or_never,
     "results_retention": _time_or_never,
+    "operations_retention": _time_or_never,
     "upload_lifetime": _time,
     "allow_private_webhooks": _flag,
     "sessions": _count(1, 1000),

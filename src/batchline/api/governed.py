@@ -218,6 +218,8 @@ class GovernedBatchObject(BaseModel):
     paused: bool
     cancelling: bool
     retries: int
+    # Not so long after its end: then its counts are all that is left, and the audit log.
+    children_kept: bool
     status_url: str
 
 
@@ -275,6 +277,7 @@ def shown(batch: GovernedBatch) -> GovernedBatchObject:
         paused=batch.paused_at is not None,
         cancelling=batch.cancelling_at is not None,
         retries=batch.retries,
+        children_kept=batch.purging_at is None,
         status_url=status_url(batch),
     )
 

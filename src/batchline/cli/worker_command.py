@@ -72,7 +72,7 @@ def work(
         check_keys(server)
         operations = registry(server)
         # Where there is no server, results are kept until somebody deletes them.
-        retention = server.results_retention if found or until_eof else None
+        served = bool(found or until_eof)
         with open_place(database, data_dir, objects=server.objects) as place:
             settings = WorkerSettings(
                 concurrency=concurrency or _concurrency(server),
@@ -80,7 +80,8 @@ def work(
                 drain=drain,
                 max_seconds=max_seconds,
                 allow_private_webhooks=server.allow_private_webhooks,
-                results_retention=retention,
+                results_retention=server.results_retention if served else None,
+                operations_retention=server.operations_retention if served else None,
             )
             claimed = run_async(_work(place, settings, server, operations, upstream, until_eof))
             if as_json:

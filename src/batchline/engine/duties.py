@@ -21,8 +21,13 @@ DELIVERIES_KEPT = timedelta(days=30)
 _log = structlog.get_logger("batchline.duties")
 
 
-async def attend(session: Session, objects: Objects, keep_results: float | None = None) -> None:
-    """Do all that is due now. `keep_results` of ended batches for so many seconds; None: for ever."""
+async def attend(
+    session: Session,
+    objects: Objects,
+    keep_results: float | None = None,
+    keep_operations: float | None = None,
+) -> None:
+    """Do all that is due now. What ended batches leave is kept for so many seconds; None: for ever."""
     for batch_id in await duties.overdue(session):
         if await batches.close(session, batch_id, "expire"):
             _log.info("batch expired", batch=str(batch_id))
@@ -31,7 +36,7 @@ async def attend(session: Session, objects: Objects, keep_results: float | None 
     hurried: list[str] = []
     while (name := await duties.take_duty(session)) is not None:
         try:
-            if not await _perform(name, session, objects, keep_results):
+            if not await _perform(name, session, objects, keep_results, keep_operations):
                 hurried.append(name)
         except ObjectStoreUnavailable as error:
             # It comes round again, and no batch waits for it.
@@ -40,7 +45,13 @@ async def attend(session: Session, objects: Objects, keep_results: float | None 
         await duties.hurry(session, name)
 
 
-async def _perform(name: str, session: Session, objects: Objects, keep_results: float | None) -> bool:
+async def _perform(
+    name: str,
+    session: Session,
+    objects: Objects,
+    keep_results: float | None,
+    keep_operations: float | None,
+) -> bool:
     """True when it is done; False when it has had its turn and wants another one soon."""
     match name:
         case "sweep":
@@ -54,7 +65,7 @@ async def _perform(name: str, session: Session, objects: Objects, keep_results: 
             while await duties.drop_orphan_lines(session):
                 pass
         case "retention":
-            return await retention.enforce(session, objects, keep_results)
+            return await retention.enforce(session, objects, keep_results, keep_operations)
         case "uploads":
             removed = await uploads.clear_all(session, objects)
             if removed:

@@ -511,6 +511,11 @@ def _check_retry(now: GovernedBatch) -> None:
         raise WrongState("The batch is still in progress.", code="BATCH_IN_PROGRESS")
     if now.cancelling_at is not None or now.expiring_at is not None:
         raise WrongState(f"The batch is {_state(now)}: nothing of it runs again.", code="BATCH_CANCELLED")
+    if now.purging_at is not None:
+        raise WrongState(
+            f"The batch ended long ago: its children were cleared away on {now.purging_at:%Y-%m-%d}.",
+            code="BATCH_CLEARED",
+        )
     if now.failed == 0:
         raise WrongState("No child has failed.", code="NOTHING_TO_RETRY")
     if now.ended_at is None:

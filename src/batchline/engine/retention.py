@@ -3,6 +3,7 @@
 Files that expired are deleted. Of deleted files, lines and objects go, unless a batch that still runs needs
 them. Of batches that ended long ago, or whose own files were all deleted, results and attempts go; the batch
 itself, its counters and its summary stay. So do the rows of files, which tell a deleted file from a lost one.
+Of governed batches that ended long ago the children go, with their items and files; the audit log never does.
 """
 
 import time
@@ -22,19 +23,29 @@ _TURN = 3.0
 
 
 async def enforce(
-    session: Session, objects: Objects, keep_results: float | None, *, seconds: float = _TURN
+    session: Session,
+    objects: Objects,
+    keep_results: float | None,
+    keep_operations: float | None = None,
+    *,
+    seconds: float = _TURN,
 ) -> bool:
-    """Clear away for so long; True when nothing is left. `keep_results` in seconds, None: for ever."""
+    """Clear away for so long; True when nothing is left. What is kept in seconds, None: for ever."""
     until = time.monotonic() + seconds
-    async with aclosing(_chunks(session, objects, keep_results)) as chunks:
+    async with aclosing(_chunks(session, objects, keep_results, keep_operations)) as chunks:
         async for _ in chunks:
             if time.monotonic() >= until:
                 return False
     return True
 
 
-async def _chunks(session: Session, objects: Objects, keep_results: float | None) -> AsyncGenerator[None]:
+async def _chunks(
+    session: Session, objects: Objects, keep_results: float | None, keep_operations: float | None
+) -> AsyncGenerator[None]:
     """All there is to do, with a pause after each chunk."""
+    if keep_operations is not None:
+        while await retention.purge_old_operations(session, timedelta(seconds=keep_operations)):
+            yield
     while await retention.delete_expired(session):
         yield
     async for _ in _deleted_files(session, objects):

@@ -42,6 +42,10 @@ async def purge_old_batches(session: Session, older_than: timedelta) -> int:
     return await _count(session, "purge_old_batches", older_than=older_than, chunk=_PAGE)
 
 
+async def purge_old_operations(session: Session, older_than: timedelta) -> int:
+    return await _count(session, "purge_old_operations", older_than=older_than, chunk=_PAGE)
+
+
 async def purge_batches_of(session: Session, deleted: Sequence[DeletedFile]) -> None:
     await session.rows(statement("purge_batches_of"), {"files": [file.id for file in deleted]})
 

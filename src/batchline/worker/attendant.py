@@ -80,7 +80,12 @@ class Attendant:
             if horizon.news:
                 self._messenger.call()
             if horizon.duty_due:
-                await duties.attend(self._session, self._objects, self._settings.results_retention)
+                await duties.attend(
+                    self._session,
+                    self._objects,
+                    self._settings.results_retention,
+                    self._settings.operations_retention,
+                )
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             return True

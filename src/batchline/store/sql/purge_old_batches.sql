@@ -1,5 +1,5 @@
 -- purge_old_batches: begin to clear away what batches that ended long ago have left behind; a chunk of them.
--- Not of governed ones: they are small, and what became of each child is their history.
+-- Not of governed ones, which have a time of their own: purge_old_operations.
 -- Returns how many. Locks: their rows, skipping locked ones.
 WITH
 old AS (

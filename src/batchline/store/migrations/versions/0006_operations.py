@@ -1,10 +1,12 @@
-"""Governed operations at scale: routing keys of their own, totals that need no reading of the past.
+"""Governed operations over years: routing keys of their own, totals without a look at the past, retention.
 
 The lanes of operations are routed by their URL. By the bare name of the operation they looked like a model's,
 and a worker without operations could not leave them alone.
 
 A batch that ends adds to the totals of its operation what it has not added before, in the commit that ends
 it. So whoever asks for them reads these and the few batches that have not ended, not all that ever were.
+
+One view says what a governed batch is to those who read it. The children of those that ended long ago go.
 """
 
 from alembic import op
@@ -101,11 +103,55 @@ ALTER TABLE operation_batches
 """
 
 
+GOVERNED = """
+-- A governed batch as its user knows it: the batch, and what was decided about it. Found by the indexes of
+-- operation_batches, whose tenant and number these are.
+CREATE VIEW governed_batches AS
+SELECT
+    o.batch_id AS id,
+    o.tenant,
+    o.user_id,
+    o.operation,
+    o.request_id,
+    o.reason,
+    o.approval,
+    o.decided_by,
+    o.decided_at,
+    o.decision_reason,
+    o.held,
+    o.released_at,
+    o.retries,
+    o.retried_at,
+    b.total,
+    b.completed,
+    b.failed,
+    o.created_at,
+    b.expires_at,
+    b.paused_at,
+    b.cancelling_at,
+    b.expiring_at,
+    b.finalizing_at,
+    b.ended_at,
+    b.purging_at
+FROM batches AS b
+JOIN operation_batches AS o ON o.batch_id = b.id;
+
+-- What governed batches leave behind is kept longer than what others do.
+CREATE INDEX batches_governed_kept ON batches (ended_at)
+    WHERE submitted_by IS NOT NULL AND ended_at IS NOT NULL AND purging_at IS NULL;
+"""
+
+GOVERNED_BACK = """
+DROP INDEX batches_governed_kept;
+DROP VIEW governed_batches;
+"""
+
+
 def upgrade() -> None:
-    for part in (ROUTING, TOTALS):
+    for part in (ROUTING, TOTALS, GOVERNED):
         op.get_bind().exec_driver_sql(part)
 
 
 def downgrade() -> None:
-    for part in (TOTALS_BACK, ROUTING_BACK):
+    for part in (GOVERNED_BACK, TOTALS_BACK, ROUTING_BACK):
         op.get_bind().exec_driver_sql(part)

@@ -1,12 +1,16 @@
 """The audit log: all that was done and by whom, without secrets, and nothing can change it."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import psycopg
 import pytest
 import structlog
+from psycopg.conninfo import make_conninfo
 
 from batchline.cli.place import set_up_logging
 from batchline.engine import keys
@@ -50,6 +54,67 @@ def test_the_database_itself_refuses_to_change_the_log(database_url: str, change
         assert await audit.page(db) == before
 
     on(database_url, scenario)
+
+
+def of_the_page(begin: str) -> str:
+    """The SQL that the operator's guide shows, from these words on."""
+    page = (Path(__file__).parent.parent / "docs" / "operations.md").read_text()
+    (block,) = (block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if begin in block)
+    return str(block)
+
+
+def test_the_owner_parts_with_old_rows_as_the_guide_says_and_the_rest_stays_guarded(
+    database_url: str,
+) -> None:
+    async def scenario(db: Session) -> None:
+        await submit(db, a_governor(), ANNA, 1)
+
+    on(database_url, scenario)
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(of_the_page("DISABLE TRIGGER").replace("2026-01-01", "infinity").encode())
+        assert owner.execute("SELECT count(*) FROM audit_log").fetchone() == (0,)
+        on(database_url, scenario)
+        for setting in ("origin", "replica"):
+            owner.execute(f"SET session_replication_role = {setting}")
+            with pytest.raises(psycopg.Error, match="append-only"):
+                owner.execute("DELETE FROM audit_log")
+
+
+def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the_log(
+    database_url: str,
+) -> None:
+    role = f"app_{uuid4().hex}"
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN")
+        owner.execute(of_the_page("batchline_app").replace("batchline_app", role).encode())
+    theirs = make_conninfo(database_url, user=role)
+
+    async def scenario(db: Session) -> None:
+        await keys.create_first(db)
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, production(2))
+        await governor.approve(db, CARLA, batch.id)
+        await work(db, failing={1})
+        await governor.retry(db, ANNA, batch.id)
+        await work(db)
+        assert len(await audited(db, batch)) == 6
+
+    try:
+        on(theirs, scenario)
+        with psycopg.connect(theirs, autocommit=True) as app:
+            for change in (
+                "DELETE FROM audit_log",
+                "TRUNCATE audit_log",
+                "ALTER TABLE audit_log DISABLE TRIGGER audit_log_append_only",
+                "SET session_replication_role = replica",
+                "DROP TABLE audit_log",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    app.execute(change)
+    finally:
+        with psycopg.connect(database_url, autocommit=True) as owner:
+            owner.execute(f"DROP OWNED BY {role}")
+            owner.execute(f"DROP ROLE {role}")
 
 
 def test_every_childs_end_is_there_from_the_moment_of_its_result(database_url: str) -> None:

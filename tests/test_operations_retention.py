@@ -48,6 +48,9 @@ def objects(tmp_path: Path) -> Objects:
 def test_items_results_and_files_go_and_counts_and_the_audit_log_stay(
     database_url: str, objects: Objects, tmp_path: Path
 ) -> None:
+    def written() -> list[Path]:
+        return list(tmp_path.rglob("*.jsonl"))
+
     async def scenario(db: Session) -> None:
         request = uuid4()
         old = await ended(db, objects, 91, request_id=request)
@@ -58,7 +61,7 @@ def test_items_results_and_files_go_and_counts_and_the_audit_log_stay(
         for table in ("lines", "results", "retry_attempts", "file_lanes"):
             assert await count(db, table) == 0, table
         assert await count(db, "files", "purged_at IS NULL") == 0
-        assert list(tmp_path.rglob("*.jsonl")) == []
+        assert written() == []
         left = await now(db, old)
         assert left.purging_at is not None
         assert (left.status, left.counts) == (ParentStatus.PARTIAL_SUCCESS, old.counts)

@@ -8,12 +8,12 @@ STAMP  := $(VENV)/.installed
 
 setup: $(STAMP)
 
-# The lock carries hashes; the project itself is installed last, without looking at the index again.
-$(STAMP): requirements.lock requirements-build.lock pyproject.toml
+# The lock carries hashes; the project itself and its benchmarks are installed last, without looking at the index again.
+$(STAMP): requirements.lock requirements-build.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable benchmarks
 	touch $(STAMP)
 
 demo: setup
@@ -36,7 +36,7 @@ format: setup
 
 # All comparisons, or some: make bench NAMES="steady wake".
 bench: setup
-	$(BIN)/python -m benchmarks $(NAMES) --report docs/benchmarks.md
+	$(BIN)/batchline-bench $(NAMES) --report docs/benchmarks.md
 
 # Real processes struck at random: MINUTES of it, from SEED if one is given.
 MINUTES ?= 60

@@ -1,4 +1,4 @@
-"""python -m benchmarks [NAME…] [--quick] [--report docs/benchmarks.md]
+"""batchline-bench [NAME…] [--quick] [--report docs/benchmarks.md], or `python -m benchmarks`, which is the same.
 
 A report renews the comparisons that were named and keeps the others as they are.
 """
@@ -33,7 +33,7 @@ def main() -> None:
         bench = Bench(server, Path(folder), options.quick)
         run = Run(
             date=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-            command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
+            command=" ".join(["batchline-bench", *sys.argv[1:]]),
             quick=options.quick,
             machine=machine.describe(bench.scratch),
             versions=machine.versions(),
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser = argparse.ArgumentParser(prog="batchline-bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMPARISONS))
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that everything runs")
     parser.add_argument(

@@ -78,15 +78,24 @@ def players(bench: Bench, entrants: Sequence[Entrant] = (BATCHLINE, *OTHERS)) ->
 
 @contextmanager
 def database(server: Server, player: Player) -> Iterator[str]:
-    """With the contestant's tables, as a URL that every driver understands."""
-    with server.database(migrated=False) as conninfo:
-        parts = conninfo_to_dict(conninfo)
-        host = quote(str(parts["host"]), safe="/")
-        url = f"postgresql://{parts['user']}@/{parts['dbname']}?host={host}&port={parts['port']}"
-        done = subprocess.run(player.drive("install", url), cwd=_ROOT, capture_output=True, text=True)
+    """With the contestant's tables, which it makes once for all its turns on this server."""
+
+    def install(conninfo: str) -> None:
+        command = player.drive("install", _as_url(conninfo))
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"{player.label} could not make its tables:\n{done.stderr}")
-        yield url
+
+    template = server.template(f"tables_of_{player.entrant.module}", install)
+    with server.database(migrated=False, template=template) as conninfo:
+        yield _as_url(conninfo)
+
+
+def _as_url(conninfo: str) -> str:
+    """In the form that every driver understands."""
+    parts = conninfo_to_dict(conninfo)
+    host = quote(str(parts["host"]), safe="/")
+    return f"postgresql://{parts['user']}@/{parts['dbname']}?host={host}&port={parts['port']}"
 
 
 class Process:

@@ -1,10 +1,11 @@
 """A fresh PostgreSQL with Batchline's own durable settings, and databases that last for one comparison."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import psycopg
@@ -26,6 +27,7 @@ _TOLD = (
     "jit",
     "autovacuum",
 )
+_KNOWN = sql.SQL("SELECT 1 FROM pg_database WHERE datname = %(name)s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,14 @@ class Server:
     url: str
     log: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
+    # A lock for each template: in some contests all play at once, each in a thread.
+    _templates: dict[str, Lock] = field(default_factory=dict, repr=False)
 
     @contextmanager
-    def database(self, *, migrated: bool = True) -> Iterator[str]:
-        """The URL of a new database, which is dropped afterwards."""
+    def database(self, *, migrated: bool = True, template: str = "template1") -> Iterator[str]:
+        """The URL of a new database, a copy of the template, which is dropped afterwards."""
         name = f"contest_{next(self._numbers)}"
-        execute(self.url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        self._create(name, template)
         try:
             url = make_conninfo(self.url, dbname=name)
             if migrated:
@@ -46,6 +50,18 @@ class Server:
             yield url
         finally:
             execute(self.url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def template(self, name: str, fill: Callable[[str], None]) -> str:
+        """A database to copy: filled when it is first asked for, and there as long as the server is."""
+        with self._templates.setdefault(name, Lock()):
+            if not execute(self.url, _KNOWN, {"name": name}):
+                self._create(name, "template1")
+                fill(make_conninfo(self.url, dbname=name))
+        return name
+
+    def _create(self, name: str, template: str) -> None:
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        execute(self.url, create.format(sql.Identifier(name), sql.Identifier(template)))
 
     def settle_down(self) -> None:
         """Write out what earlier turns left in memory, so that this turn does not pay for it."""

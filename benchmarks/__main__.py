@@ -1,4 +1,4 @@
-"""batchline-bench [NAME…] [--quick] [--report docs/benchmarks.md], or `python -m benchmarks`, which is the same.
+"""batchline-bench [NAME…] [--quick] [--report docs/benchmarks.md]; `python -m benchmarks` is the same.
 
 A report renews the comparisons that were named and keeps the others as they are.
 """
@@ -9,15 +9,19 @@ import inspect
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
+
+import msgspec
 
 from benchmarks import machine, report
 from benchmarks.bench import Bench
 from benchmarks.comparisons import COMPARISONS
 from benchmarks.report import Compared, Run
 from benchmarks.server import a_server
+from benchmarks.sleepers import SLEEPERS, side_by_side
 
 
 def main() -> None:
@@ -39,12 +43,25 @@ def main() -> None:
             versions=machine.versions(),
             settings=server.settings(),
         )
-        for name in options.names or COMPARISONS:
-            compared = _compare(name, bench, run)
+        begun = perf_counter()
+        for compared in _compared(options.names or list(COMPARISONS), bench, run):
+            print(report.told(compared), flush=True)
             # After each, so that a run that breaks off is not all lost. The others stay as they were.
             if options.report is not None:
+                so_far = msgspec.structs.replace(run, seconds=perf_counter() - begun)
                 known = report.load(options.report)
-                report.save(report.renewed(known, run, [compared], list(COMPARISONS)), options.report)
+                report.save(report.renewed(known, so_far, [compared], list(COMPARISONS)), options.report)
+
+
+def _compared(names: list[str], bench: Bench, run: Run) -> Iterator[Compared]:
+    """Those that sleep come last, all at once if there are several."""
+    asleep = [name for name in names if name in SLEEPERS]
+    if len(asleep) < 2:
+        asleep = []
+    for name in names:
+        if name not in asleep:
+            yield _compare(name, bench, run)
+    yield from side_by_side(asleep, run, bench.scratch)
 
 
 def _options() -> argparse.Namespace:
@@ -64,9 +81,7 @@ def _compare(name: str, bench: Bench, run: Run) -> Compared:
     comparison = COMPARISONS[name]
     begun = perf_counter()
     figures = asyncio.run(comparison.compare(bench))
-    compared = Compared(name, inspect.getdoc(comparison) or "", perf_counter() - begun, run.date, figures)
-    print(report.told(compared), flush=True)
-    return compared
+    return Compared(name, inspect.getdoc(comparison) or "", perf_counter() - begun, run.date, figures)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ class Run(msgspec.Struct, frozen=True):
     machine: dict[str, str]
     versions: dict[str, str]
     settings: dict[str, str]
+    # Of all its comparisons; 0 where nobody kept it.
+    seconds: float = 0.0
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -35,6 +37,8 @@ class Compared(msgspec.Struct, frozen=True):
     seconds: float
     run: str
     figures: list[Figure]
+    # Run while others that mostly wait, as it does, ran too.
+    side_by_side: bool = False
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -100,7 +104,7 @@ def told(compared: Compared) -> str:
 
 
 def _page(results: Results, charts: str) -> str:
-    sections = [_head(results), _summary(results)]
+    sections = [_head(results), _summary(results), _times(results)]
     sections += [_section(compared, results.run_of(compared), charts) for compared in results.comparisons]
     return "\n\n".join(sections) + "\n"
 
@@ -110,7 +114,9 @@ def _head(results: Results) -> str:
     return f"""# Benchmarks
 
 Figures are ratios: contestants take turns on one machine and one PostgreSQL with durable settings, and their
-medians are compared. This page was written by the commands below; each comparison says by which.
+medians are compared. After `make setup`, `.venv/bin/batchline-bench NAME…` makes some of them anew, and
+`make bench` all of them and this page; [how long each takes](#how-long-each-takes) is below. The page was
+written by the commands that follow; each comparison says by which.
 
 {runs}"""
 
@@ -119,6 +125,7 @@ def _facts(run: Run) -> str:
     facts = {
         "date": run.date,
         "command": f"`{run.command}`",
+        **({"took": f"{run.seconds / 60:.0f} min"} if run.seconds else {}),
         **run.machine,
         "versions": ", ".join(f"{name} {number}" for name, number in run.versions.items()),
         "PostgreSQL": ", ".join(f"{name} {value}" for name, value in run.settings.items()),
@@ -134,6 +141,18 @@ def _summary(results: Results) -> str:
         for figure in compared.figures
     ]
     return _table(["comparison", "figure", "measured", "bar", "met"], rows)
+
+
+def _times(results: Results) -> str:
+    longest = sorted(results.comparisons, key=lambda compared: compared.seconds, reverse=True)
+    rows = [
+        [
+            f"[{compared.name}](#{compared.name})",
+            f"{compared.seconds:,.0f}" + (", side by side with others" if compared.side_by_side else ""),
+        ]
+        for compared in longest
+    ]
+    return "## How long each takes\n\n" + _table(["comparison", "seconds"], rows)
 
 
 def _section(compared: Compared, run: Run, charts: str) -> str:

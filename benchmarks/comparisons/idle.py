@@ -1,8 +1,8 @@
 """How many queries an idle worker sends.
 
 `batchline worker` on a server of its own that logs every statement; those of the worker's connections are
-counted over four minutes, from 45 seconds after its start. Duties come due every five to ten minutes, for all
-workers together, so none falls into that time: afterwards both are made due at once, what they cost is
+counted over three minutes, from 45 seconds after its start. Duties come due every five to ten minutes, for
+all workers together, so none falls into that time: afterwards both are made due at once, what they cost is
 counted too, and a second figure has it spread over seven and a half minutes, for a worker that is alone.
 """
 
@@ -27,7 +27,7 @@ _DUTIES_EVERY = 7.5
 
 
 async def compare(bench: Bench) -> list[Figure]:
-    window = bench.size(240, quick=4)
+    window = bench.size(180, quick=4)
     idle, duties = _watch(bench, window)
     a_minute = sum(idle.values()) / (window / 60)
     with_duties = a_minute + sum(duties.values()) / _DUTIES_EVERY

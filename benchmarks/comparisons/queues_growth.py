@@ -1,34 +1,85 @@
-"""How accepting and draining change from 10,000 to 1,000,000 items, Batchline and PgQueuer.
+"""How accepting and draining change with the number of items, tenfold or more, for all queues on PostgreSQL.
 
-As in `queues`, with one worker. The other contestants are left out: at their rates a round of a million items
-takes between 10 minutes (Oban, Chancy) and more than an hour (Procrastinate, DBOS).
+As in `queues`, with one worker. Batchline goes from 10,000 to 1,000,000 items. PgQueuer goes to 300,000: a
+million would take it minutes a round. The others take in and drain some hundreds or a thousand items a
+second, so that a million would take each of them from half an hour to hours; they go tenfold, as far as they
+come in some ten seconds. How they would fare beyond that is not told; the table says how far each went.
 """
 
 from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, ratio
-from benchmarks.contestants.roster import BATCHLINE, PGQUEUER
-from benchmarks.match import Cost, accept, database, drain, plain_server, players
+from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
+from benchmarks.numbers import number
+from benchmarks.server import Server
+
+_HEAD = (
+    "contestant",
+    "items",
+    "accepted, items/s",
+    "drained, items/s",
+    "WAL, bytes an item",
+    "CPU of the worker, µs an item",
+    "CPU of PostgreSQL, µs an item",
+)
+
+
+class Climb:
+    """One contestant at one number of items, round after round."""
+
+    def __init__(self, player: Player, items: int) -> None:
+        self.player = player
+        self.items = items
+        self.accepted: list[Cost] = []
+        self.drained: list[Cost] = []
+
+    def play(self, server: Server) -> None:
+        with database(server, self.player) as url:
+            self.accepted.append(accept(server, self.player, url, self.items))
+            self.drained.append(drain(server, self.player, url, self.items, 1))
+
+    def rates(self, costs: list[Cost]) -> Series:
+        return Series(f"{self.items:,} items", "items/s", [cost.rate for cost in costs])
+
+    def row(self) -> list[str]:
+        both = list(zip(self.accepted, self.drained, strict=True))
+        values = [
+            [accepted.rate for accepted, _ in both],
+            [drained.rate for _, drained in both],
+            [accepted.wal + drained.wal for accepted, drained in both],
+            [drained.client_cpu for _, drained in both],
+            [accepted.server_cpu + drained.server_cpu for accepted, drained in both],
+        ]
+        medians = [number(Series("", "", found).median) for found in values]
+        return [self.player.label, f"{self.items:,}", *medians]
 
 
 async def compare(bench: Bench) -> list[Figure]:
-    sizes = (bench.size(10_000, quick=100), bench.size(1_000_000, quick=1_000))
-    present, missing = players(bench, (BATCHLINE, PGQUEUER))
-    turns = [(player, items) for player in present for items in sizes]
-    accepted: dict[tuple[str, int], list[Cost]] = {(player.label, items): [] for player, items in turns}
-    drained: dict[tuple[str, int], list[Cost]] = {(player.label, items): [] for player, items in turns}
+    present, missing = players(bench)
+    pairs = [
+        tuple(Climb(player, bench.size(items, quick=quick)) for items, quick in _sizes(player))
+        for player in present
+    ]
+    climbs = [climb for pair in pairs for climb in pair]
     with plain_server(bench) as server:
         for nth in range(bench.rounds):
-            for player, items in turns if nth % 2 == 0 else reversed(turns):
-                with database(server, player) as url:
-                    accepted[player.label, items].append(accept(server, player, url, items))
-                    drained[player.label, items].append(drain(server, player, url, items, 1))
-    figures = []
-    for what, costs in (("accepted", accepted), ("drained", drained)):
-        for player in present:
-            few, many = (_series(f"{size:,} items", costs[player.label, size]) for size in sizes)
-            figures.append(ratio(f"items {what} a second, {player.label}, many to few", many, few))
-    return [*figures, Figure("contestants", len(present), "", None, [], missing)]
+            for climb in climbs if nth % 2 == 0 else reversed(climbs):
+                climb.play(server)
+    note = "\n\n".join(part for part in (table(climbs), missing) if part)
+    figures = [Figure("contestants", len(present), "", None, [], note)]
+    for few, many in pairs:
+        name = f"{few.player.label}, {many.items:,} to {few.items:,}"
+        accepted = ratio(
+            f"items accepted a second, {name}", many.rates(many.accepted), few.rates(few.accepted)
+        )
+        drained = ratio(f"items drained a second, {name}", many.rates(many.drained), few.rates(few.drained))
+        figures += [accepted, drained]
+    return figures
 
 
-def _series(name: str, costs: list[Cost]) -> Series:
-    return Series(name, "items/s", [cost.rate for cost in costs])
+def _sizes(player: Player) -> list[tuple[int, int]]:
+    return list(zip(player.entrant.growth, (100, 1_000), strict=True))
+
+
+def table(climbs: list[Climb]) -> str:
+    lines = [list(_HEAD), ["---"] * len(_HEAD), *(climb.row() for climb in climbs)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

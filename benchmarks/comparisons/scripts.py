@@ -1,106 +1,162 @@
 """`batchline run`, against the scripts that people write and against the bare HTTP client.
 
-All send the same lines to `batchline simulate`, which answers at once, after 50 ms or after a second, with 64
-to 2,000 requests in flight. The scripts (`benchmarks/scripts`) are asyncio with a semaphore, one with aiohttp
-and one with httpx, in an environment of their own; they append each answer to a file, and after a crash they
-know nothing. The bare client (`benchmarks/bare/client.py`) is a pyreqwest loop that throws answers away. For
-`batchline run` it is the batch's own time, from its start to its last settle. Each turn has its own simulator
-on the same machine, and httpx is given a tenth of the lines where it would take minutes.
+All send the same kind of lines to `batchline simulate`, which answers at once, after 50 ms or after a second,
+with 64 to 2,000 requests in flight. The scripts (`benchmarks/scripts`) are asyncio with a semaphore, one with
+aiohttp and one with httpx, in an environment of their own; they append each answer to a file, and after a
+crash they know nothing. The bare client (`benchmarks/bare/client.py`) is a pyreqwest loop that throws answers
+away. For `batchline run` it is the batch's own time, from its start to its last settle. There is one
+simulator for each latency, which forgets everything before each turn. Everybody is given as many lines as
+take it some two seconds, as the rows say, but at least as many as are to be in flight.
 
 How fast one can be at all is what the latency allows: 64 in flight and 50 ms make 1,280 requests a second.
 """
 
 import asyncio
+import math
 import tempfile
+import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bench import Bench
 from benchmarks.comparisons.run import run_batch
-from benchmarks.contest import Contestant, Figure, alternate
+from benchmarks.contest import Contestant, Figure, Series, alternate
 from benchmarks.contestants.environments import Unavailable, python_at
 from benchmarks.inputs import write_jsonl
+from benchmarks.numbers import number
 from benchmarks.processes import output_of, run, simulator
+
+_LATENCIES = (0, 50, 1_000)
+_CONCURRENCIES = (64, 256, 1_000, 2_000)
+_SECONDS = 2.0
+
+# Sends the lines of a file to an upstream with so many in flight; requests a second.
+Send = Callable[[Path, str, int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class Sender:
+    name: str
+    # Requests a second where nothing but itself limits it, roughly: only how many it is given depends on it.
+    fastest: int
+    send: Send
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
     # In milliseconds.
     latency: int
     concurrency: int
-    lines: int
-    httpx_lines: int
 
     @property
     def name(self) -> str:
         return f"latency {self.latency:,} ms, {self.concurrency:,} in flight"
 
-
-_SETTINGS = (
-    _Setting(0, 64, 20_000, 2_000),
-    _Setting(0, 2_000, 20_000, 2_000),
-    _Setting(50, 64, 8_000, 2_000),
-    _Setting(50, 2_000, 40_000, 2_000),
-    _Setting(1_000, 64, 320, 320),
-    _Setting(1_000, 2_000, 12_000, 4_000),
-)
-_QUICK = (_Setting(0, 64, 300, 100),)
+    def lines(self, sender: Sender) -> int:
+        """As many as last the time, in whole waves of all places where the latency is the limit."""
+        waves = 1000 * _SECONDS / self.latency if self.latency else math.inf
+        return round(max(1, min(waves, _SECONDS * sender.fastest // self.concurrency))) * self.concurrency
 
 
 async def compare(bench: Bench) -> list[Figure]:
+    senders, missing = _senders(bench)
+    measured: dict[Setting, list[Series]] = {}
+    with tempfile.TemporaryDirectory(prefix="scripts-", dir=bench.scratch) as folder:
+        for latency in _LATENCIES[: bench.size(3, quick=1)]:
+            with simulator(latency) as upstream:
+                for concurrency in _CONCURRENCIES[: bench.size(4, quick=1)]:
+                    setting = Setting(latency, concurrency)
+                    measured[setting] = await _at(bench, setting, senders, upstream, Path(folder))
+    return _figures(measured, missing)
+
+
+def _senders(bench: Bench) -> tuple[list[Sender], str]:
+    """Who can play here, and a word on who cannot."""
+
+    def batchline(path: Path, upstream: str, concurrency: int) -> float:
+        seconds, _ = run_batch(bench.scratch, path, upstream, concurrency)
+        return _count(path) / seconds
+
+    def bare(path: Path, upstream: str, concurrency: int) -> float:
+        return float(output_of("benchmarks.bare.client", str(path), upstream, str(concurrency)))
+
+    ours = [Sender("Batchline", 12_000, batchline), Sender("bare client", 16_000, bare)]
     try:
         python = python_at("scripts", "the environment of the scripts", make=not bench.quick)
-        missing = ""
     except Unavailable as error:
-        python, missing = None, str(error)
-    figures: list[Figure] = []
-    for setting in _QUICK if bench.quick else _SETTINGS:
-        figures += await _at(bench, setting, python, missing)
-    return figures
+        return ours, str(error)
+    return [
+        *ours,
+        Sender("aiohttp script", 4_000, _script(python, "benchmarks.scripts.with_aiohttp")),
+        Sender("httpx script", 500, _script(python, "benchmarks.scripts.with_httpx")),
+    ], ""
 
 
-async def _at(bench: Bench, setting: _Setting, python: Path | None, missing: str) -> list[Figure]:
-    with tempfile.TemporaryDirectory(prefix="scripts-", dir=bench.scratch) as folder:
-        path = write_jsonl(Path(folder, "many.jsonl"), lines=setting.lines)
-        fewer = write_jsonl(Path(folder, "fewer.jsonl"), lines=setting.httpx_lines)
-        in_flight = str(setting.concurrency)
+def _script(python: Path, module: str) -> Send:
+    def send(path: Path, upstream: str, concurrency: int) -> float:
+        with tempfile.NamedTemporaryFile(dir=path.parent) as output:
+            return float(run([str(python), "-m", module, str(path), upstream, str(concurrency), output.name]))
 
-        async def batchline() -> float:
-            with simulator(setting.latency) as upstream:
-                seconds, _ = await asyncio.to_thread(
-                    run_batch, bench.scratch, path, upstream, setting.concurrency
-                )
-            return setting.lines / seconds
+    return send
 
-        async def bare() -> float:
-            with simulator(setting.latency) as upstream:
-                return float(
-                    await asyncio.to_thread(
-                        output_of, "benchmarks.bare.client", str(path), upstream, in_flight
-                    )
-                )
 
-        async def script(module: str, lines: Path) -> float:
-            with simulator(setting.latency) as upstream, tempfile.NamedTemporaryFile(dir=folder) as output:
-                command = [str(python), "-m", module, str(lines), upstream, in_flight, output.name]
-                return float(await asyncio.to_thread(run, command))
+async def _at(
+    bench: Bench, setting: Setting, senders: Sequence[Sender], upstream: str, folder: Path
+) -> list[Series]:
+    def contestant(sender: Sender) -> Contestant:
+        lines = bench.size(setting.lines(sender), quick=100)
+        path = _lines_in(folder, lines)
 
-        contestants = [
-            Contestant("Batchline", "requests/s", batchline),
-            Contestant("bare client", "requests/s", bare),
+        async def turn() -> float:
+            _forget(upstream)
+            return await asyncio.to_thread(sender.send, path, upstream, setting.concurrency)
+
+        return Contestant(f"{sender.name}, {lines:,} requests", "requests/s", turn)
+
+    return await alternate(bench.rounds, *map(contestant, senders))
+
+
+def _lines_in(folder: Path, lines: int) -> Path:
+    path = folder / f"{lines}.jsonl"
+    return path if path.exists() else write_jsonl(path, lines=lines)
+
+
+def _count(path: Path) -> int:
+    return int(path.stem)
+
+
+def _forget(upstream: str) -> None:
+    """Keys of the turn before would be answered from memory."""
+    request = urllib.request.Request(f"{upstream}/reset", method="POST")
+    with urllib.request.urlopen(request):
+        pass
+
+
+def _figures(measured: dict[Setting, list[Series]], missing: str) -> list[Figure]:
+    if missing:
+        return [
+            Figure(setting.name, series[0].median, "requests/s", None, series, missing)
+            for setting, series in measured.items()
         ]
-        if python is not None:
-            contestants += [
-                Contestant(
-                    "aiohttp script", "requests/s", lambda: script("benchmarks.scripts.with_aiohttp", path)
-                ),
-                Contestant(
-                    "httpx script", "requests/s", lambda: script("benchmarks.scripts.with_httpx", fewer)
-                ),
-            ]
-        series = await alternate(bench.rounds, *contestants)
-    ours, _, *scripts = series
-    if not scripts:
-        return [Figure(setting.name, ours.median, "requests/s", None, series, missing)]
-    aiohttp, _ = scripts
-    return [Figure(f"{setting.name}, to the aiohttp script", ours.median / aiohttp.median, "×", None, series)]
+    ratios = {setting: series[0].median / series[2].median for setting, series in measured.items()}
+    figures = [
+        Figure(f"{setting.name}, to the aiohttp script", ratios[setting], "×", None, series)
+        for setting, series in measured.items()
+    ]
+    least = min(ratios.values())
+    return [
+        Figure("the least of all settings, to the aiohttp script", least, "×", None, [], table(measured)),
+        *figures,
+    ]
+
+
+def table(measured: dict[Setting, list[Series]]) -> str:
+    """All medians in one place."""
+    names = [series.name.partition(",")[0] for series in next(iter(measured.values()))]
+    head = ["latency", "in flight", *(f"{name}, requests/s" for name in names)]
+    rows = [
+        [f"{setting.latency:,} ms", f"{setting.concurrency:,}", *(number(one.median) for one in series)]
+        for setting, series in measured.items()
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])

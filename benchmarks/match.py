@@ -42,10 +42,10 @@ _POLL = 0.03
 
 
 @contextmanager
-def plain_server(bench: Bench, **settings: str) -> Iterator[Server]:
+def plain_server(scratch: Path, **settings: str) -> Iterator[Server]:
     """PostgreSQL with its own defaults, but for room for everybody's connections."""
     with (
-        tempfile.TemporaryDirectory(prefix="plain-", dir=bench.scratch) as folder,
+        tempfile.TemporaryDirectory(prefix="plain-", dir=scratch) as folder,
         a_server(Path(folder), **_PLAIN, **settings) as server,
     ):
         yield server

@@ -1,18 +1,32 @@
-"""python -m benchmarks.profile [ITEMS]: where each microsecond of an item goes, phase by phase.
+"""python -m benchmarks.profile [ITEMS] [--report docs/performance.md]: where each microsecond and byte goes.
 
-Each phase is done alone and for all items, in the sizes in which a worker does it: what it takes by the
-clock, what CPU this process spends and what CPU PostgreSQL's processes spend (all of them, so also that of
-writing WAL and of checkpoints). In a worker the phases overlap, so the sums are more than a drain takes.
+Three looks at the life of ITEMS items, on PostgreSQL with its own default settings:
+
+- each phase alone, for all items, in the sizes in which a worker does it: what it takes by the clock, what
+  CPU this process spends and what CPU PostgreSQL's processes spend (all of them, so also that of writing WAL
+  and of checkpoints). In a worker the phases overlap, so the sums are more than a drain takes;
+- what the WAL of each phase consists of, and that of PgQueuer beside it, with fewer items;
+- where a whole worker spends its CPU while it drains a batch with a handler that does nothing.
+
+With --report the tables are written into the page, between its marks.
 """
 
+import argparse
 import asyncio
-import sys
+import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter, process_time
 
+import uvloop
+
+from batchline.config import WorkerSettings
 from batchline.engine.finalize import finalize_one
 from batchline.engine.ingest import Source, ingest
 from batchline.engine.objects import Objects
@@ -22,38 +36,92 @@ from batchline.model import DEFAULT_TENANT, Completed, Item, Verdict
 from batchline.store import migrate, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
-from benchmarks import machine
-from benchmarks.bench import Bench
+from batchline.worker.worker import Worker
+from benchmarks import machine, marked, wal
+from benchmarks.contestants.batchline import HandlerExecutor, as_lines
+from benchmarks.contestants.environments import Unavailable, python_of
+from benchmarks.contestants.protocol import payloads
+from benchmarks.contestants.roster import PGQUEUER
 from benchmarks.drain import LEASE
-from benchmarks.inputs import a_batch, write_jsonl
-from benchmarks.match import Meter, plain_server
+from benchmarks.inputs import a_batch
+from benchmarks.match import Meter, Player, accept, database, drain, plain_server
+from benchmarks.sampling import Sampler, Spot
 from benchmarks.server import Server
+from benchmarks.wal import Record
 
 # As `worker/claimer.py` and `config.py` have them.
 _CLAIM = 2_000
 _SETTLE = 500
+# A kernel looks every four milliseconds or so: one batch alone would be seen a few hundred times.
+_BATCHES = 3
+# PgQueuer's WAL an item does not depend on how many there are.
+_PGQUEUER_ITEMS = 20_000
+# Smaller rows are summed up.
+_LEAST_BYTES = 1.0
+_LEAST_SHARE = 0.015
+
+_WAL_PHASES = ("accept", "claim", "settle", "finalize")
+_MEANS = {
+    "Btree/DEDUP": "entries of one key put together",
+    "Btree/INSERT_LEAF": "an index entry",
+    "Btree/INSERT_POST": "an index entry among others of its key",
+    "Btree/INSERT_UPPER": "an entry of a page in the page above",
+    "Btree/SPLIT_L": "a full index page is split",
+    "Btree/SPLIT_R": "a full index page is split",
+    "Heap/DELETE": "a row deleted",
+    "Heap/HOT_UPDATE": "a row's new version on its own page",
+    "Heap/INSERT": "a row",
+    "Heap/INSERT+INIT": "the first row of a page",
+    "Heap/LOCK": "a row locked",
+    "Heap/UPDATE": "a row's new version on another page",
+    "Heap/UPDATE+INIT": "a row's new version, the first row of a page",
+    "Heap2/MULTI_INSERT": "rows that COPY brings, many at once",
+    "Heap2/MULTI_INSERT+INIT": "rows that COPY brings, a whole page of them",
+    "Heap2/PRUNE_ON_ACCESS": "dead versions cleared from a page",
+    "Sequence/LOG": "numbers of a sequence set aside",
+    "Transaction/COMMIT": "a commit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Of one item: microseconds by the clock and of CPU, and what it wrote to the WAL, of all."""
+
+    name: str
+    clock: float
+    own: float
+    server: float
+    records: list[Record]
 
 
 class Profile:
     def __init__(self, server: Server, items: int) -> None:
         self._server = server
         self._items = items
-        self.rows: list[tuple[str, float, float, float, float]] = []
+        self.phases: list[Phase] = []
 
     @asynccontextmanager
     async def phase(self, name: str) -> AsyncIterator[None]:
-        meter = Meter(self._server)
+        meter, position = Meter(self._server), wal.position(self._server)
         begun, cpu = perf_counter(), process_time()
         yield
-        wall, own = perf_counter() - begun, process_time() - cpu
-        wal, server = meter.spent()
-        a_million = 1e6 / self._items
-        self.rows.append((name, wall * a_million, own * a_million, server * a_million, wal / self._items))
+        clock, own = perf_counter() - begun, process_time() - cpu
+        _, server = meter.spent()
+        records = wal.read(self._server, position, wal.position(self._server))
+        micros = 1e6 / self._items
+        self.phases.append(Phase(name, clock * micros, own * micros, server * micros, records))
 
 
-async def profile(bench: Bench, server: Server, items: int) -> Profile:
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A whole worker: its CPU of one item in microseconds, and where it was seen."""
+
+    cpu: float
+    spots: Counter[Spot]
+
+
+async def by_phase(scratch: Path, server: Server, path: Path, items: int) -> list[Phase]:
     found = Profile(server, items)
-    path = write_jsonl(bench.scratch / "profile.jsonl", lines=items, line_bytes=400)
     with server.database(migrated=False) as url:
         migrate.ensure(url)
         server.settle_down()
@@ -78,27 +146,165 @@ async def profile(bench: Bench, server: Server, items: int) -> Profile:
                 for start in range(0, len(verdicts), _SETTLE):
                     await spans.settle(session, worker.id, verdicts[start : start + _SETTLE])
             async with found.phase("finalize"):
-                objects = Objects.at(bench.scratch / "profile-objects")
-                await finalize_one(session, objects, worker, batch.id)
-    return found
+                await finalize_one(session, Objects.at(scratch / "objects"), worker, batch.id)
+    return found.phases
 
 
 async def _run(item: Item) -> Verdict:
     return Completed(item, 200, answered_line(item, 200, item.idempotency_key, b"null"))
 
 
-def main(items: int) -> None:
+async def by_place(scratch: Path, server: Server, path: Path, items: int) -> Drained:
+    """A worker in this process, from its start until some batches have ended."""
+
+    async def nothing(nth: int) -> None:
+        pass
+
+    with server.database() as url:
+        file = await ingest(url, [Source(path.name, path)], tenant=DEFAULT_TENANT, filename=path.name)
+        async with Session(url, "profile") as session:
+            for _ in range(_BATCHES):
+                await a_batch(session, file.id)
+        objects = Objects.at(scratch / "drained")
+        worker = Worker(url, HandlerExecutor(nothing), objects, WorkerSettings(drain=True), Scope())
+        cpu = process_time()
+        with Sampler() as sampler:
+            await worker.run()
+        return Drained(1e6 * (process_time() - cpu) / (_BATCHES * items), sampler.spots)
+
+
+def of_pgqueuer(server: Server, items: int) -> dict[str, list[Record]]:
+    player = Player(PGQUEUER, python_of(PGQUEUER, make=True))
+    with database(server, player) as url:
+        server.settle_down()
+        positions = [wal.position(server)]
+        accept(server, player, url, items)
+        positions.append(wal.position(server))
+        drain(server, player, url, items, 1)
+        positions.append(wal.position(server))
+    names = ("PgQueuer, accept", "PgQueuer, drain")
+    return {
+        name: wal.read(server, *between) for name, between in zip(names, pairwise(positions), strict=True)
+    }
+
+
+def phases_table(phases: Sequence[Phase], items: int) -> str:
+    head = ["phase", "clock", "CPU, worker", "CPU, PostgreSQL", "WAL bytes"]
+    rows = [
+        [
+            phase.name,
+            *(f"{value:.1f}" for value in (phase.clock, phase.own, phase.server)),
+            f"{sum(record.size + record.images for record in phase.records) / items:.0f}",
+        ]
+        for phase in phases
+    ]
+    return _table(head, rows)
+
+
+def wal_table(columns: Mapping[str, tuple[list[Record], int]]) -> str:
+    """Bytes an item, a row for each kind of record; a column's records come with its number of items."""
+    sizes = {
+        name: {record.kind: record.size / items for record in records}
+        for name, (records, items) in columns.items()
+    }
+    kinds = sorted(
+        {kind for column in sizes.values() for kind, size in column.items() if size >= _LEAST_BYTES},
+        key=lambda kind: -max(column.get(kind, 0.0) for column in sizes.values()),
+    )
+    rows = [
+        [f"`{kind}`", _MEANS.get(kind, ""), *(_bytes(column.get(kind, 0.0)) for column in sizes.values())]
+        for kind in kinds
+    ]
+    others = [sum(size for kind, size in column.items() if kind not in kinds) for column in sizes.values()]
+    images = [wal.images(records) / items for records, items in columns.values()]
+    counts = [sum(record.count for record in records) / items for records, items in columns.values()]
+    wholes = [sum(column.values()) + image for column, image in zip(sizes.values(), images, strict=True)]
+    rows += [
+        ["others", "", *map(_bytes, others)],
+        ["page images", "whole pages, at their first change after a checkpoint", *map(_bytes, images)],
+        ["**all**", "", *(f"**{whole:.1f}**" for whole in wholes)],
+        ["records an item", "", *(f"{count:.2f}" for count in counts)],
+    ]
+    return _table(["record", "what it is", *columns], rows)
+
+
+def worker_table(drained: Drained) -> str:
+    total = sum(drained.spots.values())
+    rows = [
+        [spot.role, spot.place, spot.library, f"{100 * share:.0f} %", f"{share * drained.cpu:.2f}"]
+        for spot, share in _shares(drained.spots, total)
+    ]
+    small = 1 - sum(share for _, share in _shares(drained.spots, total))
+    rows.append(["others", "", "", f"{100 * small:.0f} %", f"{small * drained.cpu:.2f}"])
+    rows.append(["**all**", "", "", "", f"**{drained.cpu:.2f}**"])
+    return _table(["role", "in", "calling", "share", "µs an item"], rows)
+
+
+def _shares(spots: Counter[Spot], total: int) -> Iterator[tuple[Spot, float]]:
+    for spot, count in spots.most_common():
+        if count / total >= _LEAST_SHARE:
+            yield spot, count / total
+
+
+def _bytes(value: float) -> str:
+    return "" if value < 0.05 else f"{value:.1f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def profile(scratch: Path, server: Server, items: int) -> dict[str, str]:
+    """The tables, by the names of their places on the page."""
+    # The items of the contests, so that the figures are those of `queues`.
+    path = scratch / "profile.jsonl"
+    path.write_bytes(as_lines(payloads(items)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        phases = runner.run(by_phase(scratch, server, path, items))
+        drained = runner.run(by_place(scratch, server, path, items))
+    columns = {phase.name: (phase.records, items) for phase in phases if phase.name in _WAL_PHASES}
+    few = min(items, _PGQUEUER_ITEMS)
+    try:
+        columns |= {name: (records, few) for name, records in of_pgqueuer(server, few).items()}
+        missing = ""
+    except Unavailable as error:
+        missing = f"\n\n{error}"
+    return {
+        "phases": phases_table(phases, items),
+        "wal": wal_table(columns) + missing,
+        "worker": worker_table(drained),
+    }
+
+
+def _facts(scratch: Path, items: int, command: str) -> str:
+    made = f"{items:,} items, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, by `{command}`."
+    where = ", ".join(f"{name}: {value}" for name, value in machine.describe(scratch).items())
+    # More than half a core was in use by others.
+    busy = " The machine was busy: CPU and WAL hold all the same, the clock says little."
+    return f"{made} {where}.{busy if os.getloadavg()[0] > 0.5 else ''}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile")
+    parser.add_argument("items", nargs="?", type=int, default=200_000, metavar="ITEMS")
+    parser.add_argument("--report", type=Path, metavar="FILE.md", help="a page with marks for the tables")
+    options = parser.parse_args()
+    report = f" --report {options.report}" if options.report else ""
     with tempfile.TemporaryDirectory(prefix="batchline-profile-") as folder:
-        # Without the server of the comparisons: this one has PostgreSQL's own defaults.
-        bench = Bench(server=None, scratch=Path(folder), quick=False)  # type: ignore[arg-type]
-        print(", ".join(f"{name}: {value}" for name, value in machine.describe(bench.scratch).items()))
-        with plain_server(bench) as server:
-            found = asyncio.run(profile(bench, server, items))
-    print(f"\n{items:,} items, microseconds an item\n")
-    print("| phase | clock | CPU, worker | CPU, PostgreSQL | WAL bytes |\n| --- | --- | --- | --- | --- |")
-    for name, wall, own, theirs, wal in found.rows:
-        print(f"| {name} | {wall:.1f} | {own:.1f} | {theirs:.1f} | {wal:.0f} |")
+        scratch = Path(folder)
+        facts = _facts(scratch, options.items, f"python -m benchmarks.profile {options.items}{report}")
+        with plain_server(scratch, **wal.KEEP) as server:
+            tables = profile(scratch, server, options.items)
+    parts = {f"profile {name}": table for name, table in {"facts": facts, **tables}.items()}
+    for name, content in parts.items():
+        print(f"{name}\n\n{content}\n")
+    if options.report is not None:
+        page = options.report.read_text()
+        for name, content in parts.items():
+            page = marked.renewed(page, name, content)
+        options.report.write_text(page)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200_000)
+    main()

@@ -25,7 +25,7 @@ async def compare(bench: Bench) -> list[Figure]:
     items = bench.size(100_000, quick=2_000)
     (ours,), _ = players(bench, (BATCHLINE,))
     figures = []
-    with plain_server(bench) as server:
+    with plain_server(bench.scratch) as server:
         for workers in (1, 2):
             batchline, floor = await alternate(
                 bench.rounds,

@@ -46,7 +46,7 @@ class _Score:
 async def compare(bench: Bench) -> list[Figure]:
     present, missing = players(bench)
     scores = [_Score(player, bench.size(player.entrant.items, quick=500)) for player in present]
-    with plain_server(bench) as server:
+    with plain_server(bench.scratch) as server:
         for nth in range(bench.rounds):
             for score in scores if nth % 2 == 0 else reversed(scores):
                 for workers in (1, 2):

@@ -42,7 +42,7 @@ async def compare(bench: Bench) -> list[Figure]:
     items = bench.size(300, quick=100)
     limit = bench.size(180, quick=25)
     present, missing = players(bench)
-    with plain_server(bench) as server:
+    with plain_server(bench.scratch) as server:
         turns = [
             asyncio.to_thread(_crash, bench, server, player, items, limit)
             for _ in range(bench.rounds)

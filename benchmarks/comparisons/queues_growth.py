@@ -60,7 +60,7 @@ async def compare(bench: Bench) -> list[Figure]:
         for player in present
     ]
     climbs = [climb for pair in pairs for climb in pair]
-    with plain_server(bench) as server:
+    with plain_server(bench.scratch) as server:
         for nth in range(bench.rounds):
             for climb in climbs if nth % 2 == 0 else reversed(climbs):
                 climb.play(server)

@@ -23,7 +23,7 @@ async def compare(bench: Bench) -> list[Figure]:
     window = bench.size(120, quick=4)
     present, missing = players(bench)
     with (
-        plain_server(bench, log_statement="all", log_line_prefix="<%d %a> ") as server,
+        plain_server(bench.scratch, log_statement="all", log_line_prefix="<%d %a> ") as server,
         ExitStack() as stack,
     ):
         names = {}

@@ -21,7 +21,7 @@ _PAUSE = 0.15
 async def compare(bench: Bench) -> list[Figure]:
     present, missing = players(bench)
     waits: dict[str, list[float]] = {player.label: [] for player in present}
-    with plain_server(bench) as server:
+    with plain_server(bench.scratch) as server:
         for nth in range(bench.rounds):
             for player in present if nth % 2 == 0 else reversed(present):
                 waits[player.label] += _wake(server, player, bench.size(player.entrant.wakes, quick=3))

@@ -34,7 +34,7 @@ async def compare(bench: Bench) -> list[Figure]:
     # A quick run is over before anybody could take over.
     seconds = bench.size(45, quick=3)
     present, missing = players(bench)
-    with plain_server(bench) as server:
+    with plain_server(bench.scratch) as server:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(present)))
         turns = [asyncio.to_thread(_block, bench, server, player, seconds) for player in present]
         told = await asyncio.gather(*turns)

@@ -29,7 +29,7 @@ class _Body(msgspec.Struct):
     nth: int
 
 
-class _HandlerExecutor:
+class HandlerExecutor:
     """Every item is answered with null."""
 
     def __init__(self, handler: Handler) -> None:
@@ -48,6 +48,15 @@ class _HandlerExecutor:
 
     async def close(self) -> None:
         pass
+
+
+def as_lines(items: Sequence[Payload]) -> bytes:
+    encode = msgspec.json.Encoder().encode
+    return b"".join(
+        b'{"custom_id":"item-%d","method":"POST","url":"/v1/chat/completions","body":%b}\n'
+        % (item["nth"], encode({"model": "handler", **item}))
+        for item in items
+    )
 
 
 class _Batchline:
@@ -71,20 +80,14 @@ class _Batchline:
         await batches.create(self._session, new)
 
     async def _take_in(self, items: Sequence[Payload]) -> UUID:
-        encode = msgspec.json.Encoder().encode
-        content = b"".join(
-            b'{"custom_id":"item-%d","method":"POST","url":"/v1/chat/completions","body":%b}\n'
-            % (item["nth"], encode({"model": "handler", **item}))
-            for item in items
-        )
-        source = Source("items", [content])
+        source = Source("items", [as_lines(items)])
         return (await ingest(self._url, [source], tenant=DEFAULT_TENANT, filename="items.jsonl")).id
 
     async def work(self, handler: Handler, concurrency: int | None, member: int) -> None:
         settings = WorkerSettings(concurrency=concurrency or _CONCURRENCY)
         with tempfile.TemporaryDirectory(prefix="batchline-contest-") as folder:
             objects = Objects.at(Path(folder))
-            await Worker(self._url, _HandlerExecutor(handler), objects, settings, Scope()).run()
+            await Worker(self._url, HandlerExecutor(handler), objects, settings, Scope()).run()
 
 
 contestant = _Batchline

@@ -1,0 +1,12 @@
+"""Parts of a page that a command writes, between two comments; the rest of the page is people's."""
+
+import re
+
+
+def renewed(page: str, name: str, content: str) -> str:
+    """The page with this content in place of what was between the marks of this name."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if len(marked.findall(page)) != 1:
+        raise ValueError(f"the page must have one part between {begin} and {end}")
+    return marked.sub(lambda _: f"{begin}\n{content.strip()}\n{end}", page)

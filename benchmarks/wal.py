@@ -1,0 +1,60 @@
+"""What a stretch of WAL consists of, by kinds of records, as PostgreSQL's own pg_waldump counts it."""
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from psycopg import sql
+
+from benchmarks.server import Server, execute
+
+# Type, number, size without page images, size of page images; each figure has its share beside it.
+_ROW = re.compile(r"^(\S+/\S+) +(\d+) \([^)]*\) +(\d+) \([^)]*\) +(\d+) ", re.MULTILINE)
+
+# A server that keeps what is to be looked at.
+KEEP = {"wal_keep_size": "8GB"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    kind: str
+    count: int
+    # In bytes, without the images of pages that a checkpoint makes it carry.
+    size: int
+    images: int
+
+
+def position(server: Server) -> str:
+    """Where the WAL ends now."""
+    lsn: str = execute(server.url, sql.SQL("SELECT pg_current_wal_insert_lsn()"))[0][0]
+    return lsn
+
+
+def read(server: Server, begin: str, end: str) -> list[Record]:
+    """Of all databases and processes of the server."""
+    if begin == end:
+        return []
+    # What is not flushed cannot be read.
+    execute(server.url, sql.SQL("SELECT pg_switch_wal()"))
+    folder = server.log.parent / "postgres"
+    program = Path(psutil.Process(int((folder / "postmaster.pid").read_text().split()[0])).exe())
+    command = [str(program.with_name("pg_waldump")), "--stats=record", "--path", str(folder / "pg_wal")]
+    done = subprocess.run(
+        [*command, "--start", begin, "--end", end], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"pg_waldump ended with {done.returncode}: {done.stderr}")
+    return parse(done.stdout)
+
+
+def parse(told: str) -> list[Record]:
+    return [
+        Record(kind, int(count), int(size), int(images)) for kind, count, size, images in _ROW.findall(told)
+    ]
+
+
+def images(records: Sequence[Record]) -> int:
+    return sum(record.images for record in records)

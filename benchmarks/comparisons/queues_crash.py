@@ -9,7 +9,10 @@ documentation asks for. All sleep most of the time, so all rounds of all contest
 with a database of its own on one server.
 
 Batchline's second worker is on the same machine and sees that the first one's process is gone; on another
-machine it would wait for the lease to end, 15 seconds at most.
+machine it would wait for the lease to end, 15 seconds at most. Besides the items in flight, those run again
+whose handler had returned but whose result was not yet settled at the kill: a worker gathers results for up
+to 40 ms, and commits them together. Each runs again under the same Idempotency-Key, so that an upstream that
+honours it replays its answer. Here the kill comes half a second into a second of sleep, so there are none.
 """
 
 import asyncio
@@ -105,6 +108,6 @@ def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, m
             "",
             at_most(_CONCURRENCY),
             twice,
-            f"{_CONCURRENCY} were in flight.",
+            f"{_CONCURRENCY} were in flight; what was finished and not settled runs again too.",
         ),
     ]

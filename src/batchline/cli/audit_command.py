@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="T", help="Of this tenant only.")] = None,
+    tenant: options.OnlyTenant = None,
     batch: Annotated[
         str | None, typer.Option("--batch", metavar="ID", help="What became of one batch.")
     ] = None,

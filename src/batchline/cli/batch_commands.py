@@ -39,9 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def submit(
-    inputs: Annotated[
-        list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Files of requests, one a line.")
-    ],
+    inputs: options.Inputs,
     upstream: options.Upstream = None,
     api_key_env: options.ApiKeyEnv = None,
     max_attempts: options.MaxAttempts = 5,
@@ -167,7 +165,7 @@ async def _lines(
 
 
 def list_batches(
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    limit: options.Limit = 20,
     after: Annotated[
         str | None, typer.Option("--after", metavar="ID", help="The page behind this batch.")
     ] = None,

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from batchline import ids
-from batchline.cli.console import CommandError
+from batchline.cli.console import CommandError, out, print_json
 from batchline.cli.options import Exit
 from batchline.cli.server_settings import find_config, registry, server_settings
 from batchline.config import ServerSettings
@@ -91,6 +91,21 @@ def show_governed(batch: GovernedBatch) -> dict[str, Any]:
         "created_at": int(batch.created_at.timestamp()),
         "ended_at": None if batch.ended_at is None else int(batch.ended_at.timestamp()),
     }
+
+
+def tell(batch: GovernedBatch, as_json: bool) -> None:
+    """How a governed batch stands, at the end of a command on it."""
+    if as_json:
+        print_json(show_governed(batch))
+        return
+    counts = batch.counts
+    out().print(
+        f"{ids.show(ids.BATCH, batch.id)}: {batch.operation} of {batch.user_id}, {batch.status.value}:"
+        f" {counts.succeeded} of {counts.total} done, {counts.failed} failed, {counts.pending} pending",
+        markup=False,
+    )
+    if batch.status.value == "PENDING_APPROVAL":
+        out().print("it waits for an approval: batchline ops approve ID, by somebody else", markup=False)
 
 
 def show_child(child: Child, told: Told) -> dict[str, Any]:

@@ -57,7 +57,7 @@ async def _create(place: Place, name: str, tenant: str, role: Role, actor: str) 
 
 @_keys.command("list")
 def list_keys(
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="T", help="Of this tenant only.")] = None,
+    tenant: options.OnlyTenant = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,

@@ -52,6 +52,9 @@ ObjectsUrl = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, as `batchline list` shows it.")]
+Inputs = Annotated[list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Files of requests, one a line.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000)]
+OnlyTenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Of this tenant only.")]
 Concurrency = Annotated[
     int, typer.Option("--concurrency", "-c", min=1, max=20_000, help="Requests in flight at once.")
 ]

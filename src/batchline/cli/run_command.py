@@ -20,9 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run_inputs(
-    inputs: Annotated[
-        list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Files of requests, one a line.")
-    ],
+    inputs: options.Inputs,
     upstream: options.Upstream = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Default: INPUT.output.jsonl")

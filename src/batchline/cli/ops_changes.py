@@ -1,0 +1,114 @@
+"""`batchline ops approve`, `reject`, `retry`, `release` and `cancel`: each changes one governed batch.
+
+They differ in what the governor is asked, and in whether a reason may be given; so their options are stated
+once for those that decide, and once for the others.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from batchline.cli import options
+from batchline.cli.failing import failing
+from batchline.cli.governing import (
+    Reason,
+    Tenant,
+    User,
+    admin,
+    governor,
+    read_governed_id,
+    refusing,
+    tell,
+)
+from batchline.cli.place import Place, open_place, run_async
+from batchline.engine.governance import Actor, Governor
+from batchline.model import DEFAULT_TENANT, GovernedBatch
+from batchline.store.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    name: str
+    help: str
+    ask: Callable[[Governor, Session, Actor, UUID, str | None], Awaitable[GovernedBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    name: str
+    help: str
+    ask: Callable[[Governor, Session, Actor, UUID], Awaitable[GovernedBatch]]
+
+
+DECISIONS = (
+    Decision("approve", "Approve a batch that waits for it: it runs from now on.", Governor.approve),
+    Decision("reject", "Reject a batch that waits for an approval: none of it ever runs.", Governor.reject),
+)
+CHANGES = (
+    Change(
+        "retry", "Run the failed children of a batch again, those that have attempts left.", Governor.retry
+    ),
+    Change("release", "Release a batch that was submitted with --hold.", Governor.release),
+    Change(
+        "cancel",
+        "Cancel a governed batch: what is in flight finishes, the rest never runs.",
+        Governor.cancel,
+    ),
+)
+
+
+def decision_command(decision: Decision) -> Callable[..., None]:
+    def command(
+        batch: options.BatchId,
+        reason: Reason = None,
+        user: User = None,
+        tenant: Tenant = DEFAULT_TENANT,
+        config: options.Config = None,
+        database: options.Database = None,
+        data_dir: options.DataDir = None,
+        as_json: options.Json = False,
+    ) -> None:
+        actor = admin(tenant, user)
+        with failing(as_json):
+            batch_id, (rules, _) = read_governed_id(batch), governor(config)
+            decided = _changed(
+                database, data_dir, lambda session: decision.ask(rules, session, actor, batch_id, reason)
+            )
+            tell(decided, as_json)
+
+    return command
+
+
+def change_command(change: Change) -> Callable[..., None]:
+    def command(
+        batch: options.BatchId,
+        user: User = None,
+        tenant: Tenant = DEFAULT_TENANT,
+        config: options.Config = None,
+        database: options.Database = None,
+        data_dir: options.DataDir = None,
+        as_json: options.Json = False,
+    ) -> None:
+        actor = admin(tenant, user)
+        with failing(as_json):
+            batch_id, (rules, _) = read_governed_id(batch), governor(config)
+            changed = _changed(
+                database, data_dir, lambda session: change.ask(rules, session, actor, batch_id)
+            )
+            tell(changed, as_json)
+
+    return command
+
+
+def _changed(
+    database: str | None, data_dir: Path | None, change: Callable[[Session], Awaitable[GovernedBatch]]
+) -> GovernedBatch:
+    with open_place(database, data_dir) as place:
+        return run_async(_in_session(place, change))
+
+
+async def _in_session(place: Place, change: Callable[[Session], Awaitable[GovernedBatch]]) -> GovernedBatch:
+    async with Session(place.url, "ops") as session:
+        with refusing():
+            return await change(session)

@@ -54,7 +54,7 @@ _CLAIM = 2_000
 _SETTLE = 500
 # A kernel looks every four milliseconds or so: one batch alone would be seen a few hundred times.
 _BATCHES = 3
-# PgQueuer's WAL an item does not depend on how many there are.
+# Few enough that no checkpoint falls into its drain, which would add page images: what is left is its design.
 _PGQUEUER_ITEMS = 20_000
 # Smaller rows are summed up.
 _LEAST_BYTES = 1.0

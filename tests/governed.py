@@ -11,8 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from batchline.config import LimitSettings
-from batchline.engine.governance import Actor, Governor, Submission
-from batchline.engine.operations import Operation, Registry
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.operations import Operation
+from batchline.engine.registry import Registry
+from batchline.engine.submissions import Submission
 from batchline.model import GovernedBatch, Role
 from batchline.store import batches, doctor, operations, spans
 from batchline.store.session import Session

@@ -23,7 +23,7 @@ from batchline.cli.place import set_up_logging
 from batchline.config import ServerSettings, UpstreamSettings
 from batchline.engine import keys
 from batchline.engine.objects import Objects
-from batchline.engine.operations import Registry
+from batchline.engine.registry import Registry
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.pool import Sessions
 from batchline.store.session import Session

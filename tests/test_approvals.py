@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from batchline.engine.governance import (
-    Actor,
-    Governor,
-    InvalidSubmission,
-    NotAllowed,
-    NotThere,
-    TooLarge,
-    WrongState,
-)
-from batchline.engine.operations import Registry
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.refusals import InvalidSubmission, NotAllowed, NotThere, TooLarge, WrongState
+from batchline.engine.registry import Registry
 from batchline.model import Approval, ChildCounts, ParentStatus
 from batchline.store import batches, doctor, operations
 from batchline.store.session import Session

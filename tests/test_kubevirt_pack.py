@@ -12,11 +12,14 @@ import pytest
 
 from batchline import packs
 from batchline.config import LimitSettings, PackSettings, ServerSettings, UpstreamSettings, WorkerSettings
-from batchline.engine import governance
-from batchline.engine.governance import Actor, Governor, Submission
+from batchline.engine import access
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
 from batchline.engine.masking import MASK
 from batchline.engine.objects import Objects
-from batchline.engine.operations import Operation, Registry
+from batchline.engine.operations import Operation
+from batchline.engine.registry import Registry
+from batchline.engine.submissions import Submission
 from batchline.engine.templates import RequestTemplate
 from batchline.executors.http import HttpExecutor, HttpSettings
 from batchline.executors.operations import OperationExecutor
@@ -69,9 +72,9 @@ class Cluster:
         if batch.status is ParentStatus.PENDING_APPROVAL:
             await self.governor.approve(self.session, APPROVER, batch.id)
         async with asyncio.timeout(60):
-            while (batch := await governance.visible(self.session, ADMIN, batch.id)).counts.pending:
+            while (batch := await access.visible(self.session, ADMIN, batch.id)).counts.pending:
                 await _a_glance_later()
-        return batch, await governance.children(self.session, batch, after=0, limit=100)
+        return batch, await access.children(self.session, batch, after=0, limit=100)
 
 
 @asynccontextmanager
@@ -271,7 +274,7 @@ def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
             return (await governor.submit(session, ADMIN, Submission("vm_create", wanted))).batch.id
 
         async def look(session: Session) -> GovernedBatch:
-            return await governance.visible(session, ADMIN, batch_id)
+            return await access.visible(session, ADMIN, batch_id)
 
         batch_id = on(database_url, submit)
         options = ("--config", str(config), "--lease", "1")

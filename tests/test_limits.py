@@ -9,14 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from batchline.engine.governance import (
-    Actor,
-    Governor,
-    LimitReached,
-    Refused,
-    Submission,
-    TooLarge,
-)
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.refusals import LimitReached, Refused, TooLarge
+from batchline.engine.submissions import Submission
 from batchline.model import GovernedBatch, Role
 from batchline.store import limits, operations
 from batchline.store.audit import Event

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from batchline.config import UpstreamSettings
 from batchline.engine.masking import MASK
-from batchline.engine.operations import Means, Operation, Outcome, Registry, url_of
+from batchline.engine.operations import Operation, url_of
+from batchline.engine.outcomes import Means, Outcome
+from batchline.engine.registry import Registry
 from batchline.engine.templates import RequestTemplate
 from batchline.executors.executor import Fence
 from batchline.executors.http import HttpExecutor

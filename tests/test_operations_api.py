@@ -13,8 +13,9 @@ import pytest
 from batchline import ids
 from batchline.config import ServerSettings
 from batchline.engine.approvals import APPROVE
-from batchline.engine.governance import APPROVALS, Governor
-from batchline.engine.operations import Operation, Registry
+from batchline.engine.governance import Governor
+from batchline.engine.operations import APPROVALS, Operation
+from batchline.engine.registry import Registry
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor

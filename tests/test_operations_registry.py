@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 
 from batchline.config import ServerSettings
 from batchline.engine.masking import MASK, masked, masked_text, secrets_in, without
-from batchline.engine.operations import (
-    InvalidOperation,
-    ItemFault,
-    Means,
-    Operation,
-    Outcome,
-    Registry,
-    UnknownOperation,
-    operation_of,
-    registry_of,
-    url_of,
-)
+from batchline.engine.operations import InvalidOperation, Operation, operation_of, url_of
+from batchline.engine.outcomes import Means, Outcome
+from batchline.engine.registry import Registry, UnknownOperation, registry_of
+from batchline.engine.schemas import ItemFault
 from batchline.engine.templates import InvalidTemplate, InvalidValue, RequestTemplate
 from batchline.executors import urls
 from batchline.settings_file import SettingsError, load

@@ -8,8 +8,8 @@ import pytest
 from batchline.config import DAY
 from batchline.engine import retention
 from batchline.engine.finalize import finalize_one
-from batchline.engine.governance import WrongState
 from batchline.engine.objects import Objects
+from batchline.engine.refusals import WrongState
 from batchline.model import GovernedBatch, ParentStatus
 from batchline.store import audit, doctor, operations
 from batchline.store import retention as chunks

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from batchline.engine import retention
+from batchline.engine.access import children as children_of
 from batchline.engine.finalize import finalize_one
-from batchline.engine.governance import Governor, WrongState
-from batchline.engine.governance import children as children_of
+from batchline.engine.governance import Governor
 from batchline.engine.objects import Objects
+from batchline.engine.refusals import WrongState
 from batchline.model import ChildCounts, ChildStatus, GovernedBatch, ParentStatus, Verdict
 from batchline.store import doctor, spans
 from batchline.store.session import Session

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from batchline.engine.governance import Actor, Refused, Submission
+from batchline.engine.access import Actor
+from batchline.engine.refusals import Refused
+from batchline.engine.submissions import Submission
 from batchline.model import GovernedBatch, ParentStatus, Role
 from batchline.store import batches, limits, operations
 from batchline.store.session import Session

@@ -8,16 +8,10 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from batchline.engine.governance import (
-    InvalidSubmission,
-    LimitReached,
-    NotThere,
-    RequestIdReused,
-    Submission,
-    TooLarge,
-    page,
-)
-from batchline.engine.governance import children as children_of
+from batchline.engine.access import children as children_of
+from batchline.engine.access import page
+from batchline.engine.refusals import InvalidSubmission, LimitReached, NotThere, RequestIdReused, TooLarge
+from batchline.engine.submissions import Submission
 from batchline.model import Approval, Child, ChildCounts, ChildStatus, GovernedBatch, ParentStatus
 from batchline.store import batches, files, operations, spans
 from batchline.store.pool import Sessions

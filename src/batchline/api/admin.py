@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError
 from batchline.api.governed import PREFIX, Administering, governed_responses
-from batchline.engine.governance import Actor
+from batchline.engine.access import Actor
 from batchline.engine.masking import masked_text
 from batchline.store import limits
 from batchline.store.audit import Event

@@ -15,7 +15,7 @@ from batchline.api.limits import BodyLimit, Patience
 from batchline.api.metrics import Counters
 from batchline.engine.governance import Governor
 from batchline.engine.intake import Intake
-from batchline.engine.operations import Registry
+from batchline.engine.registry import Registry
 from batchline.executors.catalog import Catalog
 
 # Every resource is one module with one router.

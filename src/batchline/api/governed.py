@@ -13,18 +13,12 @@ from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, ErrorBody, documented
 from batchline.api.metrics import Counters
-from batchline.engine import children, governance
-from batchline.engine.governance import (
-    Actor,
-    Governor,
-    LimitReached,
-    NotAllowed,
-    NotThere,
-    Refused,
-    RequestIdReused,
-    WrongState,
-)
-from batchline.engine.operations import Operation, Registry
+from batchline.engine import access, children
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.operations import Operation
+from batchline.engine.refusals import LimitReached, NotAllowed, NotThere, Refused, RequestIdReused, WrongState
+from batchline.engine.registry import Registry
 from batchline.model import Child, ChildStatus, GovernedBatch, Role
 from batchline.store import limits
 
@@ -287,8 +281,8 @@ async def detailed(
 ) -> GovernedBatchDetail:
     """A batch with a page of its children."""
     async with context.sessions.one() as session:
-        batch = await governance.visible(session, actor, batch_id)
-        found = await governance.children(session, batch, after=after, limit=limit + 1)
+        batch = await access.visible(session, actor, batch_id)
+        found = await access.children(session, batch, after=after, limit=limit + 1)
     page = [child_of(child, batch, registry.find(batch.operation)) for child in found[:limit]]
     has_more = len(found) > limit
     return GovernedBatchDetail(

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError, documented
-from batchline.engine.governance import LimitReached
+from batchline.engine.refusals import LimitReached
 from batchline.model import DURATION_BOUNDS, Role
 from batchline.store import operations
 from batchline.store.operations import Durations

@@ -30,17 +30,13 @@ from batchline.api.governed import (
     submitted,
 )
 from batchline.api.metrics import Counters
-from batchline.engine import governance
-from batchline.engine.governance import (
-    Actor,
-    Governor,
-    LimitReached,
-    NotAllowed,
-    NotThere,
-    Refused,
-    Submission,
-)
-from batchline.engine.operations import Operation, Registry
+from batchline.engine import access
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.operations import Operation
+from batchline.engine.refusals import LimitReached, NotAllowed, NotThere, Refused
+from batchline.engine.registry import Registry
+from batchline.engine.submissions import Submission
 from batchline.model import Approval, GovernedBatch
 
 router = APIRouter(prefix=PREFIX, tags=["operations"])
@@ -237,8 +233,8 @@ async def list_batches(
 ) -> GovernedBatchList:
     """Newest first: a user's own; approvers and admins see all of their tenant."""
     async with context.sessions.one() as session:
-        last = None if after is None else await governance.visible(session, actor, read_id(after))
-        page = await governance.page(
+        last = None if after is None else await access.visible(session, actor, read_id(after))
+        page = await access.page(
             session,
             actor,
             limit=limit + 1,

@@ -17,8 +17,10 @@ from batchline.cli.console import CommandError, out, print_json
 from batchline.cli.options import Exit
 from batchline.cli.server_settings import find_config, registry, server_settings
 from batchline.config import ServerSettings
+from batchline.engine.access import Actor
 from batchline.engine.children import Told
-from batchline.engine.governance import Actor, Governor, LimitReached, Refused
+from batchline.engine.governance import Governor
+from batchline.engine.refusals import LimitReached, Refused
 from batchline.model import Child, GovernedBatch, Role
 
 Tenant = Annotated[str, typer.Option("--tenant", metavar="T", help="Whose operations.")]

@@ -14,7 +14,7 @@ from batchline.cli.governing import Tenant, User, admin, governor
 from batchline.cli.options import Exit
 from batchline.cli.place import Place, open_place, run_async
 from batchline.config import LimitSettings
-from batchline.engine.governance import Actor
+from batchline.engine.access import Actor
 from batchline.engine.masking import masked_text
 from batchline.model import DEFAULT_TENANT
 from batchline.store import limits

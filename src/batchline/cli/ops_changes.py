@@ -22,7 +22,8 @@ from batchline.cli.governing import (
     tell,
 )
 from batchline.cli.place import Place, open_place, run_async
-from batchline.engine.governance import Actor, Governor
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
 from batchline.model import DEFAULT_TENANT, GovernedBatch
 from batchline.store.session import Session
 

@@ -23,8 +23,8 @@ from batchline.cli.governing import (
 from batchline.cli.ops_changes import CHANGES, DECISIONS, change_command, decision_command
 from batchline.cli.ops_submit import submit
 from batchline.cli.place import Place, open_place, run_async
-from batchline.engine import children, governance
-from batchline.engine.governance import Actor
+from batchline.engine import access, children
+from batchline.engine.access import Actor
 from batchline.engine.operations import Operation
 from batchline.model import DEFAULT_TENANT, Approval, Child, GovernedBatch
 from batchline.store.session import Session
@@ -128,7 +128,7 @@ async def _page(
     place: Place, tenant: str, pending: bool, operation: str | None, limit: int
 ) -> list[GovernedBatch]:
     async with Session(place.url, "ops") as session:
-        return await governance.page(
+        return await access.page(
             session,
             admin(tenant, None),
             limit=limit,
@@ -167,5 +167,5 @@ def show(
 async def _show(place: Place, actor: Actor, batch_id: UUID) -> tuple[GovernedBatch, list[Child]]:
     async with Session(place.url, "ops") as session:
         with refusing():
-            batch = await governance.visible(session, actor, batch_id)
-        return batch, await governance.children(session, batch, after=0, limit=_MOST_CHILDREN)
+            batch = await access.visible(session, actor, batch_id)
+        return batch, await access.children(session, batch, after=0, limit=_MOST_CHILDREN)

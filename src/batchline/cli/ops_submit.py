@@ -13,7 +13,9 @@ from batchline.cli.console import CommandError
 from batchline.cli.failing import failing
 from batchline.cli.governing import Reason, Tenant, User, admin, governor, refusing, tell
 from batchline.cli.place import Place, open_place, run_async
-from batchline.engine.governance import Actor, Governor, Submission
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.submissions import Submission
 from batchline.model import DEFAULT_TENANT, GovernedBatch
 from batchline.store.session import Session
 

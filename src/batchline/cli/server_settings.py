@@ -7,7 +7,7 @@ from pathlib import Path
 from batchline import packs, settings_file
 from batchline.cli.console import CommandError
 from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings
-from batchline.engine.operations import Registry
+from batchline.engine.registry import Registry
 from batchline.executors import urls
 from batchline.settings_file import DEFAULT_NAME, SettingsError
 

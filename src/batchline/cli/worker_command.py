@@ -16,8 +16,9 @@ from batchline.cli.failing import failing
 from batchline.cli.place import Place, open_place, run_async
 from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, without_any
 from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
-from batchline.engine.governance import APPROVALS, Governor
-from batchline.engine.operations import BELOW, Registry, url_of
+from batchline.engine.governance import Governor
+from batchline.engine.operations import APPROVALS, BELOW, url_of
+from batchline.engine.registry import Registry
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor

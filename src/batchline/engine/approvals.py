@@ -4,8 +4,10 @@ from typing import Any
 from uuid import UUID
 
 from batchline import ids
-from batchline.engine.governance import APPROVALS, Actor, Governor, InvalidSubmission
-from batchline.engine.operations import Operation
+from batchline.engine.access import Actor
+from batchline.engine.governance import Governor
+from batchline.engine.operations import APPROVALS, Operation
+from batchline.engine.refusals import InvalidSubmission
 from batchline.model import GovernedBatch
 from batchline.store import operations
 from batchline.store.session import Session

@@ -4,9 +4,10 @@ import msgspec
 
 from batchline import ids
 from batchline.engine.approvals import decide
-from batchline.engine.governance import Governor, Refused
+from batchline.engine.governance import Governor
 from batchline.engine.operations import Operation
 from batchline.engine.output import answered_line, failed_line
+from batchline.engine.refusals import Refused
 from batchline.model import Completed, Failed, Item, Retry, Verdict
 from batchline.store.session import Session, StoreUnavailable
 

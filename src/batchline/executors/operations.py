@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from batchline.config import UpstreamSettings
 from batchline.engine.masking import MASK, masked_text, secrets_in, without
-from batchline.engine.operations import HTTP, Means, Operation, Registry, operation_of
+from batchline.engine.operations import HTTP, Operation, operation_of
+from batchline.engine.outcomes import Means
 from batchline.engine.output import answered_line, as_json, failed_line
+from batchline.engine.registry import Registry
 from batchline.engine.templates import InvalidValue, Rendered
 from batchline.executors.executor import Executor, Fence
 from batchline.executors.faults import message_of

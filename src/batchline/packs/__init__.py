@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from batchline.config import PackSettings, ServerSettings
 from batchline.engine.approvals import APPROVE
-from batchline.engine.operations import InvalidOperation, Operation, Registry, registry_of
+from batchline.engine.operations import InvalidOperation, Operation
+from batchline.engine.registry import Registry, registry_of
 from batchline.packs import kubevirt
 from batchline.settings_file import SettingsError
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from batchline.config import PackSettings
-from batchline.engine.operations import ALWAYS, NEVER, InvalidOperation, Means, Operation, Outcome
+from batchline.engine.operations import ALWAYS, NEVER, InvalidOperation, Operation
+from batchline.engine.outcomes import Means, Outcome
 from batchline.engine.templates import RequestTemplate
 
 _OBJECTS = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines"

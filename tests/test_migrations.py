@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from batchline.embedded.account import account_for
 from batchline.model import BatchStatus, Verdict
-from batchline.store import batches, doctor, migrate, spans
+from batchline.store import batches, doctor, migrate, operations, spans
 from batchline.store.session import Session
 from tests.builders import (
     LATER,
@@ -38,6 +38,7 @@ from tests.builders import (
     sql,
     take,
 )
+from tests.governed import ANNA, CARLA, a_governor, production, submit, work
 
 MIGRATIONS = Path(migrate.__file__).parent / "migrations"
 
@@ -305,9 +306,33 @@ def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) 
         assert states == [("canceled", 4), ("completed", 9), ("failed", 1)]
         assert (await doctor.examine(db)).findings == ()
 
+    async def governed_way(db: Session) -> None:
+        """And of governed batches: held, appended to, approved, retried, cancelled, counted."""
+        governor = a_governor()
+        held = await submit(db, governor, ANNA, 2, hold=True)
+        await governor.append(db, ANNA, held.id, production(1), ["more"])
+        await governor.release(db, ANNA, held.id)
+        await governor.approve(db, CARLA, held.id)
+        cancelled = await submit(db, governor, ANNA, production(2))
+        await governor.cancel(db, ANNA, cancelled.id)
+        await work(db, failing={2})
+        await governor.retry(db, ANNA, held.id)
+        await work(db)
+        page = await operations.page(db, ANNA.tenant, limit=10)
+        assert [batch.status.value for batch in page] == ["CANCELLED", "COMPLETED"]
+        assert await operations.totals(db) == [("resize", 3, 1, 2)]
+        assert [each.batches for each in await operations.durations(db)] == [2]
+        assert len(await operations.children(db, held.id)) == 3
+        assert (await doctor.examine(db)).findings == ()
+
     with running(programs, short_path) as url:
         nothing = schema(url)
         migrate.up(url)
         on(url, whole_way)
+        on(url, governed_way)
+        # Back by one more revision each time, and up again, with all of that in.
+        for revision in reversed(revisions()[:-1]):
+            migrate.down(url, revision)
+            migrate.up(url)
         migrate.down(url, "base")
         assert schema(url) == nothing

@@ -272,6 +272,39 @@ def test_too_many_requests_of_all_in_one_minute_are_refused(database_url: str, t
 # Decisions and changes
 
 
+def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
+    database_url: str, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, limits=replace(GENEROUS, requests_per_minute=1))
+    body = {"items": items(1), "request_id": str(uuid4())}
+    with serving(database_url, tmp_path, settings, REGISTRY) as server:
+        client = server.http(server.key("acme", Role.ADMIN, "anna"))
+        client.base_url = server.url
+        with client as anna:
+
+            def submit_again(**changes: Any) -> httpx2.Response:
+                return anna.post("/api/v1/operations/resize/batches", json={**body, **changes})
+
+            first = submit_again()
+            # All of this minute's, and of the next should it begin meanwhile.
+            on(
+                database_url,
+                lambda db: sql(
+                    db,
+                    "INSERT INTO api_windows SELECT date_trunc('minute', now()) + n * interval '1 minute', 9"
+                    " FROM generate_series(0, 9) AS n ON CONFLICT (starts_at) DO UPDATE SET requests = 9",
+                ),
+            )
+            again = submit_again()
+            assert (again.status_code, again.json()) == (202, first.json())
+            refused(submit_again(reason="another"), 422, "REQUEST_ID_REUSED")
+            refused(submit_again(request_id=str(uuid4())), 429, "RATE_LIMIT_EXCEEDED")
+            refused(submit_again(request_id=None), 429, "RATE_LIMIT_EXCEEDED")
+            shown = anna.get("/metrics").text
+            assert 'batch_submit_total{batch_type="resize",result="rate_limited"} 2.0' in shown
+            assert 'rate_limit_rejections_total{limit_type="global_requests_per_minute"} 2.0' in shown
+
+
 def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, tenant: Tenant) -> None:
     act(server, run_all)
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:

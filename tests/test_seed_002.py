@@ -319,6 +319,11 @@ def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: P
     assert admin.delete(f"/admin/rate-limits/exemptions/{user}").status_code == 204
     answer = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})
     refused(answer, 429, "RATE_LIMIT_EXCEEDED")
+    entries = platform.rows("SELECT action FROM audit_log WHERE subject = %s ORDER BY id", user)
+    assert [action for (action,) in entries if action.startswith("limits.")] == [
+        "limits.exempted",
+        "limits.exemption_dropped",
+    ]
 
 
 # --- 7. Retry and idempotency ------------------------------------------------------------------------------
@@ -479,6 +484,10 @@ def test_9_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform
 
 
 def test_9_the_metrics_have_the_notes_names(platform: Platform) -> None:
+    _, ann = platform.user()
+    ended(ann, submit(ann, machines(1))["batch_id"])
+    again = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})
+    refused(again, 429, "RATE_LIMIT_EXCEEDED")
     _, admin = platform.user("admin")
     answer = httpx2.get(
         f"{platform.url}/metrics", headers={"authorization": admin.headers["authorization"]}, timeout=60

@@ -6,9 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from batchline.api.acting import Administering
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError
-from batchline.api.governed import PREFIX, Administering, governed_responses
+from batchline.api.governed import PREFIX
+from batchline.api.refusals import governed_responses
 from batchline.engine.access import Actor
 from batchline.engine.masking import masked_text
 from batchline.store import limits

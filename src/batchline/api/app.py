@@ -6,13 +6,25 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 
 from batchline import __version__, packs
-from batchline.api import admin, batches, files, health, metrics, models, operations, uploads, vms, webhooks
+from batchline.api import (
+    admin,
+    batches,
+    files,
+    health,
+    metrics,
+    models,
+    operations,
+    submissions,
+    uploads,
+    vms,
+    webhooks,
+)
 from batchline.api.access import AccessLog
 from batchline.api.context import Context
 from batchline.api.errors import handle_errors
-from batchline.api.governed import handle_refusals
 from batchline.api.limits import BodyLimit, Patience
 from batchline.api.metrics import Counters
+from batchline.api.refusals import handle_refusals
 from batchline.engine.governance import Governor
 from batchline.engine.intake import Intake
 from batchline.engine.registry import Registry
@@ -27,6 +39,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     models.router,
     webhooks.router,
     vms.router,
+    submissions.router,
     operations.router,
     admin.router,
     metrics.router,
@@ -51,7 +64,7 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     app.state.governor = Governor(known, settings.limits, settings.operation_window)
     app.state.counters = Counters()
     # Before the route for operations of any name.
-    for router in (operations.submission_routes(known), *ROUTERS):
+    for router in (submissions.submission_routes(known), *ROUTERS):
         app.include_router(router)
     handle_errors(app)
     handle_refusals(app, settings.limits.contact_admin)

@@ -1,135 +1,25 @@
-"""What routes of governed operations share: who calls, how refusals are told, what a batch looks like."""
+"""What is asked of governed operations, and what a batch and its children look like in answers."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batchline import ids
-from batchline.api.auth import Called
 from batchline.api.context import InContext
-from batchline.api.errors import NO_RETRY, ApiError, ErrorBody, documented
-from batchline.api.metrics import Counters
 from batchline.engine import access, children
 from batchline.engine.access import Actor
-from batchline.engine.governance import Governor
 from batchline.engine.operations import Operation
-from batchline.engine.refusals import LimitReached, NotAllowed, NotThere, Refused, RequestIdReused, WrongState
+from batchline.engine.refusals import NotThere
 from batchline.engine.registry import Registry
-from batchline.model import Child, ChildStatus, GovernedBatch, Role
-from batchline.store import limits
+from batchline.model import Child, ChildStatus, GovernedBatch
 
 PREFIX = "/api/v1"
 # When to ask for a status again.
 _ASK_AGAIN = 2
 
 Reason = Annotated[str, StringConstraints(max_length=2000)]
-
-
-# Who calls
-
-
-def _governor(request: Request) -> Governor:
-    governor: Governor = request.app.state.governor
-    return governor
-
-
-def _counters(request: Request) -> Counters:
-    counters: Counters = request.app.state.counters
-    return counters
-
-
-InGovernor = Annotated[Governor, Depends(_governor)]
-InCounters = Annotated[Counters, Depends(_counters)]
-
-
-async def _actor(caller: Called, context: InContext, counters: InCounters) -> Actor:
-    """The caller as a user, if all together have not asked too often in this minute."""
-    most = context.settings.limits.requests_per_minute
-    async with context.sessions.one() as session:
-        requests, left = await limits.count_request(session)
-    if requests > most:
-        message = f"All users together may make {most} requests a minute."
-        refused = LimitReached("global_requests_per_minute", requests, most, left, message)
-        counters.limited(refused)
-        raise told(refused, context.settings.limits.contact_admin)
-    return Actor(caller.tenant, caller.user, caller.role, alone=caller.key_id is None)
-
-
-Acting = Annotated[Actor, Depends(_actor)]
-
-
-async def _admin(actor: Acting) -> Actor:
-    if actor.role is not Role.ADMIN:
-        raise ApiError(403, "Only admins may do this.", code="PERMISSION_DENIED")
-    return actor
-
-
-Administering = Annotated[Actor, Depends(_admin)]
-
-
-# Refusals
-
-
-class RateLimitBody(ErrorBody):
-    limit_type: str
-    current_value: int
-    max_value: int
-    retry_after: int
-    contact_admin: str
-
-
-class RateLimitEnvelope(BaseModel):
-    error: RateLimitBody
-
-
-def governed_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`: these, and those that any governed route may answer."""
-    limited: dict[int | str, dict[str, Any]] = {429: {"model": RateLimitEnvelope}}
-    return documented(403, 413, *statuses) | limited
-
-
-def told(refused: Refused, contact_admin: str) -> ApiError:
-    """A refusal as an answer."""
-    match refused:
-        case LimitReached():
-            return ApiError(
-                429,
-                refused.message,
-                code=refused.code,
-                type="rate_limit_error",
-                headers={"retry-after": str(refused.retry_after)},
-                more={
-                    "limit_type": refused.limit_type,
-                    "current_value": refused.current_value,
-                    "max_value": refused.max_value,
-                    "retry_after": refused.retry_after,
-                    "contact_admin": contact_admin,
-                },
-            )
-        case NotThere():
-            status = 404
-        case NotAllowed():
-            status = 403
-        case RequestIdReused():
-            status = 422
-        case WrongState():
-            status = 409
-        case _:
-            status = 400
-    headers = {"retry-after": "1"} if refused.code == "BATCH_FINALIZING" else NO_RETRY
-    return ApiError(status, refused.message, code=refused.code, param=refused.param, headers=headers)
-
-
-def handle_refusals(app: FastAPI, contact_admin: str) -> None:
-    async def answer(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refused)
-        return told(error, contact_admin).response()
-
-    app.add_exception_handler(Refused, answer)
 
 
 def read_id(shown: str) -> UUID:

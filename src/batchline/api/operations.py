@@ -1,42 +1,28 @@
-"""/api/v1: governed operations: submit, look, decide, hold, retry.
+"""/api/v1: governed operations: what there is, and their batches: look, decide, hold, retry."""
 
-Each registered operation has a route of its own, so that the API's document shows each with its own schema. A
-route for all others says that there is no such operation.
-"""
-
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, WithJsonSchema, create_model
+from pydantic import BaseModel, ConfigDict
 
+from batchline.api.acting import Acting, InCounters, InGovernor
 from batchline.api.context import Context, InContext
 from batchline.api.governed import (
     PREFIX,
-    Acting,
     GovernedBatchDetail,
     GovernedBatchList,
     GovernedBatchObject,
-    InCounters,
-    InGovernor,
     Reason,
-    SubmitBatch,
-    SubmittedBatch,
     detailed,
-    governed_responses,
     read_id,
     shown,
-    submitted,
 )
 from batchline.api.metrics import Counters
+from batchline.api.refusals import governed_responses
 from batchline.engine import access
 from batchline.engine.access import Actor
 from batchline.engine.governance import Governor
-from batchline.engine.operations import Operation
-from batchline.engine.refusals import LimitReached, NotAllowed, NotThere, Refused
-from batchline.engine.registry import Registry
-from batchline.engine.submissions import Submission
+from batchline.engine.refusals import LimitReached
 from batchline.model import Approval, GovernedBatch
 
 router = APIRouter(prefix=PREFIX, tags=["operations"])
@@ -79,109 +65,6 @@ class OperationList(BaseModel):
     data: list[OperationObject]
 
 
-# Submission
-
-
-async def submit(
-    asked: SubmitBatch,
-    operation: str,
-    actor: Actor,
-    context: Context,
-    governor: Governor,
-    counters: Counters,
-    response: Response,
-    below: str = f"{PREFIX}/batches",
-) -> SubmittedBatch:
-    """The one way in, whatever the path."""
-    order = Submission(
-        operation,
-        asked.items,
-        asked.request_id,
-        asked.reason,
-        asked.hold,
-        None if asked.custom_ids is None else tuple(asked.custom_ids),
-    )
-    known = operation if operation in governor.registry else "unknown"
-    try:
-        async with context.sessions.one() as session:
-            made = await governor.submit(session, actor, order)
-    except Refused as refused:
-        counters.submitted(known, _result(refused))
-        if isinstance(refused, LimitReached):
-            counters.limited(refused)
-        raise
-    counters.submitted(known, "replayed" if made.replayed else "accepted")
-    answer = submitted(made.batch, below)
-    response.headers["location"] = answer.status_url
-    return answer
-
-
-def _result(refused: Refused) -> str:
-    match refused:
-        case LimitReached():
-            return "rate_limited"
-        case NotAllowed() | NotThere():
-            return "denied"
-        case _:
-            return "invalid"
-
-
-def submission_routes(registry: Registry) -> APIRouter:
-    """A route for each operation, and one for what is none."""
-    routes = APIRouter(prefix=PREFIX, tags=["operations"])
-    for operation in registry.all():
-        routes.add_api_route(
-            f"/operations/{operation.name}/batches",
-            _route(operation),
-            methods=["POST"],
-            status_code=202,
-            response_model=SubmittedBatch,
-            responses=governed_responses(404, 422),
-            summary=operation.description or f"Submit {operation.name}",
-            operation_id=f"submit_{operation.name}",
-        )
-    return routes
-
-
-def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
-    async def submit_batch(
-        asked: SubmitBatch,
-        actor: Acting,
-        context: InContext,
-        governor: InGovernor,
-        counters: InCounters,
-        response: Response,
-    ) -> SubmittedBatch:
-        return await submit(asked, operation.name, actor, context, governor, counters, response)
-
-    submit_batch.__annotations__["asked"] = _body(operation)
-    submit_batch.__doc__ = (
-        f"{operation.description or operation.name}: at most {operation.largest_batch} items."
-    )
-    return submit_batch
-
-
-def _body(operation: Operation) -> type[SubmitBatch]:
-    """A submission whose items are shown with the operation's schema; it is checked later, after replays."""
-    items = {
-        "type": "array",
-        "items": _standalone(operation),
-        "minItems": 1,
-        "maxItems": operation.largest_batch,
-        "title": "Items",
-    }
-    name = "Submit" + "".join(part.capitalize() for part in operation.name.replace("-", "_").split("_"))
-    made = create_model(name, __base__=SubmitBatch, items=(Annotated[list[Any], WithJsonSchema(items)], ...))
-    return made
-
-
-def _standalone(operation: Operation) -> dict[str, Any]:
-    """The schema with a name, where it refers to parts of itself: they would be sought in the document."""
-    schema = dict(operation.schema)
-    refers = b'"$ref"' in msgspec.json.encode(schema)
-    return {"$id": f"urn:batchline:operation:{operation.name}", **schema} if refers else schema
-
-
 @router.get("/operations", responses=governed_responses())
 async def list_operations(actor: Acting, governor: InGovernor) -> OperationList:
     """What can be submitted here, each with the schema of its items."""
@@ -199,24 +82,6 @@ async def list_operations(actor: Acting, governor: InGovernor) -> OperationList:
             for each in governor.registry.all()
         ]
     )
-
-
-@router.post(
-    "/operations/{operation}/batches",
-    status_code=202,
-    responses=governed_responses(404, 422),
-)
-async def submit_any(
-    asked: SubmitBatch,
-    operation: Annotated[str, Path(max_length=100)],
-    actor: Acting,
-    context: InContext,
-    governor: InGovernor,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
-    """Submit a batch of any operation by name."""
-    return await submit(asked, operation, actor, context, governor, counters, response)
 
 
 # Looking

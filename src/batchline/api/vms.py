@@ -6,22 +6,21 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import Field
 
+from batchline.api.acting import Acting, InCounters, InGovernor, Submitting
 from batchline.api.context import InContext
 from batchline.api.governed import (
     PREFIX,
-    Acting,
     GovernedBatchDetail,
     GovernedBatchObject,
-    InCounters,
-    InGovernor,
     SubmitBatch,
     SubmittedBatch,
     detailed,
-    governed_responses,
     read_id,
     shown,
 )
-from batchline.api.operations import After, BatchId, Limit, retried, submit
+from batchline.api.operations import After, BatchId, Limit, retried
+from batchline.api.refusals import governed_responses
+from batchline.api.submissions import submit
 from batchline.engine.approvals import APPROVE
 
 router = APIRouter(prefix=PREFIX, tags=["virtual machines"])
@@ -46,7 +45,7 @@ class SubmitApprovals(SubmitBatch):
 @router.post("/vms/batch", status_code=202, responses=governed_responses(404, 422))
 async def submit_vms(
     asked: SubmitVms,
-    actor: Acting,
+    caller: Submitting,
     context: InContext,
     governor: InGovernor,
     counters: InCounters,
@@ -54,13 +53,13 @@ async def submit_vms(
 ) -> SubmittedBatch:
     """Create or delete virtual machines: the operations vm_create and vm_delete."""
     name = f"vm_{asked.operation}"
-    return await submit(asked, name, actor, context, governor, counters, response, _VMS)
+    return await submit(asked, name, caller, context, governor, counters, response, _VMS)
 
 
 @router.post("/vms/batch/power", status_code=202, responses=governed_responses(404, 422))
 async def submit_power(
     asked: SubmitPower,
-    actor: Acting,
+    caller: Submitting,
     context: InContext,
     governor: InGovernor,
     counters: InCounters,
@@ -68,7 +67,7 @@ async def submit_power(
 ) -> SubmittedBatch:
     """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
     name = f"vm_{asked.operation}"
-    return await submit(asked, name, actor, context, governor, counters, response, _VMS)
+    return await submit(asked, name, caller, context, governor, counters, response, _VMS)
 
 
 @router.get("/vms/batch/{batch_id}", responses=governed_responses(404))
@@ -100,11 +99,11 @@ async def retry_vms(
 @router.post("/approvals/batch", status_code=202, responses=governed_responses(404, 422))
 async def submit_approvals(
     asked: SubmitApprovals,
-    actor: Acting,
+    caller: Submitting,
     context: InContext,
     governor: InGovernor,
     counters: InCounters,
     response: Response,
 ) -> SubmittedBatch:
     """Decide on several batches: each is a child of its own, and one that cannot be decided fails alone."""
-    return await submit(asked, APPROVE.name, actor, context, governor, counters, response)
+    return await submit(asked, APPROVE.name, caller, context, governor, counters, response)

@@ -1,9 +1,9 @@
 """An operation: what users may ask for in bulk, as the operator has it.
 
 It says what an item looks like, how many fit into one batch, how often each is tried, what has to be
-approved, what is secret, and how an item becomes a request. A batch of one is an ordinary batch: its lanes have the
-operation's name for a model and `url_of(name)` for a URL, which no file of an OpenAI client can have, so that
-nobody runs an operation past its rules.
+approved, what is secret, and how an item becomes a request. A batch of one is an ordinary batch: its lanes
+have the operation's name for a model and `url_of(name)` for a URL, which no file of an OpenAI client has, so
+that nobody runs an operation past its rules.
 """
 
 import re

@@ -468,6 +468,7 @@ async def _history(db: Session, ended: int) -> None:
         ("find_request", {"operation": "resize", "request_id": uuid4()}),
         ("operation_totals", {}),
         ("operation_durations", {}),
+        ("list_pending_operations", {"operation": None, "after": None, "limit": 20}),
         ("list_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
         ("list_user_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
     ],

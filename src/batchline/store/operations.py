@@ -254,8 +254,15 @@ async def page(
         "after": after,
         "limit": limit,
     }
-    listing = statement("list_operations" if user is None else "list_user_operations")
-    return [_governed(row) for row in await session.rows(listing, params)]
+    rows = await session.rows(statement(_listing(user, approval)), params)
+    return [_governed(row) for row in rows]
+
+
+def _listing(user: str | None, approval: Approval | None) -> str:
+    """Each has an index of its own."""
+    if approval is Approval.PENDING:
+        return "list_pending_operations"
+    return "list_operations" if user is None else "list_user_operations"
 
 
 async def children(session: Session, batch_id: UUID, *, after: int = 0, limit: int = 100) -> list[Child]:

@@ -1,8 +1,7 @@
 -- list_operations: governed batches of a tenant, newest first, page by page.
 --
 -- `after` is the last batch of the page before, or NULL. One range of an index, however far the page is from the start:
--- the longest page stands inside as a number, as in list_files_newest. What was cancelled or expired before anybody
--- decided waits for nobody. Locks: none.
+-- the longest page stands inside as a number, as in list_files_newest. Locks: none.
 SELECT *
 FROM (
     SELECT *
@@ -14,7 +13,6 @@ FROM (
       )
       AND (%(operation)s::text IS NULL OR operation = %(operation)s::text)
       AND (%(approval)s::text IS NULL OR approval = %(approval)s::text)
-      AND (%(approval)s::text IS DISTINCT FROM 'pending' OR finalizing_at IS NULL)
     ORDER BY created_at DESC, id DESC
     LIMIT 1001
 ) AS page

@@ -452,7 +452,8 @@ def test_secrets_are_masked_by_name_as_deep_as_they_are() -> None:
 def test_what_is_secret_in_an_item_is_in_no_answer_however_it_is_quoted(
     item: dict[str, Any], answer: Any, shown: Any
 ) -> None:
-    assert without(answer, set(secrets_in(item, ("pin",)))) == shown
+    # In the order of the item, so that the shorter of two comes first.
+    assert without(answer, list(secrets_in(item, ("pin",)))) == shown
 
 
 @pytest.mark.parametrize(

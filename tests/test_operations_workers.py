@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from batchline.engine import duties
+from batchline.engine.children import Told, told
 from batchline.engine.objects import Objects
 from batchline.engine.operations import BELOW, url_of
 from batchline.model import Child, ChildStatus, ParentStatus
@@ -66,15 +67,18 @@ def test_the_command_without_operations_drains_past_them(database_url: str, tmp_
 def test_a_batch_whose_operation_nobody_has_ends_with_a_code(database_url: str, tmp_path: Path) -> None:
     """No worker may judge what another one might know; the deadline does."""
 
-    async def scenario(db: Session) -> list[Child]:
+    async def scenario(db: Session) -> list[tuple[Child, Told]]:
         batch = await submit(db, a_governor(), ANNA, 2)
         await sql(db, "UPDATE batches SET expires_at = now()")
         await sql(db, "UPDATE lanes SET deadline = now()")
         await duties.attend(db, Objects.at(tmp_path))
         await end_all(db)
         assert (await read(db, batch.id)).ended_at is not None
-        assert (await now(db, batch)).status is ParentStatus.CANCELLED
-        return await operations.children(db, batch.id)
+        over = await now(db, batch)
+        assert over.status is ParentStatus.CANCELLED
+        return [(child, told(child, over, None)) for child in await operations.children(db, batch.id)]
 
-    children = on(database_url, scenario)
-    assert [child.status for child in children] == [ChildStatus.CANCELLED] * 2
+    for child, shown in on(database_url, scenario):
+        assert child.status is ChildStatus.CANCELLED
+        assert shown.error is not None
+        assert shown.error.code == "BATCH_EXPIRED"

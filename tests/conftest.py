@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -14,6 +15,10 @@ from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
 
 _COUNTER = itertools.count()
+
+# How long an example takes says something about the machine, and nothing about the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -179,7 +179,7 @@ BAD = [
     pytest.param(b"oops\n", Code.INVALID_JSON_LINE, 1, id="not JSON"),
     pytest.param(line("a") + b'{"custom_id":"\xff"}\n', Code.INVALID_UTF8, 2, id="not UTF-8"),
     pytest.param(
-        line("a", extra=',"x":' + "[" * 1000 + "]" * 1000), Code.INVALID_JSON_LINE, 1, id="nested deep"
+        line("a", extra=',"x":' + "[" * 100_000 + "]" * 100_000), Code.INVALID_JSON_LINE, 1, id="nested deep"
     ),
     pytest.param(b"\0\n", Code.INVALID_JSON_LINE, 1, id="NUL byte"),
     pytest.param(line("\\u0000"), Code.INVALID_CUSTOM_ID, 1, id="NUL in custom_id"),

@@ -95,6 +95,9 @@ class Claimer:
         if not want:
             self._buffer.sated()
             return True
+        if self._lease.lost:
+            # A claim under the old name would renew it.
+            self._lease.give_up()
         asked_at = self._lease.now()
         worker = self._lease.worker
         if self._lost_track:

@@ -5,7 +5,6 @@ one never fills the places in which lines for another could be under way.
 """
 
 import asyncio
-from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -43,12 +42,11 @@ class Crew:
         clock: Clock,
         known_spans: KnownSpans,
         turn: asyncio.Lock,
-        let_go: Callable[[], int],
     ) -> None:
         self._settler = settler
         rate = Rate(clock)
         self.buffer = Buffer(settings, rate)
-        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency, let_go)
+        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency)
         self.claimer = Claimer(session, lease, post.scope, self.buffer, known_spans, turn)
 
     @property

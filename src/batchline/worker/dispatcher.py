@@ -1,9 +1,6 @@
 """Runs buffered items, as many at once as allowed, and hands their verdicts to the settler."""
 
 import asyncio
-from collections.abc import Callable
-
-import structlog
 
 from batchline.executors.executor import Executor
 from batchline.model import Completed, Failed, Item
@@ -11,8 +8,6 @@ from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
-
-_log = structlog.get_logger("batchline.dispatcher")
 
 
 class Dispatcher:
@@ -26,7 +21,6 @@ class Dispatcher:
         lease: Lease,
         rate: Rate,
         concurrency: int,
-        let_go: Callable[[], int],
     ) -> None:
         self._executor = executor
         self._buffer = buffer
@@ -34,8 +28,6 @@ class Dispatcher:
         self._lease = lease
         self._rate = rate
         self._concurrency = concurrency
-        # Drops all that this worker has not sent, of every crew, and tells how much that was.
-        self._let_go = let_go
         self._running: dict[int, Item] = {}
 
     @property
@@ -54,7 +46,7 @@ class Dispatcher:
     async def _runner(self) -> None:
         while (item := await self._buffer.take()) is not None:
             if self._lease.lost:
-                self._stop_sending()
+                self._lease.give_up()
                 continue
             self._running[id(item)] = item
             try:
@@ -67,9 +59,3 @@ class Dispatcher:
                 self._rate.count += 1
             if not self._running and not len(self._buffer):
                 self._settler.hurry()
-
-    def _stop_sending(self) -> None:
-        """From now on others may run what this worker holds. Answers still under way are brought in all the
-        same; the first verdict on an item counts, whoever brings it."""
-        _log.warning("lease lost, unsent items left to others", items=self._let_go() + 1)
-        self._lease.start_over()

@@ -55,14 +55,12 @@ class Finalizer:
         """Until none is left, or one fails: a poll will bring us back to that."""
         try:
             while True:
-                asked_at = self._lease.now()
                 batch = await finalize_one(
                     self._session, self._objects, self._lease.worker, self._scope.batch_id
                 )
                 self.trouble = None
                 if batch is None:
                     return
-                self._lease.renewed(asked_at)
                 self._on_ended(batch)
         except (StoreUnavailable, ObjectStoreUnavailable, FinalizeMismatch) as error:
             self.trouble = str(error)

@@ -31,8 +31,10 @@ class Heartbeat:
             await asyncio.sleep(self._settings.renew_every)
             if not self._holding():
                 self._lease.rest()
-                continue
-            await self._renew()
+            elif self._lease.lost:
+                self._lease.give_up()
+            else:
+                await self._renew()
 
     async def _renew(self) -> None:
         asked_at = self._lease.now()

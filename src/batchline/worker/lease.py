@@ -1,12 +1,16 @@
 """How long this worker may go on sending, and under which name.
 
 The database's clock decides when others may take over; the worker measures by its own clock, from the
-moment it asked for the last renewal that succeeded, and gives up well before. After that it takes a new
-name: whatever the old one held is left to be taken.
+moment it asked for the last renewal that succeeded, and gives up well before. What is lost stays lost, even
+if the database would still renew it: meanwhile others may have taken what this worker held. It lets go of all
+that it has not sent and takes a new name.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
+
+import structlog
 
 from batchline.config import WorkerSettings
 from batchline.ids import new_id
@@ -14,11 +18,16 @@ from batchline.store.spans import WorkerId
 from batchline.worker.clock import Clock
 from batchline.worker.kin import name_of_this_process
 
+_log = structlog.get_logger("batchline.lease")
+
 
 class Lease:
-    def __init__(self, settings: WorkerSettings, clock: Clock) -> None:
+    """`let_go` drops all that this worker holds and has not sent, and tells how much that was."""
+
+    def __init__(self, settings: WorkerSettings, clock: Clock, let_go: Callable[[], int]) -> None:
         self._settings = settings
         self._clock = clock
+        self._let_go = let_go
         self.worker = self._incarnation()
         # Nothing is held yet, so nothing can be lost; the first claim starts the time.
         self.ends = float("inf")
@@ -27,8 +36,9 @@ class Lease:
         return self._clock()
 
     def renewed(self, asked_at: float) -> None:
-        """A renewal that was asked for at `asked_at` has succeeded."""
-        self.ends = asked_at + self._settings.fence_after
+        """A renewal that was asked for at `asked_at` has succeeded. It comes too late for a lost lease."""
+        if not self.lost:
+            self.ends = asked_at + self._settings.fence_after
 
     def rest(self) -> None:
         """Nothing is held any more."""
@@ -42,8 +52,12 @@ class Lease:
         """In whose name requests are sent now; None: in nobody's."""
         return None if self.lost else self.worker.id
 
-    def start_over(self) -> None:
-        """Go on under a new name."""
+    def give_up(self) -> None:
+        """Others may run what this worker holds: leave to them what was not sent, and go on under a new name.
+        Answers still under way are brought in all the same; the first verdict on an item counts, whoever
+        brings it.
+        """
+        _log.warning("lease lost, unsent items left to others", items=self._let_go())
         self.worker = self._incarnation()
         self.rest()
 

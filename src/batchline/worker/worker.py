@@ -55,7 +55,7 @@ class Worker:
         self._sessions = {
             name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize", "tell")
         }
-        self.lease = Lease(settings, clock)
+        self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
         turn = asyncio.Lock()
@@ -70,7 +70,6 @@ class Worker:
                 clock,
                 self._known_spans,
                 turn,
-                self._let_go,
             )
             for post in posts or [Post(scope, settings.concurrency)]
         ]

@@ -98,12 +98,6 @@ def test_a_sender_gets_lines_for_some_two_seconds(latency: int, concurrency: int
     assert Setting(latency, concurrency).lines(sender) == lines
 
 
-def test_a_slow_sender_gets_no_more_than_it_can_bear() -> None:
-    sender = Sender("a slow script", 4_000, lambda path, upstream, in_flight: 0.0, most=200)
-
-    assert Setting(0, 2_000).lines(sender) == 200
-
-
 def test_the_quick_forms_that_need_no_other_contestant_run() -> None:
     names = ["create", "scripts", "flight-memory", "queues"]
 

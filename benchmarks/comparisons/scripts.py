@@ -6,9 +6,9 @@ aiohttp and one with httpx, in an environment of their own; they append each ans
 crash they know nothing. The bare client (`benchmarks/bare/client.py`) is a pyreqwest loop that throws answers
 away. For `batchline run` it is the batch's own time, from its start to its last settle. There is one
 simulator for each latency, which forgets everything before each turn. Everybody is given as many lines as
-take it some two seconds, as the rows say, but at least as many as are to be in flight. Only httpx is not: it
-gets slower the more are in flight, to some tens of requests a second with 2,000, and a turn would take
-minutes. It is given 200 at most, which flatters it.
+take it some two seconds, as the rows say, but at least as many as are to be in flight. The httpx script gets
+slower the more are in flight (its pool looks at every connection for every request), so it plays with up to
+256; with 2,000 a turn would take minutes.
 
 How fast one can be at all is what the latency allows: 64 in flight and 50 ms make 1,280 requests a second.
 """
@@ -42,7 +42,8 @@ class Sender:
     # Requests a second where nothing but itself limits it, roughly: only how many it is given depends on it.
     fastest: int
     send: Send
-    most: int = 1_000_000
+    # With more than so many in flight it does not play.
+    most_in_flight: int = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Setting:
         """As many as last the time, in whole waves of all places where the latency is the limit."""
         waves = 1000 * _SECONDS / self.latency if self.latency else math.inf
         waves = round(max(1, min(waves, _SECONDS * sender.fastest // self.concurrency)))
-        return min(sender.most, waves * self.concurrency)
+        return waves * self.concurrency
 
 
 async def compare(bench: Bench) -> list[Figure]:
@@ -92,7 +93,7 @@ def _senders(bench: Bench) -> tuple[list[Sender], str]:
     return [
         *ours,
         Sender("aiohttp script", 3_000, _script(python, "benchmarks.scripts.with_aiohttp")),
-        Sender("httpx script", 300, _script(python, "benchmarks.scripts.with_httpx"), most=200),
+        Sender("httpx script", 150, _script(python, "benchmarks.scripts.with_httpx"), most_in_flight=256),
     ], ""
 
 
@@ -117,7 +118,8 @@ async def _at(
 
         return Contestant(f"{sender.name}, {lines:,} requests", "requests/s", turn)
 
-    return await alternate(bench.rounds, *map(contestant, senders))
+    players = [sender for sender in senders if setting.concurrency <= sender.most_in_flight]
+    return await alternate(bench.rounds, *map(contestant, players))
 
 
 def _lines_in(folder: Path, lines: int) -> Path:
@@ -156,10 +158,16 @@ def _figures(measured: dict[Setting, list[Series]], missing: str) -> list[Figure
 
 def table(measured: dict[Setting, list[Series]]) -> str:
     """All medians in one place."""
+    # All play in the first; who plays no more is the last.
     names = [series.name.partition(",")[0] for series in next(iter(measured.values()))]
     head = ["latency", "in flight", *(f"{name}, requests/s" for name in names)]
     rows = [
-        [f"{setting.latency:,} ms", f"{setting.concurrency:,}", *(number(one.median) for one in series)]
+        [
+            f"{setting.latency:,} ms",
+            f"{setting.concurrency:,}",
+            *(number(one.median) for one in series),
+            *("–" for _ in names[len(series) :]),
+        ]
         for setting, series in measured.items()
     ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])

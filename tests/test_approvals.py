@@ -109,6 +109,20 @@ def test_of_two_approvers_at_once_one_wins(database_url: str, second: str) -> No
     asyncio.run(run())
 
 
+def test_an_approval_of_what_was_seen_is_none_of_what_was_added_meanwhile(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, production(), hold=True)
+        await governor.append(db, ANNA, batch.id, production(2), ["late-1", "late-2"])
+        with pytest.raises(WrongState, match="3 children now, not 1") as refused:
+            await governor.approve(db, CARLA, batch.id, "as seen", batch.total)
+        assert refused.value.code == "BATCH_CHANGED"
+        assert (await now(db, batch)).approval is Approval.PENDING
+        assert (await governor.approve(db, CARLA, batch.id, "as seen", 3)).approval is Approval.APPROVED
+
+    on(database_url, scenario)
+
+
 def test_many_approvers_at_once_make_one_approval(database_url: str) -> None:
     async def run() -> None:
         governor = a_governor()

@@ -313,7 +313,8 @@ def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, t
         batch_id = submitted["batch_id"]
         waiting = carla.get("/batches", params={"approval": "pending"}).json()["data"]
         assert [batch["batch_id"] for batch in waiting] == [batch_id]
-        approved = carla.post(f"/batches/{batch_id}/approve", json={"reason": "fine"})
+        refused(carla.post(f"/batches/{batch_id}/approve", json={"child_count": 1}), 409, "BATCH_CHANGED")
+        approved = carla.post(f"/batches/{batch_id}/approve", json={"reason": "fine", "child_count": 2})
         assert approved.status_code == 200
         assert approved.json()["approval"]["decided_by"] == "carla"
         assert approved.json()["approval"]["reason"] == "fine"

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.acting import Acting, InCounters, InGovernor
 from batchline.api.context import Context, InContext
@@ -39,6 +39,13 @@ class Decision(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: Reason | None = None
+
+
+class Approve(Decision):
+    child_count: Annotated[
+        int | None,
+        Field(ge=1, le=2**31 - 1, description="How many children were seen; 409 if there are more by now."),
+    ] = None
 
 
 class AppendItems(BaseModel):
@@ -171,12 +178,13 @@ async def approve_batch(
     actor: Acting,
     context: InContext,
     governor: InGovernor,
-    asked: Decision | None = None,
+    asked: Approve | None = None,
 ) -> GovernedBatchObject:
     """For approvers and admins; nobody approves what he submitted himself, unless the operation allows it."""
+    asked = asked or Approve()
     async with context.sessions.one() as session:
-        reason = None if asked is None else asked.reason
-        return shown(await governor.approve(session, actor, read_id(batch_id), reason))
+        approved = await governor.approve(session, actor, read_id(batch_id), asked.reason, asked.child_count)
+        return shown(approved)
 
 
 @router.post("/batches/{batch_id}/reject", **_CHANGED)

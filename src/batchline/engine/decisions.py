@@ -19,11 +19,20 @@ from batchline.store.session import Session
 
 
 async def approve(
-    rules: Rules, session: Session, actor: Actor, batch_id: UUID, reason: str | None = None
+    rules: Rules,
+    session: Session,
+    actor: Actor,
+    batch_id: UUID,
+    reason: str | None = None,
+    child_count: int | None = None,
 ) -> GovernedBatch:
-    """Claim the parent and open its lanes, in one transaction: of two approvers one wins."""
+    """Claim the parent and open its lanes, in one transaction: of two approvers one wins.
+
+    `child_count` is how many children the approver has seen, if he says so.
+    """
     async with _deciding(session, actor, batch_id) as changing:
         await _check_four_eyes(rules, actor, changing)
+        _check_seen(changing.batch, child_count)
         await changing.decide(Approval.APPROVED, actor.user, shown_reason(reason))
         await changing.open()
         await changing.audit(actor.event("batch.approved", changing.batch, reason=shown_reason(reason)))
@@ -47,6 +56,14 @@ async def _check_four_eyes(rules: Rules, actor: Actor, changing: Changing) -> No
         return
     if changing.batch.user_id == actor.user or await changing.appended_by(actor.user):
         raise NotAllowed("Nobody approves what he submitted himself.")
+
+
+def _check_seen(now: GovernedBatch, child_count: int | None) -> None:
+    """A held batch may have grown since the approver looked at it."""
+    if child_count is not None and child_count != now.total:
+        raise WrongState(
+            f"The batch has {now.total} children now, not {child_count}: look again.", code="BATCH_CHANGED"
+        )
 
 
 @asynccontextmanager

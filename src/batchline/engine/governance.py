@@ -35,9 +35,14 @@ class Governor:
         return await submissions.submit(self._rules, session, actor, asked)
 
     async def approve(
-        self, session: Session, actor: Actor, batch_id: UUID, reason: str | None = None
+        self,
+        session: Session,
+        actor: Actor,
+        batch_id: UUID,
+        reason: str | None = None,
+        child_count: int | None = None,
     ) -> GovernedBatch:
-        return await decisions.approve(self._rules, session, actor, batch_id, reason)
+        return await decisions.approve(self._rules, session, actor, batch_id, reason, child_count)
 
     async def reject(
         self, session: Session, actor: Actor, batch_id: UUID, reason: str | None = None

@@ -1,7 +1,6 @@
 """A lease that was lost stays lost: others may have taken what this worker held."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, on, read, sql, take
+from tests.processes import wait_for
 
 PATIENCE = 60
 
@@ -47,11 +47,6 @@ class Held:
 
     async def close(self) -> None:
         return
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    while not fact():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 def test_a_renewal_comes_too_late_for_a_lost_lease() -> None:
@@ -100,7 +95,7 @@ def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_
             await executor.until_begun(2)
             # As if it had been frozen for as long. All runners are busy: only the heartbeat can tell.
             jump[0] = 100.0
-            await until(lambda: worker.lease.worker.id != name)
+            await asyncio.to_thread(wait_for, "another name", lambda: worker.lease.worker.id != name)
             assert all(len(crew.buffer) == 0 for crew in worker.crews)
             executor.go_on.set()
         found = await read(db, batch)
@@ -127,13 +122,12 @@ def test_a_worker_that_lost_its_lease_claims_under_a_new_name(database_url: str,
         await a_batch(db, {"m": 8})
         name = worker.lease.worker.id
         (crew,) = worker.crews
-        crew.buffer.put(await take(db, worker.lease.worker, 2))
+        # In flight, as far as it knows: its runners wait for more, and only the claimer can tell.
+        await take(db, worker.lease.worker, 2)
         worker.lease.renewed(worker.lease.now())
         jump[0] = 100.0
         async with asyncio.timeout(PATIENCE):
             runners = asyncio.create_task(crew.dispatcher.run())
-            # Only the claimer runs in between: the runners have not had a turn yet.
-            crew.buffer.discard()
             claimer = asyncio.create_task(crew.claimer.run())
             await crew.claimer.found.wait()
         for task in (claimer, runners):

@@ -3,8 +3,8 @@
 -- First whatever was handed out before and is free again: spans whose time has come (retries, released
 -- work) and spans of workers whose lease is over. Then fresh lines: move the cursor of as many open lanes
 -- as it takes, tenants by what each has in flight, lanes of a tenant by deadline. `keys`, `besides` (all keys
--- but those that are like these) and `batch` narrow both. Only spans are returned; fetch.sql reads their lines afterwards, so a client
--- that freezes in the middle of a megabyte of lines holds no lock.
+-- but those that are LIKE these) and `batch` narrow both. Only spans are returned; fetch.sql reads their lines
+-- afterwards, so a client that freezes in the middle of a megabyte of lines holds no lock.
 --
 -- Locks: spans (SKIP LOCKED: another worker's catch is not worth waiting for), then lanes in id order.
 -- Lanes are waited for: a neighbour holds one for a millisecond, and a worker must not go idle for that. If

@@ -1,10 +1,9 @@
 """How accepting and draining change with the number of items, tenfold or more, for all queues on PostgreSQL.
 
-As in `queues`, with one worker. Batchline goes from 10,000 to 1,000,000 items. PgQueuer goes to 300,000: a
-million would take it minutes a round. The others take in and drain some hundreds or thousands of items a
-second, so that a million would take each of them from ten minutes to hours a round; they go tenfold, as far
-as they come in some ten seconds. How they would fare beyond that is not told; the table says how far each
-went.
+As in `queues`, with one worker. Batchline and PgQueuer go from 10,000 to 1,000,000 items. The others take in
+and drain some hundreds or thousands of items a second, so that a million would take each of them from ten
+minutes to hours a round; they go tenfold, as far as they come in some ten seconds. How they would fare beyond
+that is not told; the table says how far each went.
 """
 
 from benchmarks.bench import Bench

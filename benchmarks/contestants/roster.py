@@ -38,7 +38,7 @@ PGQUEUER = Entrant(
     "PgQueuer",
     sql.SQL("SELECT FROM pgqueuer ORDER BY id DESC LIMIT 1"),
     100_000,
-    (10_000, 300_000),
+    (10_000, 1_000_000),
 )
 OTHERS = (
     PGQUEUER,

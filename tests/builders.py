@@ -84,8 +84,8 @@ async def wipe(db: Session) -> None:
     await sql(
         db,
         """
-        TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers, outbox,
-                 webhooks, deliveries, operation_batches
+        TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers, standbys,
+                 outbox, webhooks, deliveries, operation_batches
         RESTART IDENTITY
         """,
     )

@@ -221,8 +221,8 @@ class Hand:
         return bool(self.run("conclude_lock", {"batch": batch}))
 
     def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> Horizon:
-        scope = spans.Scope(None if keys is None else tuple(keys), batch).params()
-        return Horizon(*self.run("poll", {**scope, "worker": self.id})[0])
+        scope = spans.Scope(None if keys is None else tuple(keys), batch)
+        return Horizon(*self.run("poll", spans.polled(self.id, scope))[0])
 
     def settle_and_conclude(self, verdicts: Sequence[Verdict]) -> list[UUID]:
         """As a worker does it; the batches that began to be finalized by that."""

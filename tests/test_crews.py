@@ -174,7 +174,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             reading.clear()
         return items
 
-    async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> int:
+    async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
         looked.set()
         # Noted, not raised: the worker goes on and drains, and the test fails with this in seconds.
         if reading:

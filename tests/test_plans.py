@@ -15,6 +15,9 @@ import psycopg
 import pytest
 
 from batchline.ids import new_id
+from batchline.model import DEFAULT_TENANT, RunSettings
+from batchline.store.batches import NewBatch, created
+from batchline.store.spans import Scope, Standby, Standing, WorkerId, polled
 from batchline.store.statements import statement
 from tests import scenes
 from tests.scenes import Stage
@@ -34,6 +37,7 @@ TYPES = {
     "chunk": "integer",
     "delay": "float8",
     "delays": "float8[]",
+    "ear": "bigint",
     "ended_groups": "integer[]",
     "ended_input_tokens": "integer[]",
     "ended_line_nos": "integer[]",
@@ -41,26 +45,37 @@ TYPES = {
     "ended_output_tokens": "integer[]",
     "error_codes": "text[]",
     "input_tokens": "bigint[]",
+    "endpoint": "text",
+    "file": "uuid",
     "keys": "text[]",
     "kinds": "smallint[]",
     "lease": "interval",
     "limit": "smallint",
     "messages": "text[]",
+    "metadata": "jsonb",
     "name": "text",
     "no": "bigint",
     "ordinals": "int4multirange",
+    "output_expires_after": "integer",
     "output_tokens": "bigint[]",
     "outputs": "text[]",
+    "planned_output": "uuid",
     "reason": "text",
     "reasoning_tokens": "bigint[]",
+    "resume_key": "text",
     "retried_groups": "integer[]",
     "retried_ordinals": "integer[]",
+    "settings": "jsonb",
     "sizes": "integer[]",
     "span": "bigint",
     "spans": "bigint[]",
+    "standbys": "jsonb",
     "status_codes": "smallint[]",
     "task": "text",
+    "tenant": "text",
     "upstream": "text",
+    "window": "text",
+    "window_seconds": "float8",
     "worker": "uuid",
 }
 
@@ -126,6 +141,10 @@ INSERT INTO lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM generate_series
 INSERT INTO results
 SELECT 1000000 + n / 1000, n % 1000, n % 1000, 'completed', 200, 1, 1, 1, now(), '{}'
 FROM generate_series(0, 99999) AS n;
+INSERT INTO standbys (worker_id, post, until, room, besides, ear)
+SELECT id, n, now() + CASE n WHEN 0 THEN interval '1 hour' ELSE interval '-1 hour' END, 10, '{}', 4711
+FROM workers
+CROSS JOIN generate_series(0, 99) AS n;
 VACUUM ANALYZE
 """
 
@@ -375,7 +394,7 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
 
 @pytest.mark.parametrize("keys", [None, ["k1"], ["nothing here"]], ids=["all keys", "one key", "no such key"])
 def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str] | None) -> None:
-    plan = ground.explain("poll", keys=keys, besides=[], batch=None, worker=new_id())
+    plan = ground.explain("poll", **polled(new_id(), Scope(None if keys is None else tuple(keys))))
 
     assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
     if keys is None:
@@ -384,8 +403,42 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
         assert plan.rows["lanes"] <= 3 * WORKERS
 
 
+def test_a_poll_that_stands_by_touches_what_is_its_own(ground: Ground) -> None:
+    worker = WorkerId(ground.workers[0], "worker", timedelta(seconds=60))
+    standing = Standing(worker, 4711, (Standby(0, 10, Scope()),))
+
+    plan = ground.explain("poll", **polled(worker.id, Scope(), standing))
+
+    assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
+    assert plan.rows["standbys"] <= 2 * 100, "each of its former words is found, and deleted"
+
+
+def test_a_creation_reads_no_more_lines_than_it_hands_over(ground: Ground) -> None:
+    file_id = new_id()
+    new = NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", 3600.0, RunSettings())
+    with ground.stage.hand().connection as listener, ground.stage.db.transaction(force_rollback=True):
+        listener.execute("SELECT pg_advisory_lock(4711)")
+        ground.stage.db.execute("SET LOCAL enable_seqscan = off")
+        ground.stage.db.execute(
+            """
+            INSERT INTO files (no, id, tenant, purpose, filename, bytes, line_count)
+            OVERRIDING SYSTEM VALUE
+            VALUES (1, %s, %s, 'batch', 'input.jsonl', 0, 20000)
+            """,
+            (file_id, DEFAULT_TENANT),
+        )
+        ground.stage.db.execute("INSERT INTO file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)")
+        plan = ground.explain("create_batch", **created(new))
+        handed = ground.stage.value("SELECT count(*) FROM standbys WHERE until > now()")
+
+    assert handed == WORKERS, "what was explained was undone"
+    assert not plan.seq_scans
+    assert plan.rows["lines"] == 10
+    assert plan.rows["standbys"] <= WORKERS + 1, "those that are over are not looked at"
+
+
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:
-    plan = ground.explain("poll", keys=None, besides=[], batch=busy_batch, worker=new_id())
+    plan = ground.explain("poll", **polled(new_id(), Scope(batch_id=busy_batch)))
 
     assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
 

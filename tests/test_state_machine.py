@@ -1,8 +1,9 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
-Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and come
-back; batches are paused, resumed, cancelled and expire; finalizers are lost. After every step the database is
-read with plain SQL and compared with DESIGN.md §1 and with the model; at last all is driven to its end.
+Hypothesis chooses what happens: workers claim, stand by, answer, answer twice, answer too late, park, die and
+come back; batches are paused, resumed, cancelled and expire; finalizers are lost. After every step the
+database is read with plain SQL and compared with DESIGN.md §1 and with the model; at last all is driven to
+its end.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """
@@ -43,8 +44,9 @@ from batchline.model import (
     Verdict,
 )
 from batchline.store import batches, doctor, spans
+from batchline.store.events import Event, event_of
 from batchline.store.session import Session
-from batchline.store.spans import Scope, WorkerId
+from batchline.store.spans import Scope, Standby, Standing, WorkerId
 from tests import builders
 from tests.builders import LATER, a_batch, a_worker, sql
 
@@ -62,6 +64,7 @@ SETTINGS = settings(
 COUNTERS = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 TENANTS = ("left", "right")
 WORKERS = range(3)
+EAR = 4711
 # One more, who comes when all others are dead.
 LAST = len(WORKERS)
 Reason = Literal["cancel", "expire", "pause"]
@@ -256,6 +259,7 @@ STEPS = st.one_of(
     *often(2, "take_over", PICK, WORKER, st.booleans()),
     *often(1, "fetch", WORKER),
     *often(1, "poll", KEYS, BATCH),
+    *often(2, "stand_by", WORKER, LIMIT, KEYS),
     *often(6, "settle", PICK, ANSWERS),
     *often(3, "settle_all_alike", PICK, KIND, DELAY),
     *often(3, "settle_too_late", PICK, ANSWERS),
@@ -320,6 +324,8 @@ class LifeOfItems(RuleBasedStateMachine):
     # Set by the test: one loop and one session for all examples, in one database that is wiped between them.
     runner: ClassVar[asyncio.Runner]
     db: ClassVar[Session]
+    # Hears all events, and is the ear of all workers.
+    listener: ClassVar[psycopg.Connection[tuple[Any, ...]]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,6 +338,8 @@ class LifeOfItems(RuleBasedStateMachine):
         self.retries: Counter[tuple[int, int]] = Counter()
         self.workers: list[WorkerId] = [a_worker(f"worker {n}") for n in (*WORKERS, LAST)]
         self.live: set[int] = set()
+        # What each worker has said that it would take.
+        self.standing: dict[int, Standby] = {}
         self.hands = [Hand() for _ in self.workers]
         self.tasks = 0
         self.winners: Counter[UUID] = Counter()
@@ -374,10 +382,43 @@ class LifeOfItems(RuleBasedStateMachine):
             JOIN lines AS l USING (file_no, lane_no)
             WHERE n.batch_id = %(batch)s
             GROUP BY n.id
+            ORDER BY n.lane_no
         """
         rows = self.run(sql(self.db, query, batch=batch.id))
         self.batches.append(model)
         self.lanes |= {id: LaneModel(id, model, key, lines) for id, key, lines in rows}
+        self.handed(batch.id, self.heard(batch.id))
+
+    def heard(self, batch_id: UUID) -> Event:
+        """What was said when the batch was made."""
+        for notification in self.listener.notifies(timeout=60):
+            event = event_of(notification.payload)
+            if (event.kind, event.batch_id) == ("open", batch_id):
+                return event
+        raise AssertionError("a batch was made without a word")
+
+    def handed(self, batch_id: UUID, event: Event) -> None:
+        """If somebody stood by who serves the batch, the first lines of his first lane are his."""
+        lanes = [lane for lane in self.lanes.values() if lane.batch.id == batch_id]
+        expected = {
+            worker: (lane, standby.room)
+            for worker, standby in self.standing.items()
+            if worker in self.live
+            if (lane := next((lane for lane in lanes if self.served(lane, standby.scope)), None))
+        }
+        handovers = [(n, event.for_worker(worker.id)) for n, worker in enumerate(self.workers)]
+        found = [(n, handover) for n, handover in handovers if handover is not None]
+        assert len(found) == min(1, len(expected)), f"{found} for {expected}"
+        for worker, handover in found:
+            lane, room = expected[worker]
+            ordinals = frozenset(range(min(room, lane.pending)))
+            assert handover.claim.lane_id == lane.id
+            assert [item.ordinal for item in handover.items] == sorted(ordinals)
+            assert [item.line_no for item in handover.items] == lane.lines[: len(ordinals)]
+            lane.next = len(ordinals)
+            self.spans[handover.claim.span_id] = SpanModel(lane, ordinals, holder=worker)
+            self.hands[worker].fresh += handover.items
+            del self.standing[worker]
 
     @when(lambda self: any(not batch.frozen for batch in self.batches))
     def close(self, which: int, reason: Reason) -> None:
@@ -506,6 +547,13 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def poll(self, keys: tuple[str, ...] | None, which: int | None) -> None:
         self.check_horizon(Scope(keys, None if which is None else self.batch(which).id))
+
+    def stand_by(self, worker: int, room: int, keys: tuple[str, ...] | None) -> None:
+        standby = Standby(0, room, Scope(keys))
+        standing = Standing(self.workers[worker], EAR, (standby,))
+        self.run(spans.poll(self.db, self.workers[worker].id, Scope(), standing))
+        self.standing[worker] = standby
+        self.live.add(worker)
 
     def check_horizon(self, scope: Scope) -> None:
         """What an idle worker is told is there is what it would get."""
@@ -745,7 +793,7 @@ class LifeOfItems(RuleBasedStateMachine):
         known = {self.one_of(n, claims).span_id for n in some if claims}
         freed = self.run(spans.release_strays(self.db, self.workers[worker].id, known))
         strays = [span for id, span in self.spans.items() if span.holder == worker and id not in known]
-        assert freed == len(strays)
+        assert len(freed) == len(strays)
         for span in strays:
             span.holder, span.due = None, True
 
@@ -754,6 +802,7 @@ class LifeOfItems(RuleBasedStateMachine):
         """The lease is over; or even the worker's row is gone, as the sweep does it."""
         if forgotten:
             self.run(sql(self.db, "DELETE FROM workers WHERE id = %(id)s", id=self.workers[worker].id))
+            self.standing.pop(worker, None)
         else:
             self.run(builders.kill(self.db, self.workers[worker]))
         self.live.discard(worker)
@@ -768,6 +817,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.run(spans.leave(self.db, self.workers[worker].id))
         if not any(span.holder == worker for span in self.spans.values()):
             self.live.discard(worker)
+            self.standing.pop(worker, None)
 
     @when(lambda self: any(not span.due for span in self.spans.values()))
     def time_passes(self) -> None:
@@ -1017,8 +1067,11 @@ def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
 @pytest.mark.timeout(900)
 def test_every_life_of_every_item_keeps_the_invariant(database_url: str) -> None:
     number = int(os.environ.get("BATCHLINE_TEST_SEED") or random.getrandbits(32))
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, psycopg.connect(database_url, autocommit=True) as listener:
+        listener.execute("LISTEN batchline")
+        listener.execute("SELECT pg_advisory_lock(%s)", (EAR,))
         LifeOfItems.runner = runner
+        LifeOfItems.listener = listener
         LifeOfItems.db = Session(database_url, "state machine")
         try:
             run_state_machine_as_test(cast(Any, seed(number)(LifeOfItems)), settings=SETTINGS)

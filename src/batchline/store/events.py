@@ -3,19 +3,87 @@
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+import msgspec
 import psycopg
 
+from batchline.model import Claim, Item, RunSettings
 from batchline.store.session import StoreUnavailable, connect
+from batchline.store.statements import statement
 
 
-async def notifications(url: str) -> AsyncIterator[tuple[str, UUID | None]]:
-    """(kind, batch) of each event; the first is ("listening", None), once nothing can be missed."""
+class Handover(msgspec.Struct, frozen=True):
+    """The first lines of a batch, claimed for a worker that stood by, in the commit that made the batch."""
+
+    worker_id: UUID
+    # Which crew of the worker stood by.
+    post: int
+    claim: Claim
+    items: list[Item]
+
+
+class Event(msgspec.Struct, frozen=True):
+    kind: str
+    batch_id: UUID | None = None
+    # Who was handed something, and what: unread, since it is one worker's and all hear of it.
+    handed: str = ""
+
+    def for_worker(self, worker_id: UUID) -> Handover | None:
+        """What was handed to this worker; None: nothing, or it was another one."""
+        if self.batch_id is None or not self.handed.startswith(str(worker_id)):
+            return None
+        _, span_id, lane_id, details = self.handed.split(" ", 3)
+        told = _decode(details)
+        claim = Claim(
+            span_id=int(span_id),
+            lane_id=int(lane_id),
+            batch_id=self.batch_id,
+            attempt=1,
+            task_id=None,
+            size=told.size,
+            url=told.url,
+            model=told.model,
+            key=told.key,
+            seconds_left=told.seconds_left,
+            settings=told.settings,
+        )
+        items = [
+            Item(claim, ordinal, line_no, custom_id.encode(), body.encode())
+            for ordinal, line_no, custom_id, body in told.lines
+        ]
+        return Handover(worker_id, told.post, claim, items)
+
+
+class _Details(msgspec.Struct):
+    """As create_batch.sql writes them."""
+
+    post: int
+    size: int
+    url: str
+    model: str
+    key: str
+    seconds_left: float
+    settings: RunSettings
+    lines: list[tuple[int, int, str, str]]
+
+
+def event_of(payload: str) -> Event:
+    kind, batch_id, *handed = payload.split(" ", 2)
+    return Event(kind, UUID(batch_id), *handed)
+
+
+_decode = msgspec.json.Decoder(_Details).decode
+
+
+async def notifications(url: str, ear: int) -> AsyncIterator[Event]:
+    """Each event; the first is `listening`, once nothing can be missed. As long as the connection lives it
+    holds the lock `ear`, by which others can tell that somebody listens."""
     try:
         async with await connect(url, "listener") as connection:
             await connection.execute("LISTEN batchline")
-            yield "listening", None
+            text, _ = statement("hold_ear").numbered
+            await psycopg.AsyncRawCursor(connection).execute(text, [ear])
+            yield Event("listening")
             async for notification in connection.notifies():
-                kind, _, batch_id = notification.payload.partition(" ")
-                yield kind, UUID(batch_id)
+                yield event_of(notification.payload)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip() or type(error).__name__) from error

@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import msgspec
+from psycopg.types.json import Jsonb
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
@@ -39,6 +40,22 @@ class Scope(msgspec.Struct, frozen=True):
             "besides": left,
             "batch": self.batch_id,
         }
+
+
+class Standby(msgspec.Struct, frozen=True):
+    """What one crew of an idle worker would take at once, of what is in its scope."""
+
+    post: int
+    room: int
+    scope: Scope
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A worker that stands by, and the lock that its listening connection holds."""
+
+    worker: WorkerId
+    ear: int
+    standbys: tuple[Standby, ...]
 
 
 def _literal(key: str) -> str:
@@ -165,15 +182,37 @@ async def release(session: Session, worker_id: UUID, claims: Sequence[Claim] | N
     return [batch_id for (batch_id,) in rows]
 
 
-async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> int:
-    """Free the worker's spans that are not among the `known`; how many there were."""
+async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
+    """Free the worker's spans that are not among the `known`; which there were."""
     params = {"worker": worker_id, "known": Int8Array(sorted(known))}
-    return len(await session.rows(statement("release_strays"), params))
+    return {span_id for (span_id,) in await session.rows(statement("release_strays"), params)}
 
 
-async def poll(session: Session, worker_id: UUID, scope: Scope) -> Horizon:
-    rows = await session.rows(statement("poll"), {**scope.params(), "worker": worker_id})
+async def poll(session: Session, worker_id: UUID, scope: Scope, standing: Standing | None = None) -> Horizon:
+    """Look around; and stand by, where that is asked for."""
+    rows = await session.rows(statement("poll"), polled(worker_id, scope, standing))
     return Horizon(*rows[0])
+
+
+def polled(worker_id: UUID, scope: Scope, standing: Standing | None = None) -> dict[str, object]:
+    return {
+        **scope.params(),
+        "worker": worker_id,
+        "name": standing and standing.worker.name,
+        "lease": standing and standing.worker.lease,
+        "ear": standing and standing.ear,
+        "standbys": standing and Jsonb([_offer(standby) for standby in standing.standbys]),
+    }
+
+
+def _offer(standby: Standby) -> dict[str, object]:
+    scope = standby.scope.params()
+    return {
+        "post": standby.post,
+        "room": standby.room,
+        "keys": scope["keys"],
+        "besides": scope["besides"],
+    }
 
 
 async def renew(session: Session, worker: WorkerId) -> None:

@@ -7,16 +7,17 @@ It polls after 750 ms, then after twice as long each time, up to 15 s, and start
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from batchline.config import WorkerSettings
 from batchline.engine import duties
 from batchline.engine.objects import Objects
+from batchline.model import Horizon
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import Scope, Standing
 from batchline.worker.claimer import Claimer
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
@@ -39,6 +40,7 @@ class Attendant:
         claimers: Sequence[Claimer],
         finalizer: Finalizer,
         messenger: Messenger,
+        standing: Callable[[], Standing | None],
     ) -> None:
         self._session = session
         self._lease = lease
@@ -48,6 +50,9 @@ class Attendant:
         self._claimers = claimers
         self._finalizer = finalizer
         self._messenger = messenger
+        self._standing = standing
+        # When it was last said that this worker stands by; None: never, or it was taken at its word since.
+        self._stood_at: float | None = None
         self._called = asyncio.Event()
         self._interval = settings.poll_least
         self._next_due: float | None = None
@@ -56,6 +61,16 @@ class Attendant:
         """Look around at once."""
         self._interval = self._settings.poll_least
         self._called.set()
+
+    def nothing_found(self) -> None:
+        """There is nothing to claim: the worker may stand by. Not if it said so a moment ago."""
+        lately = self._lease.now() - self._settings.renew_every
+        if (self._stood_at is None or self._stood_at < lately) and self._standing() is not None:
+            self._called.set()
+
+    def taken_at_its_word(self) -> None:
+        """Something was handed to this worker because it stood by."""
+        self._stood_at = None
 
     async def run(self) -> None:
         while True:
@@ -70,7 +85,7 @@ class Attendant:
                 claimer.found.clear()
                 self._interval = self._settings.poll_least
         try:
-            horizon = await spans.poll(self._session, self._lease.worker.id, self._scope)
+            horizon = await self._poll()
             self._next_due = horizon.next_due
             if horizon.claimable:
                 for claimer in self._claimers:
@@ -91,6 +106,14 @@ class Attendant:
             return True
         soon = horizon.next_free is not None and horizon.next_free < _SOON
         return soon or horizon.claimable or horizon.finalizable or horizon.duty_due or horizon.news
+
+    async def _poll(self) -> Horizon:
+        standing, asked_at = self._standing(), self._lease.now()
+        horizon = await spans.poll(self._session, self._lease.worker.id, self._scope, standing)
+        if standing is not None and standing.worker is self._lease.worker:
+            self._lease.stood_by(asked_at)
+            self._stood_at = asked_at
+        return horizon
 
     async def _wait(self) -> None:
         # Some more than the interval, at random: a crowd of idle workers must not ask in step.

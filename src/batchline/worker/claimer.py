@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
 from uuid import UUID
 
 import structlog
@@ -14,13 +13,12 @@ from batchline.store.spans import Scope, WorkerId
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
+from batchline.worker.strays import Strays
 
 # One claim brings at most this many lines, so that reading them never holds up the loop for long.
 _MOST = 2_000
 # And the first claim of a new batch so many: enough to begin with.
 _MOST_NEW = 64
-
-KnownSpans: TypeAlias = Callable[[], set[int]]
 
 _log = structlog.get_logger("batchline.claimer")
 
@@ -32,20 +30,19 @@ class Claimer:
         lease: Lease,
         scope: Scope,
         buffer: Buffer,
-        known_spans: KnownSpans,
         turn: asyncio.Lock,
+        strays: Strays,
+        on_nothing: Callable[[], None],
     ) -> None:
         self._session = session
         self._lease = lease
         self._scope = scope
         self._buffer = buffer
-        self._known_spans = known_spans
         # Crews of one worker claim in turn, each to the end: what one has claimed and not yet put into its
         # buffer would look like a stray to another.
         self._turn = turn
-        # A claim may have been carried out though its answer never came: then spans are held that nobody
-        # here knows of, and that the heartbeat would keep alive for ever.
-        self._lost_track = False
+        self._strays = strays
+        self._on_nothing = on_nothing
         self._claiming = False
         self._announced: UUID | None = None
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
@@ -67,6 +64,15 @@ class Claimer:
             self._announced = batch_id
         self.hope.set()
 
+    def room(self) -> int:
+        """How many lines would be taken at once, of a batch that comes now."""
+        return min(self._buffer.wanted(), _MOST_NEW)
+
+    def take_up(self, items: list[Item]) -> None:
+        """Run what was claimed for this crew while it stood by, and look for more."""
+        self._put(items)
+        self.hope.set()
+
     async def run(self) -> None:
         pause = Pause()
         while True:
@@ -80,10 +86,12 @@ class Claimer:
                     found = await self._claim()
                 if found:
                     self.hope.set()
+                elif not self.hope.is_set():
+                    self._on_nothing()
                 pause.reset()
             except StoreUnavailable as error:
                 self.hope.set()
-                self._lost_track = True
+                self._strays.lost_track()
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
             finally:
@@ -100,9 +108,7 @@ class Claimer:
             self._lease.give_up()
         asked_at = self._lease.now()
         worker = self._lease.worker
-        if self._lost_track:
-            await spans.release_strays(self._session, worker.id, self._known_spans())
-            self._lost_track = False
+        await self._strays.release(self._session, worker.id)
         claims, items = await self._ask(worker, want)
         if not claims:
             return False
@@ -115,12 +121,15 @@ class Claimer:
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
-        self.claimed += len(items)
-        self._buffer.put(items)
-        self.found.set()
+        self._put(items)
         # The requests go out before anything else is asked.
         await asyncio.sleep(0)
         return True
+
+    def _put(self, items: list[Item]) -> None:
+        self.claimed += len(items)
+        self._buffer.put(items)
+        self.found.set()
 
     async def _ask(self, worker: WorkerId, want: int) -> tuple[list[Claim], list[Item] | None]:
         """Claims, and their items where these have come along."""

@@ -5,6 +5,7 @@ one never fills the places in which lines for another could be under way.
 """
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -15,12 +16,13 @@ from batchline.model import Deferred
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.buffer import Buffer
-from batchline.worker.claimer import Claimer, KnownSpans
+from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock
 from batchline.worker.dispatcher import Dispatcher
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
+from batchline.worker.strays import Strays
 
 
 class Post(msgspec.Struct, frozen=True):
@@ -40,14 +42,16 @@ class Crew:
         lease: Lease,
         settings: WorkerSettings,
         clock: Clock,
-        known_spans: KnownSpans,
         turn: asyncio.Lock,
+        strays: Strays,
+        on_nothing: Callable[[], None],
     ) -> None:
+        self.scope = post.scope
         self._settler = settler
         rate = Rate(clock)
         self.buffer = Buffer(settings, rate)
         self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency)
-        self.claimer = Claimer(session, lease, post.scope, self.buffer, known_spans, turn)
+        self.claimer = Claimer(session, lease, post.scope, self.buffer, turn, strays, on_nothing)
 
     @property
     def holding(self) -> bool:

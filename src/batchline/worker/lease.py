@@ -18,6 +18,8 @@ from batchline.store.spans import WorkerId
 from batchline.worker.clock import Clock
 from batchline.worker.kin import name_of_this_process
 
+_NEVER = float("inf")
+
 _log = structlog.get_logger("batchline.lease")
 
 
@@ -30,7 +32,9 @@ class Lease:
         self._let_go = let_go
         self.worker = self._incarnation()
         # Nothing is held yet, so nothing can be lost; the first claim starts the time.
-        self.ends = float("inf")
+        self.ends = _NEVER
+        # Until when anything that was held would be this worker's, by the last renewal.
+        self._safe_until = -_NEVER
 
     def now(self) -> float:
         return self._clock()
@@ -38,11 +42,24 @@ class Lease:
     def renewed(self, asked_at: float) -> None:
         """A renewal that was asked for at `asked_at` has succeeded. It comes too late for a lost lease."""
         if not self.lost:
-            self.ends = asked_at + self._settings.fence_after
+            self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
+            self.ends = self._safe_until
+
+    def stood_by(self, asked_at: float) -> None:
+        """As `renewed`, by a worker that may hold nothing as yet."""
+        if not self.lost:
+            self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
+
+    def take_up(self) -> bool:
+        """Something was handed to this worker while it stood by. False: too late, others may have it now."""
+        if self.lost or self._clock() >= self._safe_until:
+            return False
+        self.ends = self._safe_until
+        return True
 
     def rest(self) -> None:
         """Nothing is held any more."""
-        self.ends = float("inf")
+        self.ends = _NEVER
 
     @property
     def lost(self) -> bool:
@@ -59,6 +76,7 @@ class Lease:
         """
         _log.warning("lease lost, unsent items left to others", items=self._let_go())
         self.worker = self._incarnation()
+        self._safe_until = -_NEVER
         self.rest()
 
     def _incarnation(self) -> WorkerId:

@@ -3,12 +3,12 @@
 Everything works without it, only later: polls find the same work.
 """
 
+import secrets
 from collections.abc import Callable
-from uuid import UUID
 
 import structlog
 
-from batchline.store.events import notifications
+from batchline.store.events import Event, notifications
 from batchline.store.session import StoreUnavailable
 from batchline.worker.pause import Pause
 
@@ -16,17 +16,24 @@ _log = structlog.get_logger("batchline.listener")
 
 
 class Listener:
-    def __init__(self, url: str, on_event: Callable[[str, UUID | None], None]) -> None:
+    def __init__(self, url: str, on_event: Callable[[Event], None]) -> None:
         self._url = url
         self._on_event = on_event
+        # The lock that the connection holds. By chance, no two processes have the same.
+        self.ear = secrets.randbits(63)
+        # Something was heard on the present connection. One through a pooler never hears anything.
+        self.hears = False
 
     async def run(self) -> None:
         pause = Pause(first=0.2, most=15.0)
         while True:
             try:
-                async for kind, batch_id in notifications(self._url):
+                async for event in notifications(self._url, self.ear):
                     pause.reset()
-                    self._on_event(kind, batch_id)
+                    self.hears = event.kind != "listening"
+                    self._on_event(event)
             except StoreUnavailable as error:
                 _log.warning("not listening", reason=str(error))
+            finally:
+                self.hears = False
             await pause.wait()

@@ -17,8 +17,9 @@ from batchline.executors.executor import Executor
 from batchline.executors.webhooks import Sender
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
+from batchline.store.events import Event, Handover
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import Scope, Standby, Standing
 from batchline.worker import kin
 from batchline.worker.attendant import Attendant
 from batchline.worker.clock import Clock, steady
@@ -29,6 +30,7 @@ from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.messenger import EventListener, Messenger
 from batchline.worker.settler import Settler
+from batchline.worker.strays import Strays
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -50,6 +52,7 @@ class Worker:
         clock: Clock = steady,
     ) -> None:
         self._settings = settings
+        self._scope = scope
         self._on_ended = on_ended
         self._executor = executor
         self._sessions = {
@@ -58,6 +61,7 @@ class Worker:
         self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
+        self._strays = Strays(self._known_spans)
         turn = asyncio.Lock()
         self.crews = [
             Crew(
@@ -68,8 +72,9 @@ class Worker:
                 self.lease,
                 settings,
                 clock,
-                self._known_spans,
                 turn,
+                self._strays,
+                self._nothing_found,
             )
             for post in posts or [Post(scope, settings.concurrency)]
         ]
@@ -85,6 +90,7 @@ class Worker:
             [crew.claimer for crew in self.crews],
             self.finalizer,
             self.messenger,
+            self._standing,
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(url, self._heard)
@@ -123,6 +129,7 @@ class Worker:
                 ]
                 await self._until_told()
                 await _send_home(seekers)
+                await self._release_unheard()
                 await self._finish(running, settling)
                 await self._finish_finalizing(finalizing)
                 await self._finish_telling(telling)
@@ -160,6 +167,16 @@ class Worker:
                 await _first(self._stop.wait(), asyncio.sleep(0.02))
             else:
                 return
+
+    async def _release_unheard(self) -> None:
+        """Free what was handed to this worker in a notification that it did not stay to hear."""
+        if not self._stands_by:
+            return
+        self._strays.lost_track()
+        try:
+            await self._strays.release(self._sessions["claim"], self.lease.worker.id)
+        except StoreUnavailable as error:
+            _log.warning("cannot look for unheard work; it is freed at the end", reason=str(error))
 
     async def _finish(self, running: Sequence[asyncio.Task[None]], settling: asyncio.Task[None]) -> None:
         """Give back what was not sent, wait for what was, settle all of it."""
@@ -247,18 +264,63 @@ class Worker:
         if self._on_ended is not None:
             self._on_ended(batch)
 
-    def _heard(self, kind: str, batch_id: UUID | None) -> None:
-        match kind:
-            case "open" | "listening":
+    @property
+    def _stands_by(self) -> bool:
+        """It waits for work of any batch, and has no reason to leave."""
+        settings = self._settings
+        return self._scope.batch_id is None and not settings.drain and settings.max_seconds is None
+
+    def _standing(self) -> Standing | None:
+        if not self._stands_by or not self._listener.hears or self.lease.lost:
+            return None
+        rooms = [crew.claimer.room() for crew in self.crews]
+        standbys = tuple(
+            Standby(post, room, crew.scope)
+            for post, (crew, room) in enumerate(zip(self.crews, rooms, strict=True))
+            if room
+        )
+        return Standing(self.lease.worker, self._listener.ear, standbys) if standbys else None
+
+    def _nothing_found(self) -> None:
+        self.attendant.nothing_found()
+
+    def _heard(self, event: Event) -> None:
+        match event.kind:
+            case "listening":
+                # Whatever was said meanwhile was not heard.
+                if self._stands_by:
+                    self._strays.lost_track()
+                self._opened(None)
+            case "open":
+                handover = event.for_worker(self.lease.worker.id)
+                if handover is None or not self._taken_up(handover):
+                    self._opened(event.batch_id)
+            case "closed" if event.batch_id is not None:
                 for crew in self.crews:
-                    crew.claimer.announce(batch_id)
-            case "closed" if batch_id is not None:
-                for crew in self.crews:
-                    crew.give_back(batch_id)
+                    crew.give_back(event.batch_id)
                 self.attendant.call()
             case "ended":
                 # One that fails while validating ends without a worker that would tell of it.
                 self.messenger.call()
+
+    def _opened(self, batch_id: UUID | None) -> None:
+        for crew in self.crews:
+            crew.claimer.announce(batch_id)
+
+    def _taken_up(self, handover: Handover) -> bool:
+        """Run what was claimed for this worker while it stood by; False: it is not ours any more."""
+        self.attendant.taken_at_its_word()
+        if not self._strays.may_take(handover.claim.span_id):
+            return False
+        if not self.lease.take_up():
+            self._strays.lost_track()
+            return False
+        taker = self.crews[handover.post]
+        taker.claimer.take_up(handover.items)
+        for crew in self.crews:
+            if crew is not taker:
+                crew.claimer.announce(handover.claim.batch_id)
+        return True
 
 
 async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:

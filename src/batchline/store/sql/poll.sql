@@ -1,7 +1,39 @@
--- poll: all that an idle worker asks, in one read-only statement: is there work, is a batch to finalize, is
--- a duty due, is there news for the outside, and how many seconds until the next known thing comes due (a
--- retry, the end of a lease, a deadline, a duty, an event, a delivery).
+-- poll: all that an idle worker asks, in one statement: is there work, is a batch to finalize, is a duty due, is
+-- there news for the outside, and how many seconds until the next known thing comes due (a retry, the end of a
+-- lease, a deadline, a duty, an event, a delivery).
+--
+-- And what it says, if it stands by (`standbys`; none: it only reads): what each of its crews would take at once,
+-- so that create_batch.sql may claim for it, under a lease that begins now. Its word holds for less than the
+-- lease, and for less than the time after which the worker gives the lease up for lost.
+--
+-- Locks: the worker's own row; its former stand-bys, without waiting for those who are using them.
 WITH RECURSIVE
+standing AS (
+    SELECT *
+    FROM jsonb_to_recordset(%(standbys)s::jsonb) AS s (post integer, room integer, keys text[], besides text[])
+),
+renewed AS (
+    INSERT INTO workers (id, name, lease_until)
+    SELECT %(worker)s, %(name)s, now() + %(lease)s
+    WHERE EXISTS (SELECT FROM standing)
+    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
+    RETURNING id
+),
+former AS (
+    SELECT s.id
+    FROM standbys AS s
+    WHERE s.worker_id = %(worker)s AND EXISTS (SELECT FROM standing)
+    FOR UPDATE SKIP LOCKED
+),
+replaced AS (
+    DELETE FROM standbys WHERE id = ANY (ARRAY (SELECT id FROM former))
+),
+stands AS (
+    INSERT INTO standbys (worker_id, post, until, room, keys, besides, ear)
+    SELECT renewed.id, s.post, now() + 0.75 * %(lease)s::interval, s.room, s.keys, s.besides, %(ear)s
+    FROM renewed
+    CROSS JOIN standing AS s
+),
 freed AS (
     SELECT s.available_at AS at
     FROM spans AS s

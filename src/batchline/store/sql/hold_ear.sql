@@ -1,0 +1,2 @@
+-- hold_ear: a listening connection holds this lock until it ends; create_batch.sql looks at it.
+SELECT pg_advisory_lock(%(ear)s)

@@ -461,7 +461,8 @@ class Scene:
 
     async def begin(self, db: Session) -> None:
         """The first batch is found as ever: only who has heard something stands by."""
-        await until(lambda: sql(db, "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"))
+        query = "SELECT pid FROM pg_stat_activity WHERE state = 'idle' AND query = 'LISTEN batchline'"
+        await until(lambda: sql(db, query))
         first = await a_batch(db, 1)
         assert (await self.has_run(db, first)).completed == 1
         await self.stands_by(db)

@@ -7,7 +7,7 @@ import msgspec
 import psycopg
 
 from batchline.model import Claim, Item, RunSettings
-from batchline.store.session import StoreUnavailable, connect
+from batchline.store.session import StoreUnavailable, connect, run
 from batchline.store.statements import statement
 
 
@@ -75,14 +75,20 @@ _decode = msgspec.json.Decoder(_Details).decode
 
 
 async def notifications(url: str, ear: int) -> AsyncIterator[Event]:
-    """Each event; the first is `listening`, once nothing can be missed. As long as the connection lives it
-    holds the lock `ear`, by which others can tell that somebody listens."""
+    """Each event; the first is `listening`, once nothing can be missed.
+
+    After the first that was really heard comes `hearing`: from then on the connection holds the lock `ear` as
+    long as it lives, by which others can tell that somebody hears them. Not before: through a pooler nothing is
+    heard, and the lock would stay with a connection of the pooler's.
+    """
     try:
         async with await connect(url, "listener") as connection:
             await connection.execute("LISTEN batchline")
-            text, _ = statement("hold_ear").numbered
-            await psycopg.AsyncRawCursor(connection).execute(text, [ear])
             yield Event("listening")
+            async for notification in connection.notifies(stop_after=1):
+                yield event_of(notification.payload)
+            await run(connection, statement("hold_ear"), {"ear": ear})
+            yield Event("hearing")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)
     except psycopg.OperationalError as error:

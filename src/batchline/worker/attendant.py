@@ -62,8 +62,8 @@ class Attendant:
         self._interval = self._settings.poll_least
         self._called.set()
 
-    def nothing_found(self) -> None:
-        """There is nothing to claim: the worker may stand by. Not if it said so a moment ago."""
+    def stand_by(self) -> None:
+        """Say at once that this worker stands by, if it does and has not said so a moment ago."""
         lately = self._lease.now() - self._settings.renew_every
         if (self._stood_at is None or self._stood_at < lately) and self._standing() is not None:
             self._called.set()

@@ -21,7 +21,7 @@ class Listener:
         self._on_event = on_event
         # The lock that the connection holds. By chance, no two processes have the same.
         self.ear = secrets.randbits(63)
-        # Something was heard on the present connection. One through a pooler never hears anything.
+        # Something was heard on the present connection, and it holds the lock.
         self.hears = False
 
     async def run(self) -> None:
@@ -30,7 +30,7 @@ class Listener:
             try:
                 async for event in notifications(self._url, self.ear):
                     pause.reset()
-                    self.hears = event.kind != "listening"
+                    self.hears = self.hears or event.kind == "hearing"
                     self._on_event(event)
             except StoreUnavailable as error:
                 _log.warning("not listening", reason=str(error))

@@ -273,16 +273,16 @@ class Worker:
     def _standing(self) -> Standing | None:
         if not self._stands_by or not self._listener.hears or self.lease.lost:
             return None
-        rooms = [crew.claimer.room() for crew in self.crews]
         standbys = tuple(
             Standby(post, room, crew.scope)
-            for post, (crew, room) in enumerate(zip(self.crews, rooms, strict=True))
-            if room
+            for post, crew in enumerate(self.crews)
+            if (room := crew.claimer.room())
         )
         return Standing(self.lease.worker, self._listener.ear, standbys) if standbys else None
 
     def _nothing_found(self) -> None:
-        self.attendant.nothing_found()
+        """There is nothing to claim just now, or nothing is known of."""
+        self.attendant.stand_by()
 
     def _heard(self, event: Event) -> None:
         match event.kind:
@@ -291,6 +291,8 @@ class Worker:
                 if self._stands_by:
                     self._strays.lost_track()
                 self._opened(None)
+            case "hearing":
+                self._nothing_found()
             case "open":
                 handover = event.for_worker(self.lease.worker.id)
                 if handover is None or not self._taken_up(handover):

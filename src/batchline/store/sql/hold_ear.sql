@@ -1,2 +1,2 @@
--- hold_ear: a listening connection holds this lock until it ends; create_batch.sql looks at it.
+-- hold_ear: a connection that hears notifications holds this lock until it ends; create_batch.sql looks at it.
 SELECT pg_advisory_lock(%(ear)s)

@@ -448,6 +448,10 @@ class Scene:
         )
         self.running = asyncio.create_task(self.worker.run())
 
+    async def listens(self, db: Session) -> None:
+        query = "SELECT pid FROM pg_stat_activity WHERE state = 'idle' AND query = 'LISTEN batchline'"
+        await until(lambda: sql(db, query))
+
     async def stands_by(self, db: Session) -> None:
         async def fact() -> bool:
             assert not self.running.done()
@@ -461,8 +465,7 @@ class Scene:
 
     async def begin(self, db: Session) -> None:
         """The first batch is found as ever: only who has heard something stands by."""
-        query = "SELECT pid FROM pg_stat_activity WHERE state = 'idle' AND query = 'LISTEN batchline'"
-        await until(lambda: sql(db, query))
+        await self.listens(db)
         first = await a_batch(db, 1)
         assert (await self.has_run(db, first)).completed == 1
         await self.stands_by(db)
@@ -632,7 +635,7 @@ def test_who_has_heard_nothing_does_not_stand_by(database_url: str, tmp_path: Pa
         async with asyncio.timeout(PATIENCE):
             scene = Scene(database_url, tmp_path)
             worker = scene.worker
-            await until(lambda: _is(asyncio.sleep(0, worker.crews[0].claimer.room()), 64))
+            await scene.listens(db)
             worker._listener.hears = False
             assert worker._standing() is None
             worker._listener.hears = True

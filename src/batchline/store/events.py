@@ -78,8 +78,8 @@ async def notifications(url: str, ear: int) -> AsyncIterator[Event]:
     """Each event; the first is `listening`, once nothing can be missed.
 
     After the first that was really heard comes `hearing`: from then on the connection holds the lock `ear`,
-    as long as it lives, by which others can tell that somebody hears them. Not before: through a pooler nothing
-    is heard, and the lock would stay with a connection of the pooler's.
+    as long as it lives, by which others can tell that somebody hears them. Not before: through a pooler
+    nothing is heard, and the lock would stay with a connection of the pooler's.
     """
     try:
         async with await connect(url, "listener") as connection:

@@ -7,7 +7,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from batchline.ids import new_id
 from tests.processes import batchline, kill, simulated, wait_for, working, write_requests
 
 
@@ -143,3 +145,26 @@ def test_an_upstream_that_goes_away_burns_no_attempts(
 
 def simulated_again(port: str) -> Any:
     return simulated("--port", port)
+
+
+def test_the_listener_alone_goes_around_a_pooler(
+    tmp_path: Path, place: tuple[str, ...], database_url: str
+) -> None:
+    """Its address is told from the others' by the role, since there is no pooler here."""
+    role = f"ear_{new_id().hex}"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            listen = make_conninfo(database_url, user=role)
+            with working(database_url, tmp_path / "data", "--listen", listen), simulated() as upstream:
+                roles = """
+                    SELECT usename, application_name FROM pg_stat_activity
+                    WHERE application_name IN ('batchline listener', 'batchline attend')
+                """
+                wait_for("both connections", lambda: len(connection.execute(roles).fetchall()) == 2)
+                found = {name: user for user, name in connection.execute(roles).fetchall()}
+                assert found["batchline listener"] == role != found["batchline attend"]
+                batch = submit(tmp_path, upstream.url, place, 3)
+                wait_for("the batch", lambda: status(batch, place)["status"] == "completed")
+        finally:
+            connection.execute(f"DROP ROLE {role}".encode())

@@ -54,6 +54,15 @@ def work(
     lease: Annotated[
         float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
     ] = 15.0,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            envvar="BATCHLINE_LISTEN_URL",
+            metavar="URL",
+            help="The database's own address, where --database is a pooler's: to hear of batches at once.",
+        ),
+    ] = None,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends, as when its parent dies.")
     ] = False,
@@ -84,7 +93,7 @@ def work(
                 results_retention=server.results_retention if served else None,
                 operations_retention=server.operations_retention if served else None,
             )
-            claimed = run_async(_work(place, settings, server, operations, upstream, until_eof))
+            claimed = run_async(_work(place, settings, server, operations, upstream, listen, until_eof))
             if as_json:
                 print_json({"claimed": claimed})
             else:
@@ -97,6 +106,7 @@ async def _work(
     server: ServerSettings,
     operations: Registry,
     upstream: str | None,
+    listen: str | None,
     until_eof: bool,
 ) -> int:
     # What no upstream of the settings takes goes to that of the command line, if there is one.
@@ -112,7 +122,7 @@ async def _work(
     )
     scope = Scope(besides_below=() if operations else (BELOW,))
     posts = _posts(routed, operations, settings, scope)
-    worker = Worker(place.url, executor, place.objects, settings, scope, posts=posts)
+    worker = Worker(place.url, executor, place.objects, settings, scope, posts=posts, listen_url=listen)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)

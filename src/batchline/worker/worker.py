@@ -36,7 +36,10 @@ _log = structlog.get_logger("batchline.worker")
 
 
 class Worker:
-    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out."""
+    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out.
+
+    `listen_url` is the database's own address, where `url` is a pooler's.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Worker:
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
         clock: Clock = steady,
+        listen_url: str | None = None,
     ) -> None:
         self._settings = settings
         self._scope = scope
@@ -93,7 +97,7 @@ class Worker:
             self._standing,
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        self._listener = Listener(url, self._heard)
+        self._listener = Listener(listen_url or url, self._heard)
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()

@@ -34,10 +34,10 @@ TYPES = {
     "batch": "uuid",
     "besides": "text[]",
     "cached_tokens": "bigint[]",
+    "channel": "text",
     "chunk": "integer",
     "delay": "float8",
     "delays": "float8[]",
-    "ear": "bigint",
     "ended_groups": "integer[]",
     "ended_input_tokens": "integer[]",
     "ended_line_nos": "integer[]",
@@ -141,8 +141,8 @@ INSERT INTO lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM generate_series
 INSERT INTO results
 SELECT 1000000 + n / 1000, n % 1000, n % 1000, 'completed', 200, 1, 1, 1, now(), '{}'
 FROM generate_series(0, 99999) AS n;
-INSERT INTO standbys (worker_id, post, until, room, besides, ear)
-SELECT id, n, now() + CASE n WHEN 0 THEN interval '1 hour' ELSE interval '-1 hour' END, 10, '{}', 4711
+INSERT INTO standbys (worker_id, post, until, room, besides, channel)
+SELECT id, n, now() + CASE n WHEN 0 THEN interval '1 hour' ELSE interval '-1 hour' END, 10, '{}', 'here'
 FROM workers
 CROSS JOIN generate_series(0, 99) AS n;
 VACUUM ANALYZE
@@ -405,7 +405,7 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
 
 def test_a_poll_that_stands_by_touches_what_is_its_own(ground: Ground) -> None:
     worker = WorkerId(ground.workers[0], "worker", timedelta(seconds=60))
-    standing = Standing(worker, 4711, (Standby(0, 10, Scope()),))
+    standing = Standing(worker, "here", (Standby(0, 10, Scope()),))
 
     plan = ground.explain("poll", **polled(worker.id, Scope(), standing))
 
@@ -417,7 +417,7 @@ def test_a_creation_reads_no_more_lines_than_it_hands_over(ground: Ground) -> No
     file_id = new_id()
     new = NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", 3600.0, RunSettings())
     with ground.stage.hand().connection as listener, ground.stage.db.transaction(force_rollback=True):
-        listener.execute("SELECT pg_advisory_lock(4711)")
+        listener.execute("SELECT pg_advisory_lock(hashtextextended('here', 0))")
         ground.stage.db.execute("SET LOCAL enable_seqscan = off")
         ground.stage.db.execute(
             """

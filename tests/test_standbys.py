@@ -16,7 +16,7 @@ from batchline.ids import new_id
 from batchline.model import DEFAULT_TENANT, Batch, Claim, Completed, Item, RunSettings, Verdict
 from batchline.store import batches, spans
 from batchline.store.batches import NewBatch
-from batchline.store.events import Event, event_of
+from batchline.store.events import Event, Handover, event_of
 from batchline.store.session import Session
 from batchline.store.spans import Scope, Standby, Standing, WorkerId
 from batchline.store.statements import statement
@@ -25,7 +25,7 @@ from batchline.worker.strays import Strays
 from batchline.worker.worker import Worker
 from tests.builders import LATER, a_batch, a_file, a_worker, completed, kill, on, read, sql, take
 
-EAR = 4711
+CHANNEL = "batchline_test"
 PATIENCE = 60.0
 
 
@@ -33,23 +33,28 @@ PATIENCE = 60.0
 def listener(database_url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     """The listening connection of a worker: it hears of everything, and holds its lock."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("LISTEN batchline")
-        connection.execute("SELECT pg_advisory_lock(%s)", (EAR,))
+        connection.execute(f"LISTEN batchline; LISTEN {CHANNEL}".encode())
+        connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (CHANNEL,))
         yield connection
 
 
 async def stand_by(
-    db: Session, worker: WorkerId, *, room: int = 10, scope: Scope | None = None, ear: int = EAR
+    db: Session, worker: WorkerId, *, room: int = 10, scope: Scope | None = None, channel: str = CHANNEL
 ) -> None:
     standby = Standby(0, room, scope or Scope())
-    await spans.poll(db, worker.id, Scope(), Standing(worker, ear, (standby,)))
+    await spans.poll(db, worker.id, Scope(), Standing(worker, channel, (standby,)))
 
 
-def heard(listener: psycopg.Connection[tuple[object, ...]], batch: Batch) -> Event:
+def handed(listener: psycopg.Connection[tuple[object, ...]], batch: Batch) -> Handover | None:
+    """What was handed over when the batch was made."""
+    handover = None
     for notification in listener.notifies(timeout=PATIENCE):
         event = event_of(notification.payload)
-        if (event.kind, event.batch_id) == ("open", batch.id):
-            return event
+        if event.batch_id == batch.id and event.kind == "handed":
+            assert notification.channel == CHANNEL, "lines are not for everybody"
+            handover = event.handover()
+        if event.batch_id == batch.id and event.kind == "open":
+            return handover
     raise AssertionError("a batch was made without a word")
 
 
@@ -89,8 +94,9 @@ def test_whoever_makes_a_batch_claims_its_first_lines_for_who_stands_by(
         worker = a_worker()
         await stand_by(db, worker, room=4)
         batch = await a_batch(db, 10, upstream="http://there")
-        handover = heard(listener, batch).for_worker(worker.id)
+        handover = handed(listener, batch)
         assert handover is not None
+        assert handover.worker_id == worker.id
         assert await held(db) == [(worker.id, 4)]
         assert await cursors(db) == [("http://there", 4, False)]
         assert await standing(db) == 0, "it was taken at its word"
@@ -111,7 +117,7 @@ def test_what_is_handed_over_is_what_a_claim_would_tell(
         worker = a_worker()
         await stand_by(db, worker)
         first = await a_batch(db, 3, upstream="http://there")
-        handover = heard(listener, first).for_worker(worker.id)
+        handover = handed(listener, first)
         assert handover is not None
         await a_batch(db, file_id=first.file_id, upstream="http://there")
         (claim,) = await spans.claim(db, worker, Scope(), 10)
@@ -133,8 +139,9 @@ def test_a_whole_batch_can_be_handed_over(
         await stand_by(db, worker)
         batch = await a_batch(db, 3)
         assert await cursors(db) == [("model", 3, True)]
-        handover = heard(listener, batch).for_worker(worker.id)
+        handover = handed(listener, batch)
         assert handover is not None
+        assert handover.worker_id == worker.id
         assert not await spans.claim(db, a_worker(), Scope(), 10)
         (settled,) = await spans.settle(db, worker.id, [completed(item) for item in handover.items])
         assert settled.finished
@@ -149,8 +156,9 @@ def test_each_gets_a_lane_that_it_serves(
         worker = a_worker()
         await stand_by(db, worker, scope=Scope(keys=("c", "b")))
         batch = await a_batch(db, {"a": 2, "b": 2, "c": 2})
-        handover = heard(listener, batch).for_worker(worker.id)
+        handover = handed(listener, batch)
         assert handover is not None
+        assert handover.worker_id == worker.id
         assert handover.claim.key == "b"
         assert await cursors(db) == [("a", 0, False), ("b", 2, True), ("c", 0, False)]
 
@@ -168,7 +176,7 @@ async def _its_lease_is_over(db: Session, worker: WorkerId) -> None:
 
 
 async def _it_does_not_listen_any_more(db: Session, worker: WorkerId) -> None:
-    await stand_by(db, worker, ear=EAR + 1)
+    await stand_by(db, worker, channel="elsewhere")
 
 
 async def _it_serves_other_keys(db: Session, worker: WorkerId) -> None:
@@ -213,7 +221,7 @@ def test_nothing_is_handed_to_who_cannot_take_it(
         worker = a_worker()
         await circumstance(db, worker)
         batch = await a_batch(db, 5)
-        assert heard(listener, batch).handed == ""
+        assert handed(listener, batch) is None
         assert await held(db) == []
         assert len(await take(db, a_worker())) == 5, "others claim it as ever"
 
@@ -228,8 +236,8 @@ def test_who_stands_by_anew_is_handed_one_batch_at_a_time(
         for _ in range(3):
             await stand_by(db, worker)
         assert await standing(db) == 1
-        assert heard(listener, await a_batch(db, 1)).for_worker(worker.id) is not None
-        assert heard(listener, await a_batch(db, 1)).handed == ""
+        assert handed(listener, await a_batch(db, 1)) is not None
+        assert handed(listener, await a_batch(db, 1)) is None
 
     on(database_url, scenario)
 
@@ -247,8 +255,9 @@ def test_odd_lines_arrive_as_they_are(
         await stand_by(db, worker)
         file_id = await with_lines(db, {f"{ODD} {n}": f'{{"n": {n}, "odd": "{ODD}"}}' for n in range(3)})
         batch = await a_batch(db, file_id=file_id)
-        handover = heard(listener, batch).for_worker(worker.id)
+        handover = handed(listener, batch)
         assert handover is not None
+        assert handover.worker_id == worker.id
         assert handover.items == await spans.fetch(db, worker.id, [handover.claim])
         assert handover.items[2].custom_id == f"{ODD} 2".encode()
 
@@ -256,7 +265,7 @@ def test_odd_lines_arrive_as_they_are(
 
 
 @pytest.mark.parametrize(
-    ("body", "handed"),
+    ("body", "count"),
     [
         ("x" * 900, 6),
         ("x" * 5_980, 1),
@@ -267,18 +276,17 @@ def test_odd_lines_arrive_as_they_are(
     ],
 )
 def test_as_much_is_handed_over_as_a_notification_can_hold(
-    database_url: str, listener: psycopg.Connection[tuple[object, ...]], body: str, handed: int
+    database_url: str, listener: psycopg.Connection[tuple[object, ...]], body: str, count: int
 ) -> None:
     async def scenario(db: Session) -> None:
         worker = a_worker()
         await stand_by(db, worker, room=64)
         file_id = await with_lines(db, {f"line-{n}": body for n in range(8)})
         batch = await a_batch(db, file_id=file_id)
-        event = heard(listener, batch)
-        handover = event.for_worker(worker.id)
-        assert (len(handover.items) if handover else 0) == handed
-        assert await held(db) == ([(worker.id, handed)] if handed else [])
-        assert len(await take(db, a_worker())) == 8 - handed
+        handover = handed(listener, batch)
+        assert (len(handover.items) if handover else 0) == count
+        assert await held(db) == ([(worker.id, count)] if count else [])
+        assert len(await take(db, a_worker())) == 8 - count
 
     on(database_url, scenario)
 
@@ -290,7 +298,7 @@ def test_settings_that_no_notification_can_hold_keep_no_batch_from_being_made(
         worker = a_worker()
         await stand_by(db, worker)
         batch = await a_batch(db, 1, upstream="http://there/" + "x" * 9_000)
-        assert heard(listener, batch).handed == ""
+        assert handed(listener, batch) is None
         assert await held(db) == []
 
     on(database_url, scenario)
@@ -339,7 +347,7 @@ def test_a_creation_that_fails_leaves_the_stand_by_as_it_was(
             await first.rollback()
         assert await held(db) == []
         batch = await a_batch(db, file_id=file_id)
-        assert heard(listener, batch).for_worker(worker.id) is not None
+        assert handed(listener, batch) is not None
 
     on(database_url, scenario)
 
@@ -449,7 +457,7 @@ class Scene:
         self.running = asyncio.create_task(self.worker.run())
 
     async def listens(self, db: Session) -> None:
-        query = "SELECT pid FROM pg_stat_activity WHERE state = 'idle' AND query = 'LISTEN batchline'"
+        query = "SELECT pid FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'LISTEN batchline;%%'"
         await until(lambda: sql(db, query))
 
     async def stands_by(self, db: Session) -> None:
@@ -561,7 +569,7 @@ def test_what_was_handed_over_unheard_is_found_when_the_worker_listens_again(
             def heard(event: Event) -> None:
                 if event.kind == "listening":
                     true_heard(event)
-                elif event.kind == "open":
+                elif event.kind == "handed":
                     deaf.set()
 
             worker._listener._on_event = heard
@@ -597,11 +605,11 @@ def test_a_worker_that_stops_gives_back_what_it_did_not_stay_to_hear(
             await scene.executor.begun.acquire()
             await scene.stands_by(db)
             scene.worker._listener._on_event = lambda event: None
-            handed = await a_batch(db, 3)
+            unheard = await a_batch(db, 3)
             query = "SELECT worker_id IS NULL FROM spans WHERE batch_id = %(batch)s"
-            assert await sql(db, query, batch=handed.id) == [(False,)]
+            assert await sql(db, query, batch=unheard.id) == [(False,)]
             scene.worker.stop()
-            await until(lambda: _is(sql(db, query, batch=handed.id), [(True,)]))
+            await until(lambda: _is(sql(db, query, batch=unheard.id), [(True,)]))
             assert not scene.running.done()
             scene.executor.go_on.set()
             await scene.running

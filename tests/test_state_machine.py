@@ -44,7 +44,7 @@ from batchline.model import (
     Verdict,
 )
 from batchline.store import batches, doctor, spans
-from batchline.store.events import Event, event_of
+from batchline.store.events import Handover, event_of
 from batchline.store.session import Session
 from batchline.store.spans import Scope, Standby, Standing, WorkerId
 from tests import builders
@@ -64,7 +64,7 @@ SETTINGS = settings(
 COUNTERS = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 TENANTS = ("left", "right")
 WORKERS = range(3)
-EAR = 4711
+CHANNEL = "batchline_test"
 # One more, who comes when all others are dead.
 LAST = len(WORKERS)
 Reason = Literal["cancel", "expire", "pause"]
@@ -389,36 +389,38 @@ class LifeOfItems(RuleBasedStateMachine):
         self.lanes |= {id: LaneModel(id, model, key, lines) for id, key, lines in rows}
         self.handed(batch.id, self.heard(batch.id))
 
-    def heard(self, batch_id: UUID) -> Event:
-        """What was said when the batch was made."""
+    def heard(self, batch_id: UUID) -> Handover | None:
+        """What was handed over when the batch was made."""
+        handover = None
         for notification in self.listener.notifies(timeout=60):
             event = event_of(notification.payload)
-            if (event.kind, event.batch_id) == ("open", batch_id):
-                return event
+            if event.batch_id == batch_id and event.kind == "handed":
+                handover = event.handover()
+            if event.batch_id == batch_id and event.kind == "open":
+                return handover
         raise AssertionError("a batch was made without a word")
 
-    def handed(self, batch_id: UUID, event: Event) -> None:
+    def handed(self, batch_id: UUID, handover: Handover | None) -> None:
         """If somebody stood by who serves the batch, the first lines of his first lane are his."""
         lanes = [lane for lane in self.lanes.values() if lane.batch.id == batch_id]
-        expected = {
-            worker: (lane, standby.room)
-            for worker, standby in self.standing.items()
-            if worker in self.live
+        takers = {
+            self.workers[n].id: (n, lane, standby.room)
+            for n, standby in self.standing.items()
+            if n in self.live
             if (lane := next((lane for lane in lanes if self.served(lane, standby.scope)), None))
         }
-        handovers = [(n, event.for_worker(worker.id)) for n, worker in enumerate(self.workers)]
-        found = [(n, handover) for n, handover in handovers if handover is not None]
-        assert len(found) == min(1, len(expected)), f"{found} for {expected}"
-        for worker, handover in found:
-            lane, room = expected[worker]
-            ordinals = frozenset(range(min(room, lane.pending)))
-            assert handover.claim.lane_id == lane.id
-            assert [item.ordinal for item in handover.items] == sorted(ordinals)
-            assert [item.line_no for item in handover.items] == lane.lines[: len(ordinals)]
-            lane.next = len(ordinals)
-            self.spans[handover.claim.span_id] = SpanModel(lane, ordinals, holder=worker)
-            self.hands[worker].fresh += handover.items
-            del self.standing[worker]
+        assert bool(handover) == bool(takers), f"{handover} for {takers}"
+        if handover is None:
+            return
+        worker, lane, room = takers[handover.worker_id]
+        ordinals = frozenset(range(min(room, lane.pending)))
+        assert handover.claim.lane_id == lane.id
+        assert [item.ordinal for item in handover.items] == sorted(ordinals)
+        assert [item.line_no for item in handover.items] == lane.lines[: len(ordinals)]
+        lane.next = len(ordinals)
+        self.spans[handover.claim.span_id] = SpanModel(lane, ordinals, holder=worker)
+        self.hands[worker].fresh += handover.items
+        del self.standing[worker]
 
     @when(lambda self: any(not batch.frozen for batch in self.batches))
     def close(self, which: int, reason: Reason) -> None:
@@ -550,7 +552,7 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def stand_by(self, worker: int, room: int, keys: tuple[str, ...] | None) -> None:
         standby = Standby(0, room, Scope(keys))
-        standing = Standing(self.workers[worker], EAR, (standby,))
+        standing = Standing(self.workers[worker], CHANNEL, (standby,))
         self.run(spans.poll(self.db, self.workers[worker].id, Scope(), standing))
         self.standing[worker] = standby
         self.live.add(worker)
@@ -1068,8 +1070,8 @@ def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
 def test_every_life_of_every_item_keeps_the_invariant(database_url: str) -> None:
     number = int(os.environ.get("BATCHLINE_TEST_SEED") or random.getrandbits(32))
     with asyncio.Runner() as runner, psycopg.connect(database_url, autocommit=True) as listener:
-        listener.execute("LISTEN batchline")
-        listener.execute("SELECT pg_advisory_lock(%s)", (EAR,))
+        listener.execute(f"LISTEN batchline; LISTEN {CHANNEL}".encode())
+        listener.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (CHANNEL,))
         LifeOfItems.runner = runner
         LifeOfItems.listener = listener
         LifeOfItems.db = Session(database_url, "state machine")

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg import sql
 
 from batchline.model import Claim, Item, RunSettings
 from batchline.store.session import StoreUnavailable, connect, run
@@ -24,14 +25,13 @@ class Handover(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     kind: str
     batch_id: UUID | None = None
-    # Who was handed something, and what: unread, since it is one worker's and all hear of it.
-    handed: str = ""
+    # What was handed over, as it was told.
+    told: str = ""
 
-    def for_worker(self, worker_id: UUID) -> Handover | None:
-        """What was handed to this worker; None: nothing, or it was another one."""
-        if self.batch_id is None or not self.handed.startswith(str(worker_id)):
-            return None
-        _, span_id, lane_id, details = self.handed.split(" ", 3)
+    def handover(self) -> Handover:
+        """Of an event of the kind `handed`."""
+        assert self.batch_id is not None
+        worker_id, span_id, lane_id, details = self.told.split(" ", 3)
         told = _decode(details)
         claim = Claim(
             span_id=int(span_id),
@@ -50,7 +50,7 @@ class Event(msgspec.Struct, frozen=True):
             Item(claim, ordinal, line_no, custom_id.encode(), body.encode())
             for ordinal, line_no, custom_id, body in told.lines
         ]
-        return Handover(worker_id, told.post, claim, items)
+        return Handover(UUID(worker_id), told.post, claim, items)
 
 
 class _Details(msgspec.Struct):
@@ -67,27 +67,27 @@ class _Details(msgspec.Struct):
 
 
 def event_of(payload: str) -> Event:
-    kind, batch_id, *handed = payload.split(" ", 2)
-    return Event(kind, UUID(batch_id), *handed)
+    kind, batch_id, *told = payload.split(" ", 2)
+    return Event(kind, UUID(batch_id), *told)
 
 
 _decode = msgspec.json.Decoder(_Details).decode
 
 
-async def notifications(url: str, ear: int) -> AsyncIterator[Event]:
-    """Each event; the first is `listening`, once nothing can be missed.
+async def notifications(url: str, channel: str) -> AsyncIterator[Event]:
+    """Each event, of all batches and of this channel; the first is `listening`, once nothing can be missed.
 
-    After the first that was really heard comes `hearing`: from then on the connection holds the lock `ear`,
-    as long as it lives, by which others can tell that somebody hears them. Not before: through a pooler
+    After the first that was really heard comes `hearing`: from then on the connection holds the channel's
+    lock, as long as it lives, by which others can tell that somebody hears them. Not before: through a pooler
     nothing is heard, and the lock would stay with a connection of the pooler's.
     """
     try:
         async with await connect(url, "listener") as connection:
-            await connection.execute("LISTEN batchline")
+            await connection.execute(sql.SQL("LISTEN batchline; LISTEN {}").format(sql.Identifier(channel)))
             yield Event("listening")
             async for notification in connection.notifies(stop_after=1):
                 yield event_of(notification.payload)
-            await run(connection, statement("hold_ear"), {"ear": ear})
+            await run(connection, statement("hold_channel"), {"channel": channel})
             yield Event("hearing")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)

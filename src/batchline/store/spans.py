@@ -51,10 +51,10 @@ class Standby(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A worker that stands by, and the lock that its listening connection holds."""
+    """A worker that stands by, and where it listens."""
 
     worker: WorkerId
-    ear: int
+    channel: str
     standbys: tuple[Standby, ...]
 
 
@@ -200,7 +200,7 @@ def polled(worker_id: UUID, scope: Scope, standing: Standing | None = None) -> d
         "worker": worker_id,
         "name": standing and standing.worker.name,
         "lease": standing and standing.worker.lease,
-        "ear": standing and standing.ear,
+        "channel": standing and standing.channel,
         "standbys": standing and Jsonb([_offer(standby) for standby in standing.standbys]),
     }
 

@@ -69,9 +69,8 @@ class Claimer:
         return min(self._buffer.wanted(), _MOST_NEW)
 
     def take_up(self, items: list[Item]) -> None:
-        """Run what was claimed for this crew while it stood by, and look for more."""
+        """Run what was claimed for this crew while it stood by."""
         self._put(items)
-        self.hope.set()
 
     async def run(self) -> None:
         pause = Pause()

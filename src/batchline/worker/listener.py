@@ -19,16 +19,16 @@ class Listener:
     def __init__(self, url: str, on_event: Callable[[Event], None]) -> None:
         self._url = url
         self._on_event = on_event
-        # The lock that the connection holds. By chance, no two processes have the same.
-        self.ear = secrets.randbits(63)
-        # Something was heard on the present connection, and it holds the lock.
+        # Where nobody else listens. No two processes have the same, and nobody can guess it.
+        self.channel = f"batchline_{secrets.token_hex(16)}"
+        # Something was heard on the present connection, and it holds the channel's lock.
         self.hears = False
 
     async def run(self) -> None:
         pause = Pause(first=0.2, most=15.0)
         while True:
             try:
-                async for event in notifications(self._url, self.ear):
+                async for event in notifications(self._url, self.channel):
                     pause.reset()
                     self.hears = self.hears or event.kind == "hearing"
                     self._on_event(event)

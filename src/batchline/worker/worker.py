@@ -282,7 +282,7 @@ class Worker:
             for post, crew in enumerate(self.crews)
             if (room := crew.claimer.room())
         )
-        return Standing(self.lease.worker, self._listener.ear, standbys) if standbys else None
+        return Standing(self.lease.worker, self._listener.channel, standbys) if standbys else None
 
     def _nothing_found(self) -> None:
         """There is nothing to claim just now, or nothing is known of."""
@@ -297,10 +297,10 @@ class Worker:
                 self._opened(None)
             case "hearing":
                 self._nothing_found()
+            case "handed":
+                self._take_up(event.handover())
             case "open":
-                handover = event.for_worker(self.lease.worker.id)
-                if handover is None or not self._taken_up(handover):
-                    self._opened(event.batch_id)
+                self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
                 for crew in self.crews:
                     crew.give_back(event.batch_id)
@@ -313,20 +313,16 @@ class Worker:
         for crew in self.crews:
             crew.claimer.announce(batch_id)
 
-    def _taken_up(self, handover: Handover) -> bool:
-        """Run what was claimed for this worker while it stood by; False: it is not ours any more."""
+    def _take_up(self, handover: Handover) -> None:
+        """Run what was claimed for this worker while it stood by, if it is its own still. Word that the batch
+        is open comes next, and makes all crews look for more."""
         self.attendant.taken_at_its_word()
-        if not self._strays.may_take(handover.claim.span_id):
-            return False
-        if not self.lease.take_up():
+        if handover.worker_id != self.lease.worker.id or not self._strays.may_take(handover.claim.span_id):
+            return
+        if self.lease.take_up():
+            self.crews[handover.post].claimer.take_up(handover.items)
+        else:
             self._strays.lost_track()
-            return False
-        taker = self.crews[handover.post]
-        taker.claimer.take_up(handover.items)
-        for crew in self.crews:
-            if crew is not taker:
-                crew.claimer.announce(handover.claim.batch_id)
-        return True
 
 
 async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -2,8 +2,8 @@
 --
 -- The lanes' routing key is the upstream that the batch names, or else each lane's model.
 -- If a worker stands by that serves one of the lanes, the first lines of that lane are claimed for it here and now:
--- the batch and its first claim are one commit, and the notification brings the lines along. Only as many as a
--- notification can hold; whatever else there is, workers claim as usual.
+-- the batch and its first claim are one commit, and a notification of the worker's own brings the lines along. Only
+-- as many as that can hold; whatever else there is, workers claim as usual.
 --
 -- Returns no row when no batch can run over the file, or it is not there. Locks: the file's row, so that it
 -- cannot be deleted meanwhile; a stand-by, which is passed over if somebody else is using it.
@@ -57,7 +57,7 @@ part AS (
 -- Its word holds no longer than its lease. And it holds the lock as long as its listening connection lives: to one
 -- that is dead, nothing is handed.
 standby AS (
-    SELECT s.id, s.worker_id, s.post, s.room, served.*
+    SELECT s.id, s.worker_id, s.post, s.room, s.channel, served.*
     FROM standbys AS s
     CROSS JOIN LATERAL (
         SELECT part.*
@@ -68,17 +68,18 @@ standby AS (
     ) AS served
     WHERE s.until > now()
       AND EXISTS (SELECT FROM workers AS w WHERE w.id = s.worker_id AND w.lease_until > now())
-      AND NOT pg_try_advisory_xact_lock_shared(s.ear)
+      AND NOT pg_try_advisory_xact_lock_shared(hashtextextended(s.channel, 0))
     LIMIT 1
     FOR UPDATE OF s SKIP LOCKED
 ),
--- Notifications are shorter than 8000 bytes. The ids that are not known yet take up to 160 of them.
+-- Notifications are shorter than 8000 bytes. What comes before the details takes up to 125 of them.
 handed AS (
     SELECT *
     FROM (
         SELECT
             s.id,
             s.worker_id,
+            s.channel,
             s.lane_no,
             first.take,
             json_build_object(
@@ -144,15 +145,14 @@ used AS (
 )
 SELECT
     batch.*,
-    pg_notify(
-        'batchline',
-        'open ' || batch.id || coalesce(
-            (
-                SELECT format(' %%s %%s %%s %%s', handed.worker_id, span.id, span.lane_id, handed.details)
-                FROM handed
-                CROSS JOIN span
-            ),
-            ''
-        )
-    ) IS NULL AS told
+    (
+        SELECT
+            pg_notify(
+                handed.channel,
+                format('handed %%s %%s %%s %%s %%s', batch.id, handed.worker_id, span.id, span.lane_id, handed.details)
+            ) IS NULL
+        FROM handed
+        CROSS JOIN span
+    ) AS handed,
+    pg_notify('batchline', 'open ' || batch.id) IS NULL AS told
 FROM batch

@@ -29,8 +29,8 @@ replaced AS (
     DELETE FROM standbys WHERE id = ANY (ARRAY (SELECT id FROM former))
 ),
 stands AS (
-    INSERT INTO standbys (worker_id, post, until, room, keys, besides, ear)
-    SELECT renewed.id, s.post, now() + 0.75 * %(lease)s::interval, s.room, s.keys, s.besides, %(ear)s
+    INSERT INTO standbys (worker_id, post, until, room, keys, besides, channel)
+    SELECT renewed.id, s.post, now() + 0.75 * %(lease)s::interval, s.room, s.keys, s.besides, %(channel)s
     FROM renewed
     CROSS JOIN standing AS s
 ),

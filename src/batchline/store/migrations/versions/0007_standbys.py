@@ -23,8 +23,9 @@ CREATE TABLE standbys (
     room       integer NOT NULL CHECK (room > 0),
     keys       text[],
     besides    text[] NOT NULL,
-    -- The advisory lock that the worker's listening connection holds.
-    ear        bigint NOT NULL
+    -- Where the worker listens, and nobody else: anybody may LISTEN who knows a channel's name, and lines are
+    -- not for everybody. Its hash is the advisory lock that the listening connection holds.
+    channel    text NOT NULL
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_threshold = 500,

@@ -1,2 +1,0 @@
--- hold_ear: a connection that hears notifications holds this lock until it ends; create_batch.sql looks at it.
-SELECT pg_advisory_lock(%(ear)s)

@@ -150,7 +150,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One crew's claim is committed and its lines are being read, when another has lost track of its own."""
-    true_fetch, true_claim, true_strays = spans.fetch, spans.claim, spans.release_strays
+    true_fetch, true_claim, true_strays = spans.fetch, spans.claim, spans.strays
     failures, failed, looked = iter([True]), asyncio.Event(), asyncio.Event()
     reading: list[bool] = []
     intrusions: list[str] = []
@@ -174,14 +174,14 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             reading.clear()
         return items
 
-    async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
+    async def strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
         looked.set()
         # Noted, not raised: the worker goes on and drains, and the test fails with this in seconds.
         if reading:
             intrusions.append("it looked for strays while another crew had claims that nobody knew of")
         return await true_strays(session, worker_id, known)
 
-    monkeypatch.setattr(spans, "release_strays", release_strays)
+    monkeypatch.setattr(spans, "strays", strays)
     monkeypatch.setattr(spans, "claim", claim)
     monkeypatch.setattr(spans, "fetch", fetch)
 

@@ -53,7 +53,7 @@ async def half_run(db: Session, worker: WorkerId) -> Batch:
     rest = await take(db, worker, 12, Scope(batch_id=batch.id))
     large = [item for item in rest if item.claim.model == "large"]
     await park(db, worker, large[:2], f"task of {batch.id}")
-    await spans.release(db, worker.id, [large[-1].claim])
+    await spans.release(db, worker.id, [large[-1].claim.span_id])
     return batch
 
 

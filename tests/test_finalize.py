@@ -218,7 +218,7 @@ def test_a_batch_that_is_closed_keeps_what_is_finished_and_names_the_rest(
             await overrun(db, batch.id)
             await batches.close(db, batch.id, "expire")
         assert await finalize_one(db, objects, a_worker()) is None, "a worker still holds some of it"
-        await spans.release(db, worker.id, [item.claim for item in rest])
+        await spans.release(db, worker.id, {item.claim.span_id for item in rest})
         await batches.conclude(db, batch.id)
 
         closed = await ended(finalize_one(db, objects, a_worker()))

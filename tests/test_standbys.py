@@ -14,13 +14,14 @@ from batchline.engine.output import answered_line
 from batchline.executors.executor import Fence
 from batchline.ids import new_id
 from batchline.model import DEFAULT_TENANT, Batch, Claim, Completed, Item, RunSettings, Verdict
-from batchline.store import batches, spans
+from batchline.store import batches, duties, events, spans
 from batchline.store.batches import NewBatch
 from batchline.store.events import Event, Handover, event_of
-from batchline.store.session import Session
+from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, Standby, Standing, WorkerId
-from batchline.store.statements import statement
+from batchline.store.statements import Statement, statement
 from batchline.worker.clock import Clock, steady
+from batchline.worker.lease import Lease
 from batchline.worker.strays import Strays
 from batchline.worker.worker import Worker
 from tests.builders import LATER, a_batch, a_file, a_worker, completed, kill, on, read, sql, take
@@ -42,7 +43,7 @@ async def stand_by(
     db: Session, worker: WorkerId, *, room: int = 10, scope: Scope | None = None, channel: str = CHANNEL
 ) -> None:
     standby = Standby(0, room, scope or Scope())
-    await spans.poll(db, worker.id, Scope(), Standing(worker, channel, (standby,)))
+    await spans.poll(db, worker.id, Scope(), Standing(worker, channel, 0.0, (standby,)))
 
 
 def handed(listener: psycopg.Connection[tuple[object, ...]], batch: Batch) -> Handover | None:
@@ -190,6 +191,17 @@ async def _it_serves_all_but_this(db: Session, worker: WorkerId) -> None:
 async def _it_has_left(db: Session, worker: WorkerId) -> None:
     await stand_by(db, worker)
     await spans.leave(db, worker.id)
+    assert await standing(db) == 1
+
+
+async def _it_has_got_work_meanwhile(db: Session, worker: WorkerId) -> None:
+    await sql(
+        db,
+        "INSERT INTO spans (lane_id, batch_id, outstanding, worker_id) "
+        "VALUES (0, gen_random_uuid(), '{[0,1)}', %(worker)s)",
+        worker=worker.id,
+    )
+    await stand_by(db, worker)
 
 
 async def _it_was_taken_at_its_word(db: Session, worker: WorkerId) -> None:
@@ -209,6 +221,7 @@ async def _it_was_taken_at_its_word(db: Session, worker: WorkerId) -> None:
         _it_serves_other_keys,
         _it_serves_all_but_this,
         _it_has_left,
+        _it_has_got_work_meanwhile,
         _it_was_taken_at_its_word,
     ],
 )
@@ -222,7 +235,7 @@ def test_nothing_is_handed_to_who_cannot_take_it(
         await circumstance(db, worker)
         batch = await a_batch(db, 5)
         assert handed(listener, batch) is None
-        assert await held(db) == []
+        assert await sql(db, "SELECT id FROM spans WHERE batch_id = %(id)s", id=batch.id) == []
         assert len(await take(db, a_worker())) == 5, "others claim it as ever"
 
     on(database_url, scenario)
@@ -304,6 +317,23 @@ def test_settings_that_no_notification_can_hold_keep_no_batch_from_being_made(
     on(database_url, scenario)
 
 
+# The lock of the listening connection
+
+
+def test_a_connection_that_is_not_what_it_seems_holds_no_lock(database_url: str) -> None:
+    """Behind a pooler the process that runs the statement is another than the client was told."""
+
+    async def scenario(db: Session) -> None:
+        ((pid,),) = await sql(db, "SELECT pg_backend_pid()")
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %(pid)s"
+        for told, rows in ((-1, 0), (pid, 1)):
+            held_now = await db.rows(statement("hold_channel"), {"channel": CHANNEL, "pid": told})
+            assert len(held_now) == rows
+            assert await sql(db, locks, pid=pid) == [(rows,)]
+
+    on(database_url, scenario)
+
+
 # Two at once
 
 
@@ -327,6 +357,7 @@ def test_who_is_just_being_handed_something_is_passed_over_and_waits_for_nobody(
             assert await held(db) == [], "the one that stands by is taken, and the batch is there"
             await spans.renew(db, worker)
             await stand_by(db, worker, room=3)
+            await duties.forget_workers(db)
             await a_batch(db, file_id=file_id)
             assert await held(db) == [(worker.id, 3)], "its new word holds at once"
             await first.commit()
@@ -355,20 +386,37 @@ def test_a_creation_that_fails_leaves_the_stand_by_as_it_was(
 # What is freed, and what is taken up
 
 
-def test_what_was_freed_before_the_word_of_it_came_is_not_taken_up(database_url: str) -> None:
-    """Track is lost, a batch is handed over, and the strays are freed before the notification is read."""
+class Lost:
+    """A worker that has lost track of what it has claimed, and what it would do about it."""
 
+    def __init__(self, db: Session) -> None:
+        self.lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
+        self.known: set[int] = set()
+        self.told = 0
+        self.strays = Strays(db, self.lease, lambda: self.known, asyncio.Lock(), self.tell)
+        self.strays.lost_track()
+
+    def tell(self) -> None:
+        self.told += 1
+
+    async def claim(self, db: Session, limit: int = 1) -> int:
+        (claim,) = await spans.claim(db, self.lease.worker, Scope(), limit)
+        return claim.span_id
+
+
+def test_what_was_freed_before_the_word_of_it_came_is_not_taken_up(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        strays = Strays(lambda: {7})
-        assert strays.may_take(1)
-        strays.lost_track()
-        assert not strays.may_take(2), "it may be freed any moment"
-        worker = a_worker()
-        claims = [(await spans.claim(db, worker, Scope(), 1))[0] for _ in [await a_batch(db, 2)] * 2]
-        await strays.release(db, worker.id)
-        assert await sql(db, "SELECT DISTINCT worker_id FROM spans") == [(None,)]
-        assert not strays.may_take(claims[0].span_id)
-        assert strays.may_take(9)
+        lost = Lost(db)
+        await a_batch(db, 3)
+        stray, known = await lost.claim(db), await lost.claim(db, 2)
+        lost.known = {known}
+        assert not lost.strays.may_take(99), "it may be freed any moment"
+        await lost.strays.release()
+        assert not lost.strays.busy
+        assert await held(db) == [(None, 1), (lost.lease.worker.id, 2)]
+        assert lost.told == 1, "somebody should look for what was freed"
+        assert not lost.strays.may_take(stray)
+        assert lost.strays.may_take(known)
 
     on(database_url, scenario)
 
@@ -376,29 +424,103 @@ def test_what_was_freed_before_the_word_of_it_came_is_not_taken_up(database_url:
 def test_what_is_turned_away_while_strays_are_freed_is_freed_after_them(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_release = spans.release_strays
-    rounds: list[set[int]] = []
+    true_strays, rounds = spans.strays, list[int]()
 
     async def scenario(db: Session) -> None:
-        worker, strays = a_worker(), Strays(set)
+        lost = Lost(db)
 
-        async def release_strays(session: Session, worker_id: UUID, known: set[int]) -> set[int]:
-            freed = await true_release(session, worker_id, known)
-            rounds.append(freed)
+        async def strays(session: Session, worker_id: UUID, known: set[int]) -> set[int]:
+            found = await true_strays(session, worker_id, known)
+            rounds.append(len(found))
             if len(rounds) == 1:
-                (claim,) = await spans.claim(db, worker, Scope(), 1)
-                assert not strays.may_take(claim.span_id)
-            return freed
+                assert not lost.strays.may_take(await lost.claim(db))
+            return found
 
-        monkeypatch.setattr(spans, "release_strays", release_strays)
+        monkeypatch.setattr(spans, "strays", strays)
         await a_batch(db, 1)
-        strays.lost_track()
-        await strays.release(db, worker.id)
-        await strays.release(db, worker.id)
-        await strays.release(db, worker.id)
-        assert [len(freed) for freed in rounds] == [0, 1]
+        running = asyncio.create_task(lost.strays.run())
+        async with asyncio.timeout(PATIENCE):
+            await until(lambda: _is(asyncio.sleep(0, lost.strays.busy), False))
+        running.cancel()
+        assert rounds == [0, 1]
+        assert await held(db) == [(None, 1)]
 
     on(database_url, scenario)
+
+
+def test_what_was_freed_without_an_answer_is_not_taken_up_either(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_release, failures = spans.release, iter([True])
+
+    async def release(session: Session, worker_id: UUID, some: set[int] | None = None) -> list[UUID]:
+        concerned = await true_release(session, worker_id, some)
+        if next(failures, False):
+            raise StoreUnavailable("the answer was lost")
+        return concerned
+
+    monkeypatch.setattr(spans, "release", release)
+
+    async def scenario(db: Session) -> None:
+        lost = Lost(db)
+        await a_batch(db, 1)
+        stray = await lost.claim(db)
+        with pytest.raises(StoreUnavailable):
+            await lost.strays.release()
+        await lost.strays.release()
+        assert not lost.strays.busy
+        assert len(await take(db, a_worker())) == 1
+        assert not lost.strays.may_take(stray), "another one has it"
+
+    on(database_url, scenario)
+
+
+def test_strays_of_a_batch_that_was_cancelled_let_it_end(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        lost, batch = Lost(db), await a_batch(db, 1)
+        await lost.claim(db)
+        await batches.close(db, batch.id, "cancel")
+        assert (await read(db, batch)).finalizing_at is None
+        await lost.strays.release()
+        assert (await read(db, batch)).finalizing_at is not None
+
+    on(database_url, scenario)
+
+
+def test_more_in_the_database_than_is_known_here_twice_in_a_row_is_a_loss(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        lost = Lost(db)
+        await lost.strays.release()
+        lost.known = {1, 2}
+        for held_there, known_before, busy in [
+            (3, 2, False),
+            (2, 2, False),
+            (3, 3, False),
+            (3, 2, False),
+            (3, 2, True),
+        ]:
+            lost.strays.compare(held_there, known_before)
+            assert lost.strays.busy is busy
+
+    on(database_url, scenario)
+
+
+def test_a_lease_covers_what_was_said_since_it_was_last_unbroken() -> None:
+    now = [0.0]
+    lease = Lease(WorkerSettings(lease=10.0), lambda: now[0], lambda: 0)
+    assert not lease.take_up(0.0), "it never stood by"
+    lease.stood_by(0.0)
+    lease.stood_by(7.0)
+    now[0] = 14.0
+    assert lease.take_up(0.0)
+    assert lease.ends == 15.0
+    lease.rest()
+    now[0] = 15.0
+    assert not lease.take_up(7.0), "it would be over"
+    lease.stood_by(16.0)
+    now[0] = 17.0
+    assert not lease.take_up(7.0), "it was over in between"
+    assert lease.take_up(16.0)
 
 
 # A worker that stands by
@@ -456,10 +578,6 @@ class Scene:
         )
         self.running = asyncio.create_task(self.worker.run())
 
-    async def listens(self, db: Session) -> None:
-        query = "SELECT pid FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'LISTEN batchline;%%'"
-        await until(lambda: sql(db, query))
-
     async def stands_by(self, db: Session) -> None:
         async def fact() -> bool:
             assert not self.running.done()
@@ -472,8 +590,8 @@ class Scene:
         return await read(db, batch)
 
     async def begin(self, db: Session) -> None:
-        """The first batch is found as ever: only who has heard something stands by."""
-        await self.listens(db)
+        """One batch is run, so that all its connections are there."""
+        await self.stands_by(db)
         first = await a_batch(db, 1)
         assert (await self.has_run(db, first)).completed == 1
         await self.stands_by(db)
@@ -531,6 +649,8 @@ def test_what_comes_too_late_for_the_lease_is_left_alone_until_that_is_over(
         async with asyncio.timeout(PATIENCE):
             scene = Scene(database_url, tmp_path, lambda: asyncio.get_running_loop().time() + jump[0])
             await scene.begin(db)
+            # As the heartbeat does: so nothing but the age of its word can tell that it is late.
+            scene.worker.lease.rest()
             frozen = scene.worker.lease.worker
             true_heard = scene.worker._listener._on_event
 
@@ -562,20 +682,10 @@ def test_what_was_handed_over_unheard_is_found_when_the_worker_listens_again(
         async with asyncio.timeout(PATIENCE):
             scene = Scene(database_url, tmp_path)
             await scene.begin(db)
-            worker = scene.worker
-            true_heard = worker._listener._on_event
-            deaf = asyncio.Event()
-
-            def heard(event: Event) -> None:
-                if event.kind == "listening":
-                    true_heard(event)
-                elif event.kind == "handed":
-                    deaf.set()
-
-            worker._listener._on_event = heard
+            missed = deaf_to_handovers(scene.worker)
             batch = await a_batch(db, 5)
-            await deaf.wait()
-            assert await held(db) == [(worker.lease.worker.id, 5)]
+            await missed.wait()
+            assert await held(db) == [(scene.worker.lease.worker.id, 5)]
             await sql(
                 db,
                 """
@@ -590,6 +700,96 @@ def test_what_was_handed_over_unheard_is_found_when_the_worker_listens_again(
     on(database_url, scenario)
 
 
+def deaf_to_handovers(worker: Worker) -> asyncio.Event:
+    """What is handed to the worker gets lost from now on; set when something was."""
+    true_heard, missed = worker._listener._on_event, asyncio.Event()
+
+    def heard(event: Event) -> None:
+        if event.kind == "handed":
+            missed.set()
+        else:
+            true_heard(event)
+
+    worker._listener._on_event = heard
+    return missed
+
+
+def test_what_was_handed_over_unheard_is_found_by_comparing(database_url: str, tmp_path: Path) -> None:
+    """Nothing tells the worker that it missed something, but for its own polls."""
+
+    async def scenario(db: Session) -> None:
+        async with asyncio.timeout(PATIENCE):
+            scene = Scene(database_url, tmp_path)
+            await scene.begin(db)
+            missed = deaf_to_handovers(scene.worker)
+            batch = await a_batch(db, 5)
+            await missed.wait()
+            assert await held(db) == [(scene.worker.lease.worker.id, 5)]
+            ended = asyncio.create_task(scene.has_run(db, batch))
+            while not ended.done():
+                scene.worker.attendant.call()
+                await asyncio.wait([ended], timeout=0.02)
+            assert (await ended).completed == 5
+            await scene.stop()
+        assert len(scene.executor.sent) == len(set(scene.executor.sent)) == 6
+
+    on(database_url, scenario)
+
+
+def test_a_late_hand_over_does_not_cost_the_lease(database_url: str, tmp_path: Path) -> None:
+    """It comes 205 s after the worker's word, under a lease of 300 that it gives up at 240; the next
+    heartbeat would come later than that."""
+    jump = [0.0]
+
+    async def scenario(db: Session) -> None:
+        async with asyncio.timeout(PATIENCE):
+            scene = Scene(database_url, tmp_path, lambda: asyncio.get_running_loop().time() + jump[0])
+            await scene.begin(db)
+            await scene.executor.begun.acquire()
+            lease = scene.worker.lease
+            lease.rest()
+            jump[0] = 205.0
+            scene.executor.go_on.clear()
+            await a_batch(db, 1)
+            await scene.executor.begun.acquire()
+            now = asyncio.get_running_loop().time()
+            await until(lambda: _is(asyncio.sleep(0, lease.ends > now + 205.0 + 239.0), True))
+            scene.executor.go_on.set()
+            await scene.stop()
+
+    on(database_url, scenario)
+
+
+def test_what_was_taken_over_in_a_gap_of_the_lease_is_not_sent(database_url: str, tmp_path: Path) -> None:
+    """The notification is late; the lease ends, another takes over; the worker stands by anew, and hears."""
+    jump = [0.0]
+
+    async def scenario(db: Session) -> None:
+        async with asyncio.timeout(PATIENCE):
+            scene = Scene(database_url, tmp_path, lambda: asyncio.get_running_loop().time() + jump[0])
+            await scene.begin(db)
+            worker, other, late = scene.worker, a_worker(), list[Event]()
+            worker.lease.rest()
+            true_heard = worker._listener._on_event
+            worker._listener._on_event = late.append
+            batch = await a_batch(db, 5)
+            await until(lambda: _is(asyncio.sleep(0, len(late)), 2))
+            await kill(db, worker.lease.worker)
+            jump[0] = 310.0
+            taken = await take(db, other)
+            assert len(taken) == 5
+            worker.attendant.call()
+            await scene.stands_by(db)
+            for event in late:
+                true_heard(event)
+            await spans.settle(db, other.id, [completed(item) for item in taken])
+            await scene.stop()
+        assert (await read(db, batch)).completed == 5
+        assert len(scene.executor.sent) == 1, "that was the first batch"
+
+    on(database_url, scenario)
+
+
 def test_a_worker_that_stops_gives_back_what_it_did_not_stay_to_hear(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -600,12 +800,12 @@ def test_a_worker_that_stops_gives_back_what_it_did_not_stay_to_hear(
             scene = Scene(database_url, tmp_path)
             await scene.begin(db)
             await scene.executor.begun.acquire()
+            missed = deaf_to_handovers(scene.worker)
+            unheard = await a_batch(db, 3)
+            await missed.wait()
             scene.executor.go_on.clear()
             slow = await a_batch(db, 1)
             await scene.executor.begun.acquire()
-            await scene.stands_by(db)
-            scene.worker._listener._on_event = lambda event: None
-            unheard = await a_batch(db, 3)
             query = "SELECT worker_id IS NULL FROM spans WHERE batch_id = %(batch)s"
             assert await sql(db, query, batch=unheard.id) == [(False,)]
             scene.worker.stop()
@@ -636,18 +836,23 @@ def test_who_will_leave_or_has_a_batch_of_its_own_does_not_stand_by(
     assert worker._stands_by is stands_by
 
 
-def test_who_has_heard_nothing_does_not_stand_by(database_url: str, tmp_path: Path) -> None:
-    """Through a pooler nothing is ever heard, and what was handed over would wait for the lease's end."""
+def test_who_does_not_hear_does_not_stand_by(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler: what was handed over would wait for the lease's end."""
+    hold = Statement("hold_channel", "SELECT 1 WHERE false AND %(channel)s <> '' AND %(pid)s <> 0")
+    monkeypatch.setattr(events, "statement", lambda _: hold)
 
     async def scenario(db: Session) -> None:
         async with asyncio.timeout(PATIENCE):
             scene = Scene(database_url, tmp_path)
-            worker = scene.worker
-            await scene.listens(db)
-            worker._listener.hears = False
-            assert worker._standing() is None
-            worker._listener.hears = True
-            assert worker._standing() is not None
+            first, second = await a_batch(db, 1), await a_batch(db, 2)
+            await scene.ended.acquire()
+            await scene.ended.acquire()
+            assert (await read(db, first)).completed + (await read(db, second)).completed == 3
+            scene.worker.attendant.call()
+            await until(lambda: _is(asyncio.sleep(0, scene.worker._listener.channel), None))
+            assert await standing(db) == 0
             await scene.stop()
 
     on(database_url, scenario)

@@ -406,7 +406,7 @@ class LifeOfItems(RuleBasedStateMachine):
         takers = {
             self.workers[n].id: (n, lane, standby.room)
             for n, standby in self.standing.items()
-            if n in self.live
+            if n in self.live and not any(span.holder == n for span in self.spans.values())
             if (lane := next((lane for lane in lanes if self.served(lane, standby.scope)), None))
         }
         assert bool(handover) == bool(takers), f"{handover} for {takers}"
@@ -552,7 +552,7 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def stand_by(self, worker: int, room: int, keys: tuple[str, ...] | None) -> None:
         standby = Standby(0, room, Scope(keys))
-        standing = Standing(self.workers[worker], CHANNEL, (standby,))
+        standing = Standing(self.workers[worker], CHANNEL, 0.0, (standby,))
         self.run(spans.poll(self.db, self.workers[worker].id, Scope(), standing))
         self.standing[worker] = standby
         self.live.add(worker)
@@ -777,12 +777,10 @@ class LifeOfItems(RuleBasedStateMachine):
     def release(self, worker: int, some: set[int] | None) -> None:
         """Free all that the worker holds, or what it thinks it has of some spans."""
         known = [item.claim for item in self.hands[worker].items()] + self.hands[worker].unread
-        claims = None if some is None else [self.one_of(n, known) for n in some if known]
-        concerned = self.run(spans.release(self.db, self.workers[worker].id, claims))
+        ids = None if some is None else {self.one_of(n, known).span_id for n in some if known}
+        concerned = self.run(spans.release(self.db, self.workers[worker].id, ids))
         freed = [
-            span
-            for id, span in self.spans.items()
-            if span.holder == worker and (claims is None or id in {claim.span_id for claim in claims})
+            span for id, span in self.spans.items() if span.holder == worker and (ids is None or id in ids)
         ]
         assert sorted(concerned) == sorted({span.batch.id for span in freed})
         for span in freed:
@@ -793,10 +791,11 @@ class LifeOfItems(RuleBasedStateMachine):
         """Free all that the worker holds but for some spans that it knows."""
         claims = [item.claim for item in self.hands[worker].items()] + self.hands[worker].unread
         known = {self.one_of(n, claims).span_id for n in some if claims}
-        freed = self.run(spans.release_strays(self.db, self.workers[worker].id, known))
-        strays = [span for id, span in self.spans.items() if span.holder == worker and id not in known]
-        assert len(freed) == len(strays)
-        for span in strays:
+        found = self.run(spans.strays(self.db, self.workers[worker].id, known))
+        strays = {id: span for id, span in self.spans.items() if span.holder == worker and id not in known}
+        assert found == strays.keys()
+        self.run(spans.release(self.db, self.workers[worker].id, found))
+        for span in strays.values():
             span.holder, span.due = None, True
 
     @when(lambda self: self.live)
@@ -804,7 +803,6 @@ class LifeOfItems(RuleBasedStateMachine):
         """The lease is over; or even the worker's row is gone, as the sweep does it."""
         if forgotten:
             self.run(sql(self.db, "DELETE FROM workers WHERE id = %(id)s", id=self.workers[worker].id))
-            self.standing.pop(worker, None)
         else:
             self.run(builders.kill(self.db, self.workers[worker]))
         self.live.discard(worker)
@@ -819,7 +817,6 @@ class LifeOfItems(RuleBasedStateMachine):
         self.run(spans.leave(self.db, self.workers[worker].id))
         if not any(span.holder == worker for span in self.spans.values()):
             self.live.discard(worker)
-            self.standing.pop(worker, None)
 
     @when(lambda self: any(not span.due for span in self.spans.values()))
     def time_passes(self) -> None:

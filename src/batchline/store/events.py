@@ -16,8 +16,9 @@ class Handover(msgspec.Struct, frozen=True):
     """The first lines of a batch, claimed for a worker that stood by, in the commit that made the batch."""
 
     worker_id: UUID
-    # Which crew of the worker stood by.
+    # Which crew of the worker stood by, and when it said so, by the worker's clock.
     post: int
+    said: float
     claim: Claim
     items: list[Item]
 
@@ -50,13 +51,14 @@ class Event(msgspec.Struct, frozen=True):
             Item(claim, ordinal, line_no, custom_id.encode(), body.encode())
             for ordinal, line_no, custom_id, body in told.lines
         ]
-        return Handover(UUID(worker_id), told.post, claim, items)
+        return Handover(UUID(worker_id), told.post, told.said, claim, items)
 
 
 class _Details(msgspec.Struct):
     """As create_batch.sql writes them."""
 
     post: int
+    said: float
     size: int
     url: str
     model: str
@@ -77,18 +79,17 @@ _decode = msgspec.json.Decoder(_Details).decode
 async def notifications(url: str, channel: str) -> AsyncIterator[Event]:
     """Each event, of all batches and of this channel; the first is `listening`, once nothing can be missed.
 
-    After the first that was really heard comes `hearing`: from then on the connection holds the channel's
-    lock, as long as it lives, by which others can tell that somebody hears them. Not before: through a pooler
-    nothing is heard, and the lock would stay with a connection of the pooler's.
+    If the connection goes to the database itself, `hearing` comes next: it holds the channel's lock, as long
+    as it lives, by which others can tell that somebody hears them.
     """
     try:
         async with await connect(url, "listener") as connection:
             await connection.execute(sql.SQL("LISTEN batchline; LISTEN {}").format(sql.Identifier(channel)))
+            pid = connection.info.backend_pid
+            held = await run(connection, statement("hold_channel"), {"channel": channel, "pid": pid})
             yield Event("listening")
-            async for notification in connection.notifies(stop_after=1):
-                yield event_of(notification.payload)
-            await run(connection, statement("hold_channel"), {"channel": channel})
-            yield Event("hearing")
+            if held:
+                yield Event("hearing")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)
     except psycopg.OperationalError as error:

@@ -55,6 +55,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     worker: WorkerId
     channel: str
+    # When, by the worker's own clock.
+    said: float
     standbys: tuple[Standby, ...]
 
 
@@ -175,17 +177,16 @@ async def park(
     return sum(size for _, size in rows)
 
 
-async def release(session: Session, worker_id: UUID, claims: Sequence[Claim] | None = None) -> list[UUID]:
+async def release(session: Session, worker_id: UUID, some: Collection[int] | None = None) -> list[UUID]:
     """Free what the worker holds, all of it or some spans; the batches that were concerned."""
-    spans = None if claims is None else [claim.span_id for claim in claims]
-    rows = await session.rows(statement("release"), {"worker": worker_id, "spans": spans})
-    return [batch_id for (batch_id,) in rows]
+    params = {"worker": worker_id, "spans": None if some is None else sorted(some)}
+    return [batch_id for (batch_id,) in await session.rows(statement("release"), params)]
 
 
-async def release_strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
-    """Free the worker's spans that are not among the `known`; which there were."""
+async def strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
+    """The worker's spans that are not among the `known`."""
     params = {"worker": worker_id, "known": Int8Array(sorted(known))}
-    return {span_id for (span_id,) in await session.rows(statement("release_strays"), params)}
+    return {span_id for (span_id,) in await session.rows(statement("strays"), params)}
 
 
 async def poll(session: Session, worker_id: UUID, scope: Scope, standing: Standing | None = None) -> Horizon:
@@ -201,6 +202,7 @@ def polled(worker_id: UUID, scope: Scope, standing: Standing | None = None) -> d
         "name": standing and standing.worker.name,
         "lease": standing and standing.worker.lease,
         "channel": standing and standing.channel,
+        "said": standing and standing.said,
         "standbys": standing and Jsonb([_offer(standby) for standby in standing.standbys]),
     }
 

@@ -22,6 +22,7 @@ from batchline.worker.claimer import Claimer
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
 from batchline.worker.messenger import Messenger
+from batchline.worker.strays import Strays
 
 # A retry that comes due within this time is worth waiting for, also for a worker that only drains.
 _SOON = 60.0
@@ -41,6 +42,7 @@ class Attendant:
         finalizer: Finalizer,
         messenger: Messenger,
         standing: Callable[[], Standing | None],
+        strays: Strays,
     ) -> None:
         self._session = session
         self._lease = lease
@@ -51,6 +53,7 @@ class Attendant:
         self._finalizer = finalizer
         self._messenger = messenger
         self._standing = standing
+        self._strays = strays
         # When it was last said that this worker stands by; None: never, or it was taken at its word since.
         self._stood_at: float | None = None
         self._called = asyncio.Event()
@@ -108,11 +111,13 @@ class Attendant:
         return soon or horizon.claimable or horizon.finalizable or horizon.duty_due or horizon.news
 
     async def _poll(self) -> Horizon:
-        standing, asked_at = self._standing(), self._lease.now()
-        horizon = await spans.poll(self._session, self._lease.worker.id, self._scope, standing)
-        if standing is not None and standing.worker is self._lease.worker:
-            self._lease.stood_by(asked_at)
-            self._stood_at = asked_at
+        standing, worker, known = self._standing(), self._lease.worker, self._strays.known
+        horizon = await spans.poll(self._session, worker.id, self._scope, standing)
+        if worker is self._lease.worker:
+            self._strays.compare(horizon.held, known)
+            if standing is not None:
+                self._lease.stood_by(standing.said)
+                self._stood_at = standing.said
         return horizon
 
     async def _wait(self) -> None:

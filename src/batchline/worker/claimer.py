@@ -107,7 +107,6 @@ class Claimer:
             self._lease.give_up()
         asked_at = self._lease.now()
         worker = self._lease.worker
-        await self._strays.release(self._session, worker.id)
         claims, items = await self._ask(worker, want)
         if not claims:
             return False

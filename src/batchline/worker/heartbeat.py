@@ -6,6 +6,7 @@ work is taken over (LESSONS 9).
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -25,10 +26,18 @@ class Heartbeat:
         self._lease = lease
         self._settings = settings
         self._holding = holding
+        self._called = asyncio.Event()
+
+    def call(self) -> None:
+        """Renew at once."""
+        self._called.set()
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.renew_every)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.renew_every):
+                    await self._called.wait()
+            self._called.clear()
             if not self._holding():
                 self._lease.rest()
             elif self._lease.lost:

@@ -33,7 +33,8 @@ class Lease:
         self.worker = self._incarnation()
         # Nothing is held yet, so nothing can be lost; the first claim starts the time.
         self.ends = _NEVER
-        # Until when anything that was held would be this worker's, by the last renewal.
+        # Since when the lease was renewed before each time that it ended, and until when that is so.
+        self._safe_since = _NEVER
         self._safe_until = -_NEVER
 
     def now(self) -> float:
@@ -42,17 +43,18 @@ class Lease:
     def renewed(self, asked_at: float) -> None:
         """A renewal that was asked for at `asked_at` has succeeded. It comes too late for a lost lease."""
         if not self.lost:
-            self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
+            self._prolong(asked_at)
             self.ends = self._safe_until
 
     def stood_by(self, asked_at: float) -> None:
         """As `renewed`, by a worker that may hold nothing as yet."""
         if not self.lost:
-            self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
+            self._prolong(asked_at)
 
-    def take_up(self) -> bool:
-        """Something was handed to this worker while it stood by. False: too late, others may have it now."""
-        if self.lost or self._clock() >= self._safe_until:
+    def take_up(self, said: float) -> bool:
+        """Something was handed to this worker, which stood by since `said`. False: the lease was over since
+        then, or is now, and others may have it."""
+        if self.lost or said < self._safe_since or self._clock() >= self._safe_until:
             return False
         self.ends = self._safe_until
         return True
@@ -78,6 +80,11 @@ class Lease:
         self.worker = self._incarnation()
         self._safe_until = -_NEVER
         self.rest()
+
+    def _prolong(self, asked_at: float) -> None:
+        if asked_at >= self._safe_until:
+            self._safe_since = asked_at
+        self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
 
     def _incarnation(self) -> WorkerId:
         return WorkerId(new_id(), name_of_this_process(), timedelta(seconds=self._settings.lease))

@@ -19,21 +19,22 @@ class Listener:
     def __init__(self, url: str, on_event: Callable[[Event], None]) -> None:
         self._url = url
         self._on_event = on_event
-        # Where nobody else listens. No two processes have the same, and nobody can guess it.
-        self.channel = f"batchline_{secrets.token_hex(16)}"
-        # Something was heard on the present connection, and it holds the channel's lock.
-        self.hears = False
+        # Where the present connection listens and nobody else; None: there is none that hears.
+        self.channel: str | None = None
 
     async def run(self) -> None:
         pause = Pause(first=0.2, most=15.0)
         while True:
+            # Another one for each connection: nobody holds its lock who is dead and not known to be.
+            channel = f"batchline_{secrets.token_hex(16)}"
             try:
-                async for event in notifications(self._url, self.channel):
+                async for event in notifications(self._url, channel):
                     pause.reset()
-                    self.hears = self.hears or event.kind == "hearing"
+                    if event.kind == "hearing":
+                        self.channel = channel
                     self._on_event(event)
             except StoreUnavailable as error:
                 _log.warning("not listening", reason=str(error))
             finally:
-                self.hears = False
+                self.channel = None
             await pause.wait()

@@ -2,28 +2,63 @@
 
 A claim may have been carried out though its answer never came; a batch's creator may have claimed for this
 worker in a notification that it never heard. The heartbeat would keep such spans alive for ever. So, once
-track was lost, all that is not known here is freed, before anything else is claimed.
+track was lost, all that is not known here is freed.
 """
 
+import asyncio
 from collections.abc import Callable
-from uuid import UUID
 
-from batchline.store import spans
-from batchline.store.session import Session
+import structlog
+
+from batchline.store import batches, spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.worker.lease import Lease
+from batchline.worker.pause import Pause
+
+_log = structlog.get_logger("batchline.strays")
 
 
 class Strays:
-    """`known_spans` are those of all items that are somewhere in this worker."""
+    """`known_spans` are those of all items that are somewhere in this worker. `turn` keeps claims away: what
+    one has claimed and not yet put into its buffer would look like a stray."""
 
-    def __init__(self, known_spans: Callable[[], set[int]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lease: Lease,
+        known_spans: Callable[[], set[int]],
+        turn: asyncio.Lock,
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._lease = lease
         self._known_spans = known_spans
-        self._lost_track = False
+        self._turn = turn
+        self._on_freed = on_freed
+        self._lost_track = asyncio.Event()
         self._turned_away = False
+        self._suspicious = False
         self._freed: set[int] = set()
+
+    @property
+    def busy(self) -> bool:
+        return self._lost_track.is_set()
+
+    @property
+    def known(self) -> int:
+        return len(self._known_spans())
 
     def lost_track(self) -> None:
         """Something may be held that is not known here."""
-        self._lost_track = True
+        self._lost_track.set()
+
+    def compare(self, held: int, known_before: int) -> None:
+        """What the database says that is held, and what was known before it was asked. More than is known,
+        and the same the next time: nobody told of it, or nobody heard."""
+        more = held > max(known_before, self.known)
+        if more and self._suspicious:
+            self.lost_track()
+        self._suspicious = more
 
     def may_take(self, span_id: int) -> bool:
         """Whether a span that the worker was told of is still its own.
@@ -34,14 +69,32 @@ class Strays:
         if span_id in self._freed:
             self._freed.remove(span_id)
             return False
-        if self._lost_track:
+        if self.busy:
             self._turned_away = True
             return False
         return True
 
-    async def release(self, session: Session, worker_id: UUID) -> None:
-        """Free them, if track was lost. The caller keeps all claims of this worker away meanwhile."""
-        if self._lost_track:
-            self._turned_away = False
-            self._freed |= await spans.release_strays(session, worker_id, self._known_spans())
-            self._lost_track = self._turned_away
+    async def run(self) -> None:
+        pause = Pause()
+        while True:
+            await self._lost_track.wait()
+            try:
+                async with self._turn:
+                    await self.release()
+                pause.reset()
+            except StoreUnavailable as error:
+                _log.warning("cannot look for lost claims", reason=str(error))
+                await pause.wait()
+
+    async def release(self) -> None:
+        """Free them. They are noted first: the answer to this may get lost too."""
+        self._turned_away = False
+        worker_id = self._lease.worker.id
+        found = await spans.strays(self._session, worker_id, self._known_spans())
+        self._freed |= found
+        if found:
+            for batch_id in await spans.release(self._session, worker_id, found):
+                await batches.conclude(self._session, batch_id)
+            self._on_freed()
+        if not self._turned_away:
+            self._lost_track.clear()

@@ -65,8 +65,10 @@ class Worker:
         self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
-        self._strays = Strays(self._known_spans)
         turn = asyncio.Lock()
+        self._strays = Strays(
+            self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
+        )
         self.crews = [
             Crew(
                 post,
@@ -95,6 +97,7 @@ class Worker:
             self.finalizer,
             self.messenger,
             self._standing,
+            self._strays,
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(listen_url or url, self._heard)
@@ -127,6 +130,7 @@ class Worker:
                     services.create_task(task)
                     for task in (
                         *(crew.claimer.run() for crew in self.crews),
+                        self._strays.run(),
                         self.attendant.run(),
                         self._listener.run(),
                     )
@@ -176,9 +180,8 @@ class Worker:
         """Free what was handed to this worker in a notification that it did not stay to hear."""
         if not self._stands_by:
             return
-        self._strays.lost_track()
         try:
-            await self._strays.release(self._sessions["claim"], self.lease.worker.id)
+            await self._strays.release()
         except StoreUnavailable as error:
             _log.warning("cannot look for unheard work; it is freed at the end", reason=str(error))
 
@@ -234,6 +237,7 @@ class Worker:
         return (
             self._holding()
             or any(crew.claimer.busy for crew in self.crews)
+            or self._strays.busy
             or self._retry_timer is not None
             or self.messenger.busy
         )
@@ -258,8 +262,7 @@ class Worker:
 
     def _retry_due(self) -> None:
         self._retry_timer = None
-        for crew in self.crews:
-            crew.claimer.hope.set()
+        self._look_for_work()
         # There may be later ones; the poll knows when.
         self.attendant.call()
 
@@ -275,14 +278,15 @@ class Worker:
         return self._scope.batch_id is None and not settings.drain and settings.max_seconds is None
 
     def _standing(self) -> Standing | None:
-        if not self._stands_by or not self._listener.hears or self.lease.lost:
+        channel = self._listener.channel
+        if not self._stands_by or channel is None or self.lease.lost:
             return None
         standbys = tuple(
             Standby(post, room, crew.scope)
             for post, crew in enumerate(self.crews)
             if (room := crew.claimer.room())
         )
-        return Standing(self.lease.worker, self._listener.channel, standbys) if standbys else None
+        return Standing(self.lease.worker, channel, self.lease.now(), standbys) if standbys else None
 
     def _nothing_found(self) -> None:
         """There is nothing to claim just now, or nothing is known of."""
@@ -309,6 +313,10 @@ class Worker:
                 # One that fails while validating ends without a worker that would tell of it.
                 self.messenger.call()
 
+    def _look_for_work(self) -> None:
+        for crew in self.crews:
+            crew.claimer.hope.set()
+
     def _opened(self, batch_id: UUID | None) -> None:
         for crew in self.crews:
             crew.claimer.announce(batch_id)
@@ -319,8 +327,10 @@ class Worker:
         self.attendant.taken_at_its_word()
         if handover.worker_id != self.lease.worker.id or not self._strays.may_take(handover.claim.span_id):
             return
-        if self.lease.take_up():
+        if self.lease.take_up(handover.said):
             self.crews[handover.post].claimer.take_up(handover.items)
+            # The lease began when the worker said that it stands by, which may be a while ago.
+            self._heartbeat.call()
         else:
             self._strays.lost_track()
 

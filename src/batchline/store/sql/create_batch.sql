@@ -54,10 +54,10 @@ part AS (
     CROSS JOIN file
     JOIN file_lanes AS part ON part.file_no = file.no
 ),
--- Its word holds no longer than its lease. And it holds the lock as long as its listening connection lives: to one
--- that is dead, nothing is handed.
+-- Only to who holds nothing yet: it may be full by now. Its word holds no longer than its lease. And it holds the
+-- lock as long as its listening connection lives: to one that is dead, nothing is handed.
 standby AS (
-    SELECT s.id, s.worker_id, s.post, s.room, s.channel, served.*
+    SELECT s.id, s.worker_id, s.post, s.room, s.said, s.channel, served.*
     FROM standbys AS s
     CROSS JOIN LATERAL (
         SELECT part.*
@@ -68,6 +68,7 @@ standby AS (
     ) AS served
     WHERE s.until > now()
       AND EXISTS (SELECT FROM workers AS w WHERE w.id = s.worker_id AND w.lease_until > now())
+      AND NOT EXISTS (SELECT FROM spans AS h WHERE h.worker_id = s.worker_id)
       AND NOT pg_try_advisory_xact_lock_shared(hashtextextended(s.channel, 0))
     LIMIT 1
     FOR UPDATE OF s SKIP LOCKED
@@ -84,6 +85,7 @@ handed AS (
             first.take,
             json_build_object(
                 'post', s.post,
+                'said', s.said,
                 'size', first.take,
                 'url', s.url,
                 'model', s.model,

@@ -29,8 +29,16 @@ replaced AS (
     DELETE FROM standbys WHERE id = ANY (ARRAY (SELECT id FROM former))
 ),
 stands AS (
-    INSERT INTO standbys (worker_id, post, until, room, keys, besides, channel)
-    SELECT renewed.id, s.post, now() + 0.75 * %(lease)s::interval, s.room, s.keys, s.besides, %(channel)s
+    INSERT INTO standbys (worker_id, post, until, said, room, keys, besides, channel)
+    SELECT
+        renewed.id,
+        s.post,
+        now() + 0.75 * %(lease)s::interval,
+        %(said)s::float8,
+        s.room,
+        s.keys,
+        s.besides,
+        %(channel)s::text
     FROM renewed
     CROSS JOIN standing AS s
 ),
@@ -162,7 +170,9 @@ SELECT
         epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, delivery.at, closing.at) - now()
     )::float8 AS next_due,
     extract(epoch FROM freed.at - now())::float8 AS next_free,
-    coalesce(least(event.at, delivery.at) <= now(), false) AS news
+    coalesce(least(event.at, delivery.at) <= now(), false) AS news,
+    -- If these are more than the worker knows of, it has missed something.
+    (SELECT count(*) FROM spans AS s WHERE s.worker_id = %(worker)s)::integer AS held
 FROM duty
 CROSS JOIN held
 CROSS JOIN closing

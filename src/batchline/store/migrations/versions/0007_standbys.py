@@ -15,10 +15,12 @@ STANDBYS = """
 -- worker that stands by anew waits for nobody who is just using its former word.
 CREATE TABLE standbys (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    worker_id  uuid NOT NULL REFERENCES workers (id) ON DELETE CASCADE,
+    worker_id  uuid NOT NULL,
     -- Which of the worker's crews.
     post       integer NOT NULL,
     until      timestamptz NOT NULL,
+    -- When the worker said so, by its own clock.
+    said       double precision NOT NULL,
     -- So many lines, with these routing keys (NULL: any) and none that is LIKE those.
     room       integer NOT NULL CHECK (room > 0),
     keys       text[],

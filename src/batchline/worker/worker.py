@@ -32,6 +32,9 @@ from batchline.worker.messenger import EventListener, Messenger
 from batchline.worker.settler import Settler
 from batchline.worker.strays import Strays
 
+# A request that was made is on its way after this long; far less than what is left of a lease then.
+_MOMENT = 0.01
+
 _log = structlog.get_logger("batchline.worker")
 
 
@@ -101,6 +104,8 @@ class Worker:
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(listen_url or url, self._heard)
+        # The batch that was handed over last.
+        self._taken_up: UUID | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
@@ -303,7 +308,7 @@ class Worker:
                 self._nothing_found()
             case "handed":
                 self._take_up(event.handover())
-            case "open":
+            case "open" if event.batch_id != self._taken_up:
                 self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
                 for crew in self.crews:
@@ -312,6 +317,12 @@ class Worker:
             case "ended":
                 # One that fails while validating ends without a worker that would tell of it.
                 self.messenger.call()
+
+    def _follow_up(self, batch_id: UUID) -> None:
+        """Look for more of a batch that was handed over in part, and see to the lease: it began when the
+        worker said that it stands by, which may be a while ago."""
+        self._heartbeat.call()
+        self._opened(batch_id)
 
     def _look_for_work(self) -> None:
         for crew in self.crews:
@@ -322,15 +333,15 @@ class Worker:
             crew.claimer.announce(batch_id)
 
     def _take_up(self, handover: Handover) -> None:
-        """Run what was claimed for this worker while it stood by, if it is its own still. Word that the batch
-        is open comes next, and makes all crews look for more."""
+        """Run what was claimed for this worker while it stood by, if it is its own still. The requests go out
+        before anything else is asked."""
         self.attendant.taken_at_its_word()
         if handover.worker_id != self.lease.worker.id or not self._strays.may_take(handover.claim.span_id):
             return
         if self.lease.take_up(handover.said):
             self.crews[handover.post].claimer.take_up(handover.items)
-            # The lease began when the worker said that it stands by, which may be a while ago.
-            self._heartbeat.call()
+            self._taken_up = handover.claim.batch_id
+            asyncio.get_running_loop().call_later(_MOMENT, self._follow_up, self._taken_up)
         else:
             self._strays.lost_track()
 

@@ -274,3 +274,27 @@ async def overrun(db: Session, batch_id: UUID) -> None:
         """,
         batch=batch_id,
     )
+
+
+async def held(db: Session) -> list[Row]:
+    """Who holds how many items, span by span; None: nobody."""
+    return await sql(db, "SELECT worker_id, span_size(outstanding) FROM spans ORDER BY id")
+
+
+async def standing(db: Session) -> int:
+    """How many stand by."""
+    ((count,),) = await sql(db, "SELECT count(*) FROM standbys")
+    assert isinstance(count, int)
+    return count
+
+
+# Facts that come by and by
+
+
+async def until(fact: Callable[[], Awaitable[object]]) -> None:
+    while not await fact():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def equals(found: Awaitable[object], expected: object) -> bool:
+    return await found == expected

@@ -19,12 +19,13 @@ from batchline.model import Batch, Settled
 from batchline.store import batches, spans
 from batchline.store.events import Event, Handover
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope, Standby, Standing
+from batchline.store.spans import Scope
 from batchline.worker import kin
 from batchline.worker.attendant import Attendant
 from batchline.worker.clock import Clock, steady
 from batchline.worker.crew import Crew, Post
 from batchline.worker.finalizer import Finalizer
+from batchline.worker.handovers import Handovers, stands_by
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
@@ -59,7 +60,6 @@ class Worker:
         listen_url: str | None = None,
     ) -> None:
         self._settings = settings
-        self._scope = scope
         self._on_ended = on_ended
         self._executor = executor
         self._sessions = {
@@ -87,6 +87,10 @@ class Worker:
             )
             for post in posts or [Post(scope, settings.concurrency)]
         ]
+        self._listener = Listener(listen_url or url, self._heard)
+        self._handovers = Handovers(
+            self.crews, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
+        )
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
@@ -99,12 +103,11 @@ class Worker:
             [crew.claimer for crew in self.crews],
             self.finalizer,
             self.messenger,
-            self._standing,
+            self._handovers.standing,
             self._strays,
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        self._listener = Listener(listen_url or url, self._heard)
-        # The batch that was handed over last.
+        # The batch that was just handed over, until word comes that it is open.
         self._taken_up: UUID | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
@@ -183,7 +186,7 @@ class Worker:
 
     async def _release_unheard(self) -> None:
         """Free what was handed to this worker in a notification that it did not stay to hear."""
-        if not self._stands_by:
+        if not self._handovers.willing:
             return
         try:
             await self._strays.release()
@@ -276,23 +279,6 @@ class Worker:
         if self._on_ended is not None:
             self._on_ended(batch)
 
-    @property
-    def _stands_by(self) -> bool:
-        """It waits for work of any batch, and has no reason to leave."""
-        settings = self._settings
-        return self._scope.batch_id is None and not settings.drain and settings.max_seconds is None
-
-    def _standing(self) -> Standing | None:
-        channel = self._listener.channel
-        if not self._stands_by or channel is None or self.lease.lost:
-            return None
-        standbys = tuple(
-            Standby(post, room, crew.scope)
-            for post, crew in enumerate(self.crews)
-            if (room := crew.claimer.room())
-        )
-        return Standing(self.lease.worker, channel, self.lease.now(), standbys) if standbys else None
-
     def _nothing_found(self) -> None:
         """There is nothing to claim just now, or nothing is known of."""
         self.attendant.stand_by()
@@ -301,14 +287,16 @@ class Worker:
         match event.kind:
             case "listening":
                 # Whatever was said meanwhile was not heard.
-                if self._stands_by:
+                if self._handovers.willing:
                     self._strays.lost_track()
                 self._opened(None)
             case "hearing":
                 self._nothing_found()
             case "handed":
-                self._take_up(event.handover())
-            case "open" if event.batch_id != self._taken_up:
+                self._handed(event.handover())
+            case "open" if event.batch_id == self._taken_up:
+                self._taken_up = None
+            case "open":
                 self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
                 for crew in self.crews:
@@ -317,6 +305,13 @@ class Worker:
             case "ended":
                 # One that fails while validating ends without a worker that would tell of it.
                 self.messenger.call()
+
+    def _handed(self, handover: Handover) -> None:
+        """The requests go out before anything else is asked."""
+        self.attendant.taken_at_its_word()
+        if self._handovers.take_up(handover):
+            self._taken_up = handover.claim.batch_id
+            asyncio.get_running_loop().call_later(_MOMENT, self._follow_up, self._taken_up)
 
     def _follow_up(self, batch_id: UUID) -> None:
         """Look for more of a batch that was handed over in part, and see to the lease: it began when the
@@ -331,19 +326,6 @@ class Worker:
     def _opened(self, batch_id: UUID | None) -> None:
         for crew in self.crews:
             crew.claimer.announce(batch_id)
-
-    def _take_up(self, handover: Handover) -> None:
-        """Run what was claimed for this worker while it stood by, if it is its own still. The requests go out
-        before anything else is asked."""
-        self.attendant.taken_at_its_word()
-        if handover.worker_id != self.lease.worker.id or not self._strays.may_take(handover.claim.span_id):
-            return
-        if self.lease.take_up(handover.said):
-            self.crews[handover.post].claimer.take_up(handover.items)
-            self._taken_up = handover.claim.batch_id
-            asyncio.get_running_loop().call_later(_MOMENT, self._follow_up, self._taken_up)
-        else:
-            self._strays.lost_track()
 
 
 async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:

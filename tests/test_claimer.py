@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -14,9 +15,9 @@ from batchline.executors.executor import Fence
 from batchline.model import Claim, Completed, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import Scope, WorkerId
 from batchline.worker.worker import Worker
-from tests.builders import a_batch, on, read, sql
+from tests.builders import a_batch, kill, on, read, sql
 
 SETTINGS = WorkerSettings(concurrency=4, drain=True, lease=5.0)
 
@@ -102,3 +103,77 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
 
     on(database_url, scenario)
     assert sorted(executor.sent) == list(range(1, 301)), "what was given up is sent once, by its new holder"
+
+
+def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fence(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines are being read, so nothing seems to be held, and the heartbeat lays the lease to rest."""
+    true_fetch, rested, fenced = spans.fetch, asyncio.Event(), list[bool]()
+    worker: Worker
+
+    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
+        items = await true_fetch(session, worker_id, claims)
+        rested.clear()
+        await rested.wait()
+        return items
+
+    monkeypatch.setattr(spans, "fetch", fetch)
+
+    class Looking(Answering):
+        async def run(self, item: Item) -> Verdict:
+            fenced.append(worker.lease.ends < float("inf"))
+            return await super().run(item)
+
+    async def scenario(db: Session) -> None:
+        nonlocal worker
+        await a_batch(db, {"m": 3})
+        settings = WorkerSettings(drain=True, lease=3.0)
+        worker = Worker(database_url, Looking(), Objects.at(tmp_path / "objects"), settings, Scope())
+        true_rest = worker.lease.rest
+
+        def rest() -> None:
+            true_rest()
+            rested.set()
+
+        worker.lease.rest = rest  # type: ignore[method-assign]
+        async with asyncio.timeout(60):
+            await worker.run()
+
+    on(database_url, scenario)
+    assert fenced == [True] * 3
+
+
+def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is lost while the lines are being read: they are the old name's, and others may take them."""
+    true_fetch, failures, executor = spans.fetch, iter([True]), Answering()
+    names: list[UUID] = []
+    worker: Worker
+    killing: Session
+
+    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
+        items = await true_fetch(session, worker_id, claims)
+        if next(failures, False):
+            names.append(worker.lease.worker.id)
+            worker.lease.give_up()
+            assert not executor.sent
+            await kill(killing, WorkerId(names[0], "", timedelta()))
+        else:
+            assert worker_id == worker.lease.worker.id != names[0]
+        return items
+
+    monkeypatch.setattr(spans, "fetch", fetch)
+
+    async def scenario(db: Session) -> None:
+        nonlocal worker, killing
+        killing = db
+        batch = await a_batch(db, {"m": 30})
+        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
+        async with asyncio.timeout(60):
+            await worker.run()
+        assert (await read(db, batch)).completed == 30
+
+    on(database_url, scenario)
+    assert sorted(executor.sent) == list(range(1, 31)), "each line is sent once"

@@ -135,6 +135,44 @@ def test_more_in_the_database_than_is_known_here_twice_in_a_row_is_a_loss(databa
     on(database_url, scenario)
 
 
+def test_a_renewal_that_may_have_come_after_the_end_does_not_cover_what_was_said_before() -> None:
+    """Asked for in time, carried out who knows when, heard of after the end."""
+    now = [0.0]
+    lease = Lease(WorkerSettings(lease=15.0), lambda: now[0], lambda: 0)
+    lease.stood_by(0.0)
+    now[0] = 16.1
+    lease.stood_by(11.9)
+    assert not lease.take_up(0.0)
+    assert lease.take_up(11.9)
+
+
+def test_track_that_is_lost_while_strays_are_freed_is_lost_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_strays, rounds = spans.strays, list[int]()
+
+    async def scenario(db: Session) -> None:
+        lost = Lost(db)
+
+        async def strays(session: Session, worker_id: UUID, known: set[int]) -> set[int]:
+            found = await true_strays(session, worker_id, known)
+            rounds.append(len(found))
+            if len(rounds) == 1:
+                await lost.claim(db)
+                lost.strays.lost_track()
+            return found
+
+        monkeypatch.setattr(spans, "strays", strays)
+        await a_batch(db, 1)
+        await lost.strays.release()
+        assert lost.strays.busy
+        await lost.strays.release()
+        assert rounds == [0, 1]
+        assert not lost.strays.busy
+
+    on(database_url, scenario)
+
+
 def test_a_lease_covers_what_was_said_since_it_was_last_unbroken() -> None:
     now = [0.0]
     lease = Lease(WorkerSettings(lease=10.0), lambda: now[0], lambda: 0)

@@ -116,6 +116,10 @@ class Claimer:
         self._lease.renewed(asked_at)
         if items is None:
             items = await spans.fetch(self._session, worker.id, claims)
+            if self._lease.worker is not worker:
+                return True
+            # Nothing seemed to be held meanwhile, and a heartbeat may have laid the lease to rest.
+            self._lease.renewed(asked_at)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)

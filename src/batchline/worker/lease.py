@@ -50,6 +50,8 @@ class Lease:
         """As `renewed`, by a worker that may hold nothing as yet."""
         if not self.lost:
             self._prolong(asked_at)
+            if self.ends != _NEVER:
+                self.ends = self._safe_until
 
     def take_up(self, said: float) -> bool:
         """Something was handed to this worker, which stood by since `said`. False: the lease was over since
@@ -82,7 +84,8 @@ class Lease:
         self.rest()
 
     def _prolong(self, asked_at: float) -> None:
-        if asked_at >= self._safe_until:
+        # By now, not by when it was asked for: it may have been carried out any time in between.
+        if self._clock() >= self._safe_until:
             self._safe_since = asked_at
         self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
 

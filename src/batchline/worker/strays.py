@@ -36,7 +36,7 @@ class Strays:
         self._turn = turn
         self._on_freed = on_freed
         self._lost_track = asyncio.Event()
-        self._turned_away = False
+        self._again = False
         self._suspicious = False
         self._freed: set[int] = set()
 
@@ -50,6 +50,7 @@ class Strays:
 
     def lost_track(self) -> None:
         """Something may be held that is not known here."""
+        self._again = True
         self._lost_track.set()
 
     def compare(self, held: int, known_before: int) -> None:
@@ -70,7 +71,7 @@ class Strays:
             self._freed.remove(span_id)
             return False
         if self.busy:
-            self._turned_away = True
+            self._again = True
             return False
         return True
 
@@ -84,11 +85,13 @@ class Strays:
                 pause.reset()
             except StoreUnavailable as error:
                 _log.warning("cannot look for lost claims", reason=str(error))
+                # They may be free all the same.
+                self._on_freed()
                 await pause.wait()
 
     async def release(self) -> None:
         """Free them. They are noted first: the answer to this may get lost too."""
-        self._turned_away = False
+        self._again = False
         worker_id = self._lease.worker.id
         found = await spans.strays(self._session, worker_id, self._known_spans())
         self._freed |= found
@@ -96,5 +99,5 @@ class Strays:
             for batch_id in await spans.release(self._session, worker_id, found):
                 await batches.conclude(self._session, batch_id)
             self._on_freed()
-        if not self._turned_away:
+        if not self._again:
             self._lost_track.clear()

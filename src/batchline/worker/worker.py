@@ -145,7 +145,6 @@ class Worker:
                 ]
                 await self._until_told()
                 await _send_home(seekers)
-                await self._release_unheard()
                 await self._finish(running, settling)
                 await self._finish_finalizing(finalizing)
                 await self._finish_telling(telling)
@@ -199,6 +198,7 @@ class Worker:
             crew.give_back()
             crew.buffer.close()
         self._executor.wind_down()
+        await _first(self._release_unheard(), self._abort.wait())
         await _first(asyncio.wait(running), self._abort.wait())
         if not all(task.done() for task in running):
             await _send_home(running)
@@ -287,10 +287,13 @@ class Worker:
         match event.kind:
             case "listening":
                 # Whatever was said meanwhile was not heard.
+                self._taken_up = None
                 if self._handovers.willing:
                     self._strays.lost_track()
                 self._opened(None)
             case "hearing":
+                # What was said before names a channel that nobody listens to any more.
+                self.attendant.taken_at_its_word()
                 self._nothing_found()
             case "handed":
                 self._handed(event.handover())

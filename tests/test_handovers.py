@@ -171,7 +171,7 @@ def test_what_comes_too_late_for_the_lease_is_not_sent_but_claimed_anew(
 
 
 def test_what_was_handed_over_unheard_is_found_when_the_worker_listens_again(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, tmp_path: Path
 ) -> None:
     async def scenario(db: Session) -> None:
         async with asyncio.timeout(PATIENCE):

@@ -1,11 +1,12 @@
 """Verdicts as settle.sql takes them: in groups of one kind on one span, and as columns instead of rows.
 
-This runs for every finished item of a worker, so it is written for speed: one pass, plain lists, and
-nothing made per item but what is sent.
+This runs for every finished item of a worker, so it is written for speed: one loop that sorts the verdicts,
+then list comprehensions, a column at a time.
 """
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
 from batchline.model import NO_USAGE, Completed, Deferred, Failed, Retry, Usage, Verdict
 from batchline.store.arrays import (
@@ -20,129 +21,119 @@ from batchline.store.arrays import (
 _MAX_INT = 2**31 - 1
 _COMPLETED, _FAILED, _RETRY, _DEFERRED = range(4)
 
-
 # What the verdicts of a group have in common: span, kind, status code, delay; and, where each verdict is to
 # stand in a group of its own, its number.
 _Key: TypeAlias = tuple[int, int, int | None, float, int]
-
-
-class _Group:
-    """Its number is its place in the arrays, counted from 1 as PostgreSQL does."""
-
-    __slots__ = ("cached", "inputs", "no", "ordinals", "outputs", "reasoning", "verdicts")
-
-    def __init__(self, no: int) -> None:
-        self.no = no
-        self.verdicts: list[Verdict] = []
-        self.ordinals: list[int] = []
-        self.inputs = self.cached = self.outputs = self.reasoning = 0
+_Group: TypeAlias = list[Verdict]
+_Value = TypeVar("_Value")
 
 
 class Grouped:
-    """The verdicts of one settle. `apart`: each in a group of its own."""
+    """The verdicts of one settle. `apart`: each in a group of its own.
+
+    The number of a group is its place in the arrays, counted from 1 as PostgreSQL does.
+    """
 
     def __init__(self, verdicts: Sequence[Verdict], *, apart: bool = False) -> None:
-        self._apart = apart
-        self._groups: dict[_Key, _Group] = {}
-        # Two answers to one item can meet here, where a worker took back what it had lost: the first wins.
-        self._seen: set[tuple[int, int]] = set()
-        # One entry for each outcome, and one for each retry.
-        self._ended: tuple[list[int], list[int], list[int], list[int], list[int]] = [], [], [], [], []
-        self._outputs: list[bytes] = []
-        self._retried: tuple[list[int], list[int]] = [], []
-        self._codes: list[bytes] = []
-        self._messages: list[bytes] = []
-        for verdict in verdicts:
-            self._add(verdict)
+        groups: dict[_Key, _Group] = {}
+        for number, verdict in enumerate(_first_of_each(verdicts)):
+            span_id, own = verdict.item.claim.span_id, number if apart else 0
+            match verdict:
+                case Completed():
+                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, own)
+                case Failed():
+                    key = (span_id, _FAILED, verdict.status_code, 0.0, own)
+                case Retry():
+                    key = (span_id, _RETRY, None, verdict.delay, own)
+                case Deferred():
+                    key = (span_id, _DEFERRED, None, verdict.delay, own)
+            group = groups.get(key)
+            if group is None:
+                groups[key] = [verdict]
+            else:
+                group.append(verdict)
+        self._keys = list(groups)
+        self._groups = list(groups.values())
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def members(self, nos: Sequence[int]) -> list[Verdict]:
         """The verdicts of some groups."""
-        groups = list(self._groups.values())
-        return [verdict for no in nos for verdict in groups[no - 1].verdicts]
+        return [verdict for no in nos for verdict in self._groups[no - 1]]
 
     def columns(self) -> dict[str, object]:
-        groups = list(self._groups.values())
-        spans, kinds, status_codes, delays, _ = zip(*self._groups, strict=True) if groups else [()] * 5
-        ended_groups, line_nos, ordinals, inputs, outputs = self._ended
-        retried_groups, retried_ordinals = self._retried
+        spans, kinds, status_codes, delays, _ = zip(*self._keys, strict=True) if self._keys else [()] * 5
+        ordinals = [[verdict.item.ordinal for verdict in group] for group in self._groups]
+        usages = [_usages(group) for group in self._groups]
+        inputs = [_counts([usage.input_tokens for usage in group]) for group in usages]
+        outputs = [_counts([usage.output_tokens for usage in group]) for group in usages]
+        ended = [at for at, kind in enumerate(kinds) if kind in (_COMPLETED, _FAILED)]
         return {
             "spans": Int8Array(spans),
             "kinds": Int2Array(kinds),
             "status_codes": Int2Array(status_codes),
             "delays": Float8Array(delays),
-            "ordinals": MultirangeArray([group.ordinals for group in groups]),
-            "sizes": Int4Array([len(group.ordinals) for group in groups]),
-            "input_tokens": Int8Array([group.inputs for group in groups]),
-            "cached_tokens": Int8Array([group.cached for group in groups]),
-            "output_tokens": Int8Array([group.outputs for group in groups]),
-            "reasoning_tokens": Int8Array([group.reasoning for group in groups]),
-            "ended_groups": Int4Array(ended_groups),
-            "ended_line_nos": Int4Array(line_nos),
-            "ended_ordinals": Int4Array(ordinals),
-            "ended_input_tokens": Int4Array(inputs),
-            "ended_output_tokens": Int4Array(outputs),
-            "outputs": TextArray(self._outputs),
-            "retried_groups": Int4Array(retried_groups),
-            "retried_ordinals": Int4Array(retried_ordinals),
-            "error_codes": TextArray(self._codes),
-            "messages": TextArray(self._messages),
+            "ordinals": MultirangeArray(ordinals),
+            "sizes": Int4Array([len(group) for group in self._groups]),
+            "input_tokens": Int8Array([sum(counts) for counts in inputs]),
+            "cached_tokens": Int8Array([sum(_counts([u.cached_tokens for u in group])) for group in usages]),
+            "output_tokens": Int8Array([sum(counts) for counts in outputs]),
+            "reasoning_tokens": Int8Array(
+                [sum(_counts([u.reasoning_tokens for u in group])) for group in usages]
+            ),
+            "ended_groups": Int4Array(_flat([at + 1] * len(self._groups[at]) for at in ended)),
+            "ended_line_nos": Int4Array([v.item.line_no for at in ended for v in self._groups[at]]),
+            "ended_ordinals": Int4Array(_flat(ordinals[at] for at in ended)),
+            "ended_input_tokens": Int4Array(_flat(inputs[at] for at in ended)),
+            "ended_output_tokens": Int4Array(_flat(outputs[at] for at in ended)),
+            "outputs": TextArray(_flat(_lines(self._groups[at]) for at in ended)),
+            **self._retried(),
         }
 
-    def _add(self, verdict: Verdict) -> None:
-        match verdict:
-            case Completed():
-                self._end(verdict, _COMPLETED, verdict.usage)
-            case Failed():
-                self._end(verdict, _FAILED, NO_USAGE)
-            case Retry():
-                if (group := self._group(verdict, _RETRY, None, verdict.delay)) is not None:
-                    self._retried[0].append(group.no)
-                    self._retried[1].append(verdict.item.ordinal)
-                    self._codes.append(_text(verdict.error_code))
-                    self._messages.append(_text(verdict.message))
-            case Deferred():
-                self._group(verdict, _DEFERRED, None, verdict.delay)
+    def _retried(self) -> dict[str, object]:
+        """One entry for each retry."""
+        retried = [
+            (no, verdict)
+            for no, group in enumerate(self._groups, 1)
+            if isinstance(group[0], Retry)
+            for verdict in group
+            if isinstance(verdict, Retry)
+        ]
+        return {
+            "retried_groups": Int4Array([no for no, _ in retried]),
+            "retried_ordinals": Int4Array([verdict.item.ordinal for _, verdict in retried]),
+            "error_codes": TextArray([_text(verdict.error_code) for _, verdict in retried]),
+            "messages": TextArray([_text(verdict.message) for _, verdict in retried]),
+        }
 
-    def _end(self, verdict: Completed | Failed, kind: int, usage: Usage) -> None:
-        group = self._group(verdict, kind, verdict.status_code, 0.0)
-        if group is None:
-            return
-        inputs = usage.input_tokens
-        outputs = usage.output_tokens
-        if inputs > _MAX_INT or outputs > _MAX_INT:
-            inputs, outputs = min(inputs, _MAX_INT), min(outputs, _MAX_INT)
-        group.inputs += inputs
-        group.outputs += outputs
-        group.cached += min(usage.cached_tokens, _MAX_INT) if usage.cached_tokens else 0
-        group.reasoning += min(usage.reasoning_tokens, _MAX_INT) if usage.reasoning_tokens else 0
-        item = verdict.item
-        groups, line_nos, ordinals, input_tokens, output_tokens = self._ended
-        groups.append(group.no)
-        line_nos.append(item.line_no)
-        ordinals.append(item.ordinal)
-        input_tokens.append(inputs)
-        output_tokens.append(outputs)
-        self._outputs.append(verdict.output)
 
-    def _group(self, verdict: Verdict, kind: int, status_code: int | None, delay: float) -> _Group | None:
-        """Where the verdict belongs, and has been put; None if its item has one already."""
-        item = verdict.item
-        span_id, ordinal = item.claim.span_id, item.ordinal
-        place = (span_id, ordinal)
-        if place in self._seen:
-            return None
-        self._seen.add(place)
-        apart = len(self._seen) if self._apart else 0
-        key = (span_id, kind, status_code, delay, apart)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(len(self._groups) + 1)
-        group.verdicts.append(verdict)
-        group.ordinals.append(ordinal)
-        return group
+def _first_of_each(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Two answers to one item can meet here, where a worker took back what it had lost: the first wins."""
+    items = {(verdict.item.claim.span_id, verdict.item.ordinal) for verdict in verdicts}
+    if len(items) == len(verdicts):
+        return verdicts
+    firsts: dict[tuple[int, int], Verdict] = {}
+    for verdict in verdicts:
+        firsts.setdefault((verdict.item.claim.span_id, verdict.item.ordinal), verdict)
+    return list(firsts.values())
+
+
+def _usages(group: _Group) -> list[Usage]:
+    return [verdict.usage if isinstance(verdict, Completed) else NO_USAGE for verdict in group]
+
+
+def _lines(group: _Group) -> list[bytes]:
+    return [verdict.output for verdict in group if isinstance(verdict, (Completed, Failed))]
+
+
+def _counts(counts: list[int]) -> list[int]:
+    """As the columns can hold them."""
+    return counts if max(counts, default=0) <= _MAX_INT else [min(count, _MAX_INT) for count in counts]
+
+
+def _flat(lists: Iterable[list[_Value]]) -> list[_Value]:
+    return list(chain.from_iterable(lists))
 
 
 def _text(value: str) -> bytes:

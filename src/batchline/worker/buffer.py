@@ -48,15 +48,20 @@ class Buffer:
 
     async def take(self) -> Item | None:
         """The next item; None when the buffer is closed."""
-        while not self._items:
-            if self._closed:
-                return None
+        while (item := self.pop()) is None and not self._closed:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             self._hungry.set()
             await waiter
-        item = self._items.popleft()
-        if len(self._items) <= self._low:
+        return item
+
+    def pop(self) -> Item | None:
+        """The next item, if one is here."""
+        items = self._items
+        if not items:
+            return None
+        item = items.popleft()
+        if len(items) <= self._low:
             self._hungry.set()
         return item
 

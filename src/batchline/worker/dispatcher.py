@@ -9,6 +9,8 @@ from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
 
+_DONE = (Completed, Failed)
+
 
 class Dispatcher:
     """A fixed crew of runners: a task for each item would cost more than the item."""
@@ -44,18 +46,26 @@ class Dispatcher:
                 crew.create_task(self._runner())
 
     async def _runner(self) -> None:
-        while (item := await self._buffer.take()) is not None:
-            if self._lease.lost:
-                self._lease.give_up()
+        # Looked up once: this loop is among what an item costs.
+        buffer, lease, executor, settler, running = (
+            self._buffer,
+            self._lease,
+            self._executor,
+            self._settler,
+            self._running,
+        )
+        while (item := buffer.pop() or await buffer.take()) is not None:
+            if lease.lost:
+                lease.give_up()
                 continue
-            self._running[id(item)] = item
+            running[id(item)] = item
             try:
-                verdict = await self._executor.run(item)
-                self._settler.add(verdict)
+                verdict = await executor.run(item)
+                settler.add(verdict)
             finally:
-                del self._running[id(item)]
+                del running[id(item)]
             # What must be tried again is not done: an upstream that is away must not look like a fast one.
-            if isinstance(verdict, Completed | Failed):
+            if isinstance(verdict, _DONE):
                 self._rate.count += 1
-            if not self._running and not len(self._buffer):
-                self._settler.hurry()
+            if not running and not len(buffer):
+                settler.hurry()

@@ -18,6 +18,8 @@ from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 
+_POSTPONED = (Retry, Deferred)
+
 _log = structlog.get_logger("batchline.settler")
 
 
@@ -114,7 +116,7 @@ class Settler:
         except StatementRefused as error:
             await self._settle_apart(verdicts, error)
             return
-        delays = [verdict.delay for verdict in verdicts if isinstance(verdict, Retry | Deferred)]
+        delays = [verdict.delay for verdict in verdicts if isinstance(verdict, _POSTPONED)]
         self._on_settled(settled, min(delays, default=None))
         for row in settled:
             if row.closing and not row.finished:

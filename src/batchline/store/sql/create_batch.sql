@@ -19,6 +19,17 @@ file AS (
       AND (expires_at IS NULL OR expires_at > now())
     FOR KEY SHARE
 ),
+part AS (
+    SELECT
+        part.file_no,
+        part.lane_no,
+        part.model,
+        part.url,
+        part.total,
+        coalesce(%(settings)s::jsonb ->> 'upstream', part.model) AS key
+    FROM file
+    JOIN file_lanes AS part ON part.file_no = file.no
+),
 batch AS (
     INSERT INTO batches (
         id, tenant, file_id, endpoint, completion_window, settings, metadata, resume_key, total,
@@ -36,23 +47,11 @@ batch AS (
         file.line_count,
         now(),
         now() + make_interval(secs => %(window_seconds)s),
-        (SELECT min(part.model) FROM file_lanes AS part WHERE part.file_no = file.no HAVING count(DISTINCT part.model) = 1),
+        (SELECT min(part.model) FROM part HAVING min(part.model) = max(part.model)),
         %(output_expires_after)s,
         %(planned_output)s
     FROM file
     RETURNING *
-),
-part AS (
-    SELECT
-        part.file_no,
-        part.lane_no,
-        part.model,
-        part.url,
-        part.total,
-        coalesce(batch.settings ->> 'upstream', part.model) AS key
-    FROM batch
-    CROSS JOIN file
-    JOIN file_lanes AS part ON part.file_no = file.no
 ),
 -- Only to who holds nothing yet: it may be full by now. Its word holds no longer than its lease. And it holds the
 -- lock as long as its listening connection lives: to one that is dead, nothing is handed.

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from batchline import ids
-from batchline.cli.main import app
+from batchline.cli.main import command_line
 from batchline.engine.children import ChildError, told
 from batchline.engine.masking import MASK
 from batchline.engine.operations import Operation
@@ -74,7 +74,7 @@ def test_the_command_shows_no_secret_either(database_url: str) -> None:
     batch_id = on(database_url, scenario)
     for options in ((), ("--json",)):
         done = CliRunner().invoke(
-            app, ["ops", "show", batch_id, *options], env={"BATCHLINE_DATABASE_URL": database_url}
+            command_line(), ["ops", "show", batch_id, *options], env={"BATCHLINE_DATABASE_URL": database_url}
         )
         assert done.exit_code == 0, done.stderr
         assert "http_400" in done.stdout

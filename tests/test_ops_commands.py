@@ -10,7 +10,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
-from batchline.cli.main import app
+from batchline.cli.main import command_line
 from tests.processes import simulated, wait_for, working
 
 SETTINGS = """
@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Path:
 def command(database_url: str, tmp_path: Path, config: Path) -> Command:
     def run(*arguments: str) -> Result:
         place = {"BATCHLINE_DATABASE_URL": database_url, "BATCHLINE_DATA_DIR": str(tmp_path)}
-        return CliRunner().invoke(app, arguments, env={**place, "BATCHLINE_CONFIG": str(config)})
+        return CliRunner().invoke(command_line(), arguments, env={**place, "BATCHLINE_CONFIG": str(config)})
 
     return run
 

@@ -1,32 +1,59 @@
-"""The command line: what there is, and what all commands have in common."""
+"""The command line: what there is, and what all commands have in common.
+
+To import all commands takes a second, half of it for the server alone. So a command line that names a command
+loads that one's module, and only help and mistakes load them all.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
 from batchline import __version__
-from batchline.cli import (
-    audit_command,
-    batch_commands,
-    doctor_command,
-    keys_command,
-    limits_commands,
-    migrate_command,
-    ops_commands,
-    run_command,
-    serve_command,
-    simulate_command,
-    worker_command,
-)
 from batchline.cli.console import out
 from batchline.cli.place import set_up_logging
 
-app = typer.Typer(
-    name="batchline",
-    help="Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# The modules, in the order of the help, and the commands that each registers.
+MODULES = {
+    "run_command": ("run",),
+    "serve_command": ("serve",),
+    "worker_command": ("worker",),
+    "batch_commands": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
+    "ops_commands": ("ops",),
+    "limits_commands": ("limits",),
+    "audit_command": ("audit",),
+    "keys_command": ("keys",),
+    "doctor_command": ("doctor",),
+    "migrate_command": ("migrate",),
+    "simulate_command": ("simulate",),
+}
+
+
+def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command that the arguments name, or all of them where they name none that there is."""
+    app = typer.Typer(
+        name="batchline",
+        help="Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_show_locals=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    for module in _needed(arguments):
+        import_module(f"batchline.cli.{module}").register(app)
+    return app
+
+
+def main() -> None:
+    command_line(sys.argv[1:])()
+
+
+def _needed(arguments: Sequence[str]) -> list[str]:
+    """What comes before the command are options without a value."""
+    word = next((argument for argument in arguments if not argument.startswith("-")), None)
+    return [module for module, commands in MODULES.items() if word in commands] or list(MODULES)
 
 
 def _version(wanted: bool) -> None:
@@ -35,7 +62,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version."
@@ -43,23 +69,3 @@ def _common(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Say more on stderr."),
 ) -> None:
     set_up_logging(verbose)
-
-
-for commands in (
-    run_command,
-    serve_command,
-    worker_command,
-    batch_commands,
-    ops_commands,
-    limits_commands,
-    audit_command,
-    keys_command,
-    doctor_command,
-    migrate_command,
-    simulate_command,
-):
-    commands.register(app)
-
-
-def main() -> None:
-    app()

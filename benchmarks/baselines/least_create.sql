@@ -1,0 +1,2 @@
+-- least_create: as if nothing had been run.
+TRUNCATE results

@@ -80,7 +80,7 @@ class Session:
         """As `rows`, by column name."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
-            return await _execute(cursor, statement, params)
+            return await _execute(cursor, statement, params, prepare=self._prepare)
 
     async def raw_rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
         """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""

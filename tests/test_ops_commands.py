@@ -126,6 +126,21 @@ def test_a_rejected_batch_never_runs_and_is_not_decided_twice(command: Command, 
     assert "APPROVAL_NOT_PENDING" in again.stderr
 
 
+def test_an_approval_for_so_many_children_is_none_for_another_number(
+    command: Command, tmp_path: Path
+) -> None:
+    made = read(command("ops", "submit", "vm_create", items(tmp_path), "--as", "ann", "--json"))
+    approve = ("ops", "approve", made["batch_id"], "--as", "bob", "--children")
+    refused = command(*approve, "1")
+    assert refused.exit_code == 1
+    assert "The batch has 2 children now, not 1: look again. (BATCH_CHANGED)" in refused.stderr
+    assert "BATCH_CHANGED" in read(command(*approve, "3", "--json"), 1)["error"]["message"]
+    assert command(*approve, "0").exit_code == 2
+    assert read(command("ops", "show", made["batch_id"], "--json"))["status"] == "PENDING_APPROVAL"
+    approved = read(command(*approve, "2", "--json"))
+    assert (approved["approval"], approved["decided_by"]) == ("approved", "bob")
+
+
 def test_items_may_come_one_a_line_and_what_is_wrong_with_them_is_said(
     command: Command, tmp_path: Path
 ) -> None:

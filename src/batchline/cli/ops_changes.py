@@ -1,13 +1,16 @@
 """`batchline ops approve`, `reject`, `retry`, `release` and `cancel`: each changes one governed batch.
 
-They differ in what the governor is asked, and in whether a reason may be given; so their options are stated
-once for those that decide, and once for the others.
+Those that decide have options of their own. The others differ only in what the governor is asked, so their
+options are stated once.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from uuid import UUID
+
+import typer
 
 from batchline.cli import options
 from batchline.cli.failing import failing
@@ -29,23 +32,12 @@ from batchline.store.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    name: str
-    help: str
-    ask: Callable[[Governor, Session, Actor, UUID, str | None], Awaitable[GovernedBatch]]
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     name: str
     help: str
     ask: Callable[[Governor, Session, Actor, UUID], Awaitable[GovernedBatch]]
 
 
-DECISIONS = (
-    Decision("approve", "Approve a batch that waits for it: it runs from now on.", Governor.approve),
-    Decision("reject", "Reject a batch that waits for an approval: none of it ever runs.", Governor.reject),
-)
 CHANGES = (
     Change(
         "retry", "Run the failed children of a batch again, those that have attempts left.", Governor.retry
@@ -59,26 +51,48 @@ CHANGES = (
 )
 
 
-def decision_command(decision: Decision) -> Callable[..., None]:
-    def command(
-        batch: options.BatchId,
-        reason: Reason = None,
-        user: User = None,
-        tenant: Tenant = DEFAULT_TENANT,
-        config: options.Config = None,
-        database: options.Database = None,
-        data_dir: options.DataDir = None,
-        as_json: options.Json = False,
-    ) -> None:
-        actor = admin(tenant, user)
-        with failing(as_json):
-            batch_id, (rules, _) = read_governed_id(batch), governor(config)
-            decided = _changed(
-                database, data_dir, lambda session: decision.ask(rules, session, actor, batch_id, reason)
-            )
-            tell(decided, as_json)
+def approve(
+    batch: options.BatchId,
+    reason: Reason = None,
+    children: Annotated[
+        int | None,
+        typer.Option("--children", min=1, metavar="N", help="Only if it has as many children as you saw."),
+    ] = None,
+    user: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Approve a batch that waits for it: it runs from now on."""
+    actor = admin(tenant, user)
+    with failing(as_json):
+        batch_id, (rules, _) = read_governed_id(batch), governor(config)
+        approved = _changed(
+            database, data_dir, lambda session: rules.approve(session, actor, batch_id, reason, children)
+        )
+        tell(approved, as_json)
 
-    return command
+
+def reject(
+    batch: options.BatchId,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Reject a batch that waits for an approval: none of it ever runs."""
+    actor = admin(tenant, user)
+    with failing(as_json):
+        batch_id, (rules, _) = read_governed_id(batch), governor(config)
+        rejected = _changed(
+            database, data_dir, lambda session: rules.reject(session, actor, batch_id, reason)
+        )
+        tell(rejected, as_json)
 
 
 def change_command(change: Change) -> Callable[..., None]:

@@ -20,7 +20,7 @@ from batchline.cli.governing import (
     show_governed,
     tell,
 )
-from batchline.cli.ops_changes import CHANGES, DECISIONS, change_command, decision_command
+from batchline.cli.ops_changes import CHANGES, approve, change_command, reject
 from batchline.cli.ops_submit import submit
 from batchline.cli.place import Place, open_place, run_async
 from batchline.engine import access, children
@@ -38,8 +38,8 @@ def register(app: typer.Typer) -> None:
     ops.command("submit")(submit)
     ops.command("batches")(list_batches)
     ops.command("show")(show)
-    for decision in DECISIONS:
-        ops.command(decision.name, help=decision.help)(decision_command(decision))
+    ops.command("approve")(approve)
+    ops.command("reject")(reject)
     for change in CHANGES:
         ops.command(change.name, help=change.help)(change_command(change))
     app.add_typer(ops, name="ops")

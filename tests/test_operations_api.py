@@ -198,6 +198,47 @@ def test_what_is_wrong_with_a_submission_is_told_with_its_code(tenant: Tenant) -
         assert anna.get("/batches").json()["data"] == []
 
 
+def test_a_submission_that_is_refused_unread_is_counted_once_and_nothing_else_is(
+    database_url: str, tmp_path: Path
+) -> None:
+    typed = {"content-type": "application/json"}
+    most = SETTINGS.max_json_bytes
+    with (
+        serving(database_url, tmp_path, SETTINGS, REGISTRY) as server,
+        Tenant(server).caller("anna", Role.ADMIN) as anna,
+        server.http() as nobody,
+    ):
+        resize = "/operations/resize/batches"
+        for content, status in (
+            (b'{"items": [', 400),
+            (b'{"items": "all"}', 400),
+            (b'{"items": []}', 400),
+            (b'{"items": [{"vm": "a\\u0000b"}]}', 400),
+            (b" " * (most + 1), 413),
+            (iter([b" " * most, b" "]), 413),
+        ):
+            answer = anna.post(resize, content=content, headers=typed)
+            assert answer.status_code == status, answer.text
+        for path in ("/operations/paint/batches", "/vms/batch", "/vms/batch/power", "/approvals/batch"):
+            assert anna.post(path, json={}).status_code == 400
+        batch_id = submit(anna, 1, hold=True)["batch_id"]
+        # None of these is a submission.
+        assert anna.post(f"/batches/{batch_id}/append", json={}).status_code == 400
+        assert anna.post(f"/batches/{batch_id}/append", content=b" " * (most + 1)).status_code == 413
+        assert anna.post("/operations//batches", content=b" " * (most + 1)).status_code == 413
+        assert anna.get("/batches", params={"limit": 0}).status_code == 400
+        assert anna.put(resize, json={}).status_code == 405
+        assert nobody.post(f"/api/v1{resize}", json={}).status_code == 401
+        anna.base_url = server.url
+        lines = anna.get("/metrics").text.splitlines()
+    assert sorted(line for line in lines if line.startswith("batch_submit_total{")) == [
+        'batch_submit_total{batch_type="approve",result="invalid"} 1.0',
+        'batch_submit_total{batch_type="resize",result="accepted"} 1.0',
+        'batch_submit_total{batch_type="resize",result="invalid"} 6.0',
+        'batch_submit_total{batch_type="unknown",result="invalid"} 3.0',
+    ]
+
+
 def test_a_refusal_names_the_item_and_no_secret(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna:
         body = {"items": [{"vm": "a"}, {"vm": "b", "password": 1234567, "cpu": -1}]}

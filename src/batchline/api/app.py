@@ -50,6 +50,7 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     """Over the operations of `registry`, or of the settings."""
     settings = context.settings
     known = packs.registry(settings) if registry is None else registry
+    counters = Counters(known)
     app = FastAPI(
         title="Batchline",
         version=__version__,
@@ -62,13 +63,13 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     app.state.catalog = Catalog(context.settings.upstreams)
     app.state.intake = Intake(context.url, context.objects, context.sessions)
     app.state.governor = Governor(known, settings.limits, settings.operation_window)
-    app.state.counters = Counters()
+    app.state.counters = counters
     # Before the route for operations of any name.
     for router in (submissions.submission_routes(known), *ROUTERS):
         app.include_router(router)
-    handle_errors(app)
+    handle_errors(app, counters.unread)
     handle_refusals(app, settings.limits.contact_admin)
-    app.add_middleware(BodyLimit, most=context.settings.max_json_bytes)
+    app.add_middleware(BodyLimit, most=context.settings.max_json_bytes, unread=counters.unread)
     app.add_middleware(Patience)
     app.add_middleware(AccessLog)
     return app

@@ -1,7 +1,7 @@
 """Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}, all four keys always."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -10,12 +10,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from batchline.engine.objects import ObjectStoreUnavailable
 from batchline.store.session import StatementRefused, StoreUnavailable
 
 # OpenAI's clients repeat a POST on 408, 409, 429 and 5xx unless told that it cannot help.
 NO_RETRY = {"x-should-retry": "false"}
+
+_Answer = Callable[[Request, Exception], Awaitable[JSONResponse]]
 
 _RETRY_AFTER = {"retry-after": "1"}
 _GOVERNED = "/api/v1/"
@@ -80,10 +83,19 @@ def not_found(kind: str, shown: str, param: str | None = None) -> ApiError:
     return ApiError(404, f"No such {kind}: {_short(shown)}", code="not_found", param=param)
 
 
-def handle_errors(app: FastAPI) -> None:
+def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
+    """`unread` is called for each request that the framework refuses before its route runs."""
+
+    def noted(answer: _Answer) -> _Answer:
+        async def handler(request: Request, error: Exception) -> JSONResponse:
+            unread(request.scope)
+            return await answer(request, error)
+
+        return handler
+
     app.add_exception_handler(ApiError, _told)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, noted(_invalid))
+    app.add_exception_handler(HTTPException, noted(_http))
     app.add_exception_handler(StoreUnavailable, _unavailable)
     app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
     app.add_exception_handler(StatementRefused, _refused)

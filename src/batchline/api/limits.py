@@ -55,9 +55,10 @@ class Patience:
 class BodyLimit:
     """Refuses a body that is said to be too large, and stops reading one that is, or that is too slow."""
 
-    def __init__(self, app: App, most: int) -> None:
+    def __init__(self, app: App, most: int, unread: Callable[[Message], None]) -> None:
         self._app = app
         self._most = most
+        self._unread = unread
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _STREAMED.fullmatch(scope["path"]):
@@ -65,6 +66,7 @@ class BodyLimit:
             return
         said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if said.isdigit() and int(said) > self._most:
+            self._unread(scope)
             message = f"The body has {int(said)} bytes; at most {self._most} are allowed."
             refusal = ApiError(413, message, code="body_too_large").response()
             await refusal(scope, receive, send)

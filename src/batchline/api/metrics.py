@@ -5,6 +5,7 @@ What workers did, in processes that nobody can ask, is read from the database wh
 numbers are right however many workers there are, and whichever server tells them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -13,22 +14,32 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.types import Scope
 
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError, documented
+from batchline.api.governed import PREFIX
+from batchline.engine.approvals import APPROVE
 from batchline.engine.refusals import LimitReached
+from batchline.engine.registry import Registry
 from batchline.model import DURATION_BOUNDS, Role
 from batchline.store import operations
 from batchline.store.operations import Durations
 
 router = APIRouter(tags=["health"])
 
+# Where batches are submitted. Of virtual machines only the body says which operation it is.
+_SUBMISSION = re.compile(rf"{PREFIX}/(?:operations/([^/]+)/batches|vms/batch(?:/power)?|approvals/batch)")
+_APPROVALS = f"{PREFIX}/approvals/batch"
+_UNKNOWN = "unknown"
+
 
 class Counters:
     """What this server has done since it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Registry) -> None:
+        self._known = known
         self.registry = CollectorRegistry()
         self._submitted = Counter(
             "batch_submit",
@@ -41,7 +52,15 @@ class Counters:
         )
 
     def submitted(self, operation: str, result: str) -> None:
-        self._submitted.labels(operation, result).inc()
+        # A series for every name that callers make up would be one too many.
+        self._submitted.labels(operation if operation in self._known else _UNKNOWN, result).inc()
+
+    def unread(self, scope: Scope) -> None:
+        """A request was refused before its route ran. If it was to submit a batch, that counts as well."""
+        path = scope["path"]
+        named = _SUBMISSION.fullmatch(path)
+        if named is not None and scope["method"] == "POST":
+            self.submitted(APPROVE.name if path == _APPROVALS else named[1] or _UNKNOWN, "invalid")
 
     def limited(self, refused: LimitReached) -> None:
         self._limited.labels(refused.limit_type).inc()

@@ -21,7 +21,7 @@ from batchline.engine.operations import Operation
 from batchline.engine.refusals import LimitReached, NotAllowed, NotThere, Refused
 from batchline.engine.registry import Registry
 from batchline.engine.submissions import Submission, Submitted
-from batchline.store.session import Session
+from batchline.store.session import Session, StatementRefused
 
 router = APIRouter(prefix=PREFIX, tags=["operations"])
 
@@ -45,16 +45,18 @@ async def submit(
         asked.hold,
         None if asked.custom_ids is None else tuple(asked.custom_ids),
     )
-    known = operation if operation in governor.registry else "unknown"
     try:
         async with context.sessions.one() as session:
             made = await _made(governor, session, caller, order)
     except Refused as refused:
-        counters.submitted(known, _result(refused))
+        counters.submitted(operation, _result(refused))
         if isinstance(refused, LimitReached):
             counters.limited(refused)
         raise
-    counters.submitted(known, "replayed" if made.replayed else "accepted")
+    except StatementRefused:
+        counters.submitted(operation, "invalid")
+        raise
+    counters.submitted(operation, "replayed" if made.replayed else "accepted")
     answer = submitted(made.batch, below)
     response.headers["location"] = answer.status_url
     return answer

@@ -624,7 +624,7 @@ def test_a_body_without_a_length_is_cut_off_at_the_limit(server: Server, client:
 
     with server.http(client.api_key) as http:
         answer = http.post("/v1/batches", content=endless(), headers={"content-type": "application/json"})
-    assert answer.status_code == 413
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
 
 
 def test_every_answer_names_its_request(client: openai.OpenAI) -> None:

@@ -192,8 +192,10 @@ def test_what_is_wrong_with_a_submission_is_told_with_its_code(tenant: Tenant) -
             ({"items": items(51)}, "BATCH_SIZE_EXCEEDED"),
         ):
             refused(anna.post("/operations/resize/batches", json=body), 400, code)
-        broken = anna.post("/operations/resize/batches", content=b'{"items": [')
-        refused(broken, 400, "INVALID_BATCH_REQUEST")
+        for broken in (b'{"items": [', b"[" * 100_000):
+            typed = {"content-type": "application/json"}
+            answer = anna.post("/operations/resize/batches", content=broken, headers=typed)
+            refused(answer, 400, "INVALID_BATCH_REQUEST")
         refused(anna.post("/operations/paint/batches", json={"items": items(1)}), 404, "OPERATION_NOT_FOUND")
         assert anna.get("/batches").json()["data"] == []
 

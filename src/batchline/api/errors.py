@@ -137,6 +137,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         case 405:
             told = ApiError(405, f"{request.method} is not allowed for {_short(request.url.path)}")
             told.code = "method_not_allowed"
+        case 400:
+            # JSON that is nested too deep, for one.
+            told = ApiError(400, str(error.detail), code=_code(request, "invalid_json"))
+        case 413:
+            told = ApiError(413, str(error.detail), code="body_too_large")
         case status:
             kind = "server_error" if status >= 500 else "invalid_request_error"
             told = ApiError(status, str(error.detail), type=kind)

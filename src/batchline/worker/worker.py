@@ -30,6 +30,7 @@ from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.messenger import EventListener, Messenger
+from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
 from batchline.worker.strays import Strays
 
@@ -109,7 +110,7 @@ class Worker:
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         # The batch that was just handed over, until word comes that it is open.
         self._taken_up: UUID | None = None
-        self._retry_timer: asyncio.TimerHandle | None = None
+        self._retries = RetryTimer(self._retry_due)
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
@@ -151,8 +152,7 @@ class Worker:
                 await _send_home([heartbeat])
             await self._leave()
         finally:
-            if self._retry_timer is not None:
-                self._retry_timer.cancel()
+            self._retries.cancel()
             for session in self._sessions.values():
                 await session.close()
 
@@ -246,7 +246,7 @@ class Worker:
             self._holding()
             or any(crew.claimer.busy for crew in self.crews)
             or self._strays.busy
-            or self._retry_timer is not None
+            or self._retries.waiting
             or self.messenger.busy
         )
 
@@ -256,20 +256,9 @@ class Worker:
         if any(row.closing for row in settled):
             self.attendant.call()
         if earliest_retry is not None:
-            self._expect_retry(earliest_retry)
-
-    def _expect_retry(self, delay: float) -> None:
-        """Try to claim when the first retry comes due, a moment later than the database's clock says."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + delay + 0.002
-        if self._retry_timer is not None:
-            if self._retry_timer.when() <= due:
-                return
-            self._retry_timer.cancel()
-        self._retry_timer = loop.call_at(due, self._retry_due)
+            self._retries.expect(earliest_retry)
 
     def _retry_due(self) -> None:
-        self._retry_timer = None
         self._look_for_work()
         # There may be later ones; the poll knows when.
         self.attendant.call()

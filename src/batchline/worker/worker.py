@@ -7,7 +7,6 @@ same idempotency key.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from uuid import UUID
 
 import structlog
 
@@ -17,7 +16,7 @@ from batchline.executors.executor import Executor
 from batchline.executors.webhooks import Sender
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
-from batchline.store.events import Event, Handover
+from batchline.store.events import Event
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker import kin
@@ -33,9 +32,7 @@ from batchline.worker.messenger import EventListener, Messenger
 from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
 from batchline.worker.strays import Strays
-
-# A request that was made is on its way after this long; far less than what is left of a lease then.
-_MOMENT = 0.01
+from batchline.worker.switchboard import Switchboard
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -108,8 +105,9 @@ class Worker:
             self._strays,
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        # The batch that was just handed over, until word comes that it is open.
-        self._taken_up: UUID | None = None
+        self._switchboard = Switchboard(
+            self.crews, self._handovers, self._strays, self.attendant, self._heartbeat, self.messenger
+        )
         self._retries = RetryTimer(self._retry_due)
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
@@ -273,51 +271,12 @@ class Worker:
         self.attendant.stand_by()
 
     def _heard(self, event: Event) -> None:
-        match event.kind:
-            case "listening":
-                # Whatever was said meanwhile was not heard.
-                self._taken_up = None
-                if self._handovers.willing:
-                    self._strays.lost_track()
-                self._opened(None)
-            case "hearing":
-                # What was said before names a channel that nobody listens to any more.
-                self.attendant.taken_at_its_word()
-                self._nothing_found()
-            case "handed":
-                self._handed(event.handover())
-            case "open" if event.batch_id == self._taken_up:
-                self._taken_up = None
-            case "open":
-                self._opened(event.batch_id)
-            case "closed" if event.batch_id is not None:
-                for crew in self.crews:
-                    crew.give_back(event.batch_id)
-                self.attendant.call()
-            case "ended":
-                # One that fails while validating ends without a worker that would tell of it.
-                self.messenger.call()
-
-    def _handed(self, handover: Handover) -> None:
-        """The requests go out before anything else is asked."""
-        self.attendant.taken_at_its_word()
-        if self._handovers.take_up(handover):
-            self._taken_up = handover.claim.batch_id
-            asyncio.get_running_loop().call_later(_MOMENT, self._follow_up, self._taken_up)
-
-    def _follow_up(self, batch_id: UUID) -> None:
-        """Look for more of a batch that was handed over in part, and see to the lease: it began when the
-        worker said that it stands by, which may be a while ago."""
-        self._heartbeat.call()
-        self._opened(batch_id)
+        # Not the listener's own call: standing by needs the listener, and the switchboard who stands by.
+        self._switchboard.heard(event)
 
     def _look_for_work(self) -> None:
         for crew in self.crews:
             crew.claimer.hope.set()
-
-    def _opened(self, batch_id: UUID | None) -> None:
-        for crew in self.crews:
-            crew.claimer.announce(batch_id)
 
 
 async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -6,7 +6,7 @@ same idempotency key.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -33,6 +33,7 @@ from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
 from batchline.worker.strays import Strays
 from batchline.worker.switchboard import Switchboard
+from batchline.worker.tasks import first, send_home
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -143,11 +144,11 @@ class Worker:
                     )
                 ]
                 await self._until_told()
-                await _send_home(seekers)
+                await send_home(seekers)
                 await self._finish(running, settling)
                 await self._finish_finalizing(finalizing)
                 await self._finish_telling(telling)
-                await _send_home([heartbeat])
+                await send_home([heartbeat])
             await self._leave()
         finally:
             self._retries.cancel()
@@ -177,7 +178,7 @@ class Worker:
         """Until nothing is left that this worker could do now or is waiting to do again."""
         while not self._stop.is_set():
             if self._busy() or await self.attendant.sees_work():
-                await _first(self._stop.wait(), asyncio.sleep(0.02))
+                await first(self._stop.wait(), asyncio.sleep(0.02))
             else:
                 return
 
@@ -196,27 +197,27 @@ class Worker:
             crew.give_back()
             crew.buffer.close()
         self._executor.wind_down()
-        await _first(self._release_unheard(), self._abort.wait())
-        await _first(asyncio.wait(running), self._abort.wait())
+        await first(self._release_unheard(), self._abort.wait())
+        await first(asyncio.wait(running), self._abort.wait())
         if not all(task.done() for task in running):
-            await _send_home(running)
+            await send_home(running)
         self.settler.close()
-        await _first(asyncio.wait([settling]), self._abort.wait())
+        await first(asyncio.wait([settling]), self._abort.wait())
         if not settling.done():
-            await _send_home([settling])
+            await send_home([settling])
 
     async def _finish_finalizing(self, finalizing: asyncio.Task[None]) -> None:
         """A finalizer at work may end it; at once when told twice."""
         while self.finalizer.busy and not self._abort.is_set():
-            await _first(self._abort.wait(), asyncio.sleep(0.02))
-        await _send_home([finalizing])
+            await first(self._abort.wait(), asyncio.sleep(0.02))
+        await send_home([finalizing])
 
     async def _finish_telling(self, telling: asyncio.Task[None]) -> None:
         """What is being sent may arrive, but a slow receiver keeps nobody from leaving for long."""
         grace = asyncio.get_running_loop().time() + self._settings.grace
         while self.messenger.busy and not self._abort.is_set() and asyncio.get_running_loop().time() < grace:
-            await _first(self._abort.wait(), asyncio.sleep(0.02))
-        await _send_home([telling])
+            await first(self._abort.wait(), asyncio.sleep(0.02))
+        await send_home([telling])
 
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and take the name off the list."""
@@ -277,20 +278,3 @@ class Worker:
     def _look_for_work(self) -> None:
         for crew in self.crews:
             crew.claimer.hope.set()
-
-
-async def _send_home(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
-async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Wait until one of them is over; the others are cancelled."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

@@ -1,0 +1,21 @@
+"""Waiting for tasks, and ending them."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+
+
+async def send_home(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def first(*waits: Coroutine[object, object, object]) -> None:
+    """Wait until one of them is over; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

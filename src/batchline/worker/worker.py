@@ -71,21 +71,8 @@ class Worker:
         self._strays = Strays(
             self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
         )
-        self.crews = [
-            Crew(
-                post,
-                self._sessions["claim"],
-                executor,
-                self.settler,
-                self.lease,
-                settings,
-                clock,
-                turn,
-                self._strays,
-                self._nothing_found,
-            )
-            for post in posts or [Post(scope, settings.concurrency)]
-        ]
+        posts = posts or [Post(scope, settings.concurrency)]
+        self.crews = [self._new_crew(post, clock, turn) for post in posts]
         self._listener = Listener(listen_url or url, self._heard)
         self._handovers = Handovers(
             self.crews, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
@@ -93,18 +80,7 @@ class Worker:
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
-        self.attendant = Attendant(
-            self._sessions["attend"],
-            self.lease,
-            scope,
-            settings,
-            objects,
-            [crew.claimer for crew in self.crews],
-            self.finalizer,
-            self.messenger,
-            self._handovers.standing,
-            self._strays,
-        )
+        self.attendant = self._new_attendant(scope, objects)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._switchboard = Switchboard(
             self.crews, self._handovers, self._strays, self.attendant, self._heartbeat, self.messenger
@@ -112,6 +88,34 @@ class Worker:
         self._retries = RetryTimer(self._retry_due)
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
+
+    def _new_crew(self, post: Post, clock: Clock, turn: asyncio.Lock) -> Crew:
+        return Crew(
+            post,
+            self._sessions["claim"],
+            self._executor,
+            self.settler,
+            self.lease,
+            self._settings,
+            clock,
+            turn,
+            self._strays,
+            self._nothing_found,
+        )
+
+    def _new_attendant(self, scope: Scope, objects: Objects) -> Attendant:
+        return Attendant(
+            self._sessions["attend"],
+            self.lease,
+            scope,
+            self._settings,
+            objects,
+            [crew.claimer for crew in self.crews],
+            self.finalizer,
+            self.messenger,
+            self._handovers.standing,
+            self._strays,
+        )
 
     @property
     def claimed(self) -> int:
@@ -268,11 +272,11 @@ class Worker:
             self._on_ended(batch)
 
     def _nothing_found(self) -> None:
-        """There is nothing to claim just now, or nothing is known of."""
+        """There is nothing to claim just now."""
         self.attendant.stand_by()
 
     def _heard(self, event: Event) -> None:
-        # Not the listener's own call: standing by needs the listener, and the switchboard who stands by.
+        # By way of the worker: the listener is made first, because those whom the switchboard tells need it.
         self._switchboard.heard(event)
 
     def _look_for_work(self) -> None:

@@ -14,7 +14,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, a_worker, complete, on, overrun, read, sql, take
-from tests.test_claimer import Answering
+from tests.executing import Answering
 
 
 async def first_of(

@@ -10,36 +10,15 @@ import pytest
 
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
-from batchline.engine.output import answered_line
-from batchline.executors.executor import Fence
-from batchline.model import Claim, Completed, Item, Verdict
+from batchline.model import Claim, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, kill, on, read, sql
+from tests.executing import Answering
 
 SETTINGS = WorkerSettings(concurrency=4, drain=True, lease=5.0)
-
-
-class Answering:
-    """An executor that answers at once, and remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-
-    async def run(self, item: Item) -> Verdict:
-        self.sent.append(item.line_no)
-        return Completed(item, 200, answered_line(item, 200, "r", b"{}"))
-
-    def fenced_by(self, fence: Fence) -> None:
-        return
-
-    def wind_down(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
 
 def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
@@ -66,28 +45,30 @@ def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
         assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
 
     on(database_url, scenario)
-    assert sorted(executor.sent) == list(range(1, 31)), "each line is sent once"
+    assert executor.lines == list(range(1, 31)), "each line is sent once"
 
 
 def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name(
     database_url: str, tmp_path: Path
 ) -> None:
     """Its own clock jumps past the lease while items wait to be sent, as that of a frozen process does."""
-    executor, jump = Answering(), [0.0]
+    jump = [0.0]
     workers: list[Worker] = []
 
     class Jumping(Answering):
         async def run(self, item: Item) -> Verdict:
             if len(workers[0].crews[0].buffer) > 3:
                 jump[0] = 100.0
-            return await executor.run(item)
+            return await super().run(item)
+
+    executor = Jumping()
 
     async def scenario(db: Session) -> None:
         loop = asyncio.get_running_loop()
         batch = await a_batch(db, {"m": 300})
         worker = Worker(
             database_url,
-            Jumping(),
+            executor,
             Objects.at(tmp_path / "objects"),
             WorkerSettings(concurrency=1, lease=1.0),
             Scope(),
@@ -102,7 +83,7 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
         assert (await read(db, batch)).completed == 300
 
     on(database_url, scenario)
-    assert sorted(executor.sent) == list(range(1, 301)), "what was given up is sent once, by its new holder"
+    assert executor.lines == list(range(1, 301)), "what was given up is sent once, by its new holder"
 
 
 def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fence(
@@ -176,4 +157,4 @@ def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
         assert (await read(db, batch)).completed == 30
 
     on(database_url, scenario)
-    assert sorted(executor.sent) == list(range(1, 31)), "each line is sent once"
+    assert executor.lines == list(range(1, 31)), "each line is sent once"

@@ -11,21 +11,21 @@ import pytest
 
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
-from batchline.engine.output import answered_line
-from batchline.executors.executor import Fence
-from batchline.model import Claim, Completed, Item, Verdict
+from batchline.model import Claim, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.crew import Post
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, a_worker, on, read, sql, take
+from tests.executing import Answering
 
 
-class SlowForSome:
+class SlowForSome(Answering):
     """Answers at once, but for one model: its items wait until told."""
 
     def __init__(self, slow: str) -> None:
+        super().__init__()
         self.slow = slow
         self.go_on = asyncio.Event()
         self.in_flight: Counter[str] = Counter()
@@ -43,21 +43,12 @@ class SlowForSome:
         self.in_flight[model] -= 1
         self.done[model] += 1
         self.on_done.set()
-        return Completed(item, 200, answered_line(item, 200, "r", b"{}"))
+        return await super().run(item)
 
     async def until_done(self, model: str, count: int) -> None:
         while self.done[model] < count:
             self.on_done.clear()
             await self.on_done.wait()
-
-    def fenced_by(self, fence: Fence) -> None:
-        return
-
-    def wind_down(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
 
 POSTS = (

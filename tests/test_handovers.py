@@ -8,10 +8,8 @@ import pytest
 
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
-from batchline.engine.output import answered_line
-from batchline.executors.executor import Fence
 from batchline.ids import new_id
-from batchline.model import Batch, Claim, Completed, Item, Verdict
+from batchline.model import Batch, Claim, Item, Verdict
 from batchline.store import batches, events, spans
 from batchline.store.events import Event
 from batchline.store.session import Session
@@ -33,33 +31,25 @@ from tests.builders import (
     take,
     until,
 )
+from tests.executing import Answering
 
 PATIENCE = 60.0
 
 
-class Answering:
-    """Answers at once, or when it is let; remembers which lines were sent."""
+class AnsweringWhenLet(Answering):
+    """Answers at once, unless it is held up; tells when a line is sent."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[UUID, int]] = []
+        super().__init__()
         self.begun = asyncio.Semaphore(0)
         self.go_on = asyncio.Event()
         self.go_on.set()
 
     async def run(self, item: Item) -> Verdict:
-        self.sent.append((item.claim.batch_id, item.line_no))
+        verdict = await super().run(item)
         self.begun.release()
         await self.go_on.wait()
-        return Completed(item, 200, answered_line(item, 200, "r", b"{}"))
-
-    def fenced_by(self, fence: Fence) -> None:
-        return
-
-    def wind_down(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
+        return verdict
 
 
 class Scene:
@@ -67,7 +57,7 @@ class Scene:
 
     def __init__(self, url: str, folder: Path, clock: Clock = steady) -> None:
         self.url = url
-        self.executor = Answering()
+        self.executor = AnsweringWhenLet()
         self.ended = asyncio.Semaphore(0)
         self.worker = Worker(
             url,

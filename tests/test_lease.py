@@ -6,23 +6,24 @@ from uuid import UUID
 
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
-from batchline.engine.output import answered_line
 from batchline.executors.executor import Fence, no_fence
-from batchline.model import Completed, Item, Verdict
+from batchline.model import Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, on, read, sql, take
+from tests.executing import Answering
 from tests.processes import wait_for
 
 PATIENCE = 60
 
 
-class Held:
+class Held(Answering):
     """Items wait until told; notes in whose name each was begun."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.go_on = asyncio.Event()
         self.begun: list[object] = []
         self.on_begun = asyncio.Event()
@@ -32,7 +33,7 @@ class Held:
         self.begun.append(self._fence())
         self.on_begun.set()
         await self.go_on.wait()
-        return Completed(item, 200, answered_line(item, 200, "r", b"{}"))
+        return await super().run(item)
 
     async def until_begun(self, count: int) -> None:
         while len(self.begun) < count:
@@ -41,12 +42,6 @@ class Held:
 
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence
-
-    def wind_down(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
 
 def test_a_renewal_comes_too_late_for_a_lost_lease() -> None:

@@ -1,6 +1,7 @@
 """What a worker holds without knowing it is freed, and is not run after that; what its lease covers is."""
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -51,8 +52,17 @@ def test_what_was_freed_before_the_word_of_it_came_is_not_taken_up(database_url:
     on(database_url, scenario)
 
 
-def test_what_is_turned_away_while_strays_are_freed_is_freed_after_them(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+def turned_away(lost: Lost, span_id: int) -> None:
+    assert not lost.strays.may_take(span_id)
+
+
+def lost_again(lost: Lost, _: int) -> None:
+    lost.strays.lost_track()
+
+
+@pytest.mark.parametrize("happens", [turned_away, lost_again])
+def test_what_is_turned_away_or_lost_while_strays_are_freed_is_freed_after_them(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Lost, int], None]
 ) -> None:
     true_strays, rounds = spans.strays, list[int]()
 
@@ -63,7 +73,7 @@ def test_what_is_turned_away_while_strays_are_freed_is_freed_after_them(
             found = await true_strays(session, worker_id, known)
             rounds.append(len(found))
             if len(rounds) == 1:
-                assert not lost.strays.may_take(await lost.claim(db))
+                happens(lost, await lost.claim(db))
             return found
 
         monkeypatch.setattr(spans, "strays", strays)
@@ -144,33 +154,6 @@ def test_a_renewal_that_may_have_come_after_the_end_does_not_cover_what_was_said
     lease.stood_by(11.9)
     assert not lease.take_up(0.0)
     assert lease.take_up(11.9)
-
-
-def test_track_that_is_lost_while_strays_are_freed_is_lost_again(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    true_strays, rounds = spans.strays, list[int]()
-
-    async def scenario(db: Session) -> None:
-        lost = Lost(db)
-
-        async def strays(session: Session, worker_id: UUID, known: set[int]) -> set[int]:
-            found = await true_strays(session, worker_id, known)
-            rounds.append(len(found))
-            if len(rounds) == 1:
-                await lost.claim(db)
-                lost.strays.lost_track()
-            return found
-
-        monkeypatch.setattr(spans, "strays", strays)
-        await a_batch(db, 1)
-        await lost.strays.release()
-        assert lost.strays.busy
-        await lost.strays.release()
-        assert rounds == [0, 1]
-        assert not lost.strays.busy
-
-    on(database_url, scenario)
 
 
 def test_a_lease_covers_what_was_said_since_it_was_last_unbroken() -> None:

@@ -1,0 +1,54 @@
+"""The timer for retries: it goes off once, for the first of those that are expected."""
+
+import asyncio
+
+from batchline.worker.retry_timer import RetryTimer
+
+PATIENCE = 60.0
+LATER = 3600.0
+
+
+def test_the_first_retry_counts_whenever_it_is_heard_of() -> None:
+    async def scenario() -> None:
+        due = asyncio.Event()
+        timer = RetryTimer(due.set)
+        assert not timer.waiting
+        for delay in (LATER, 0.0, LATER):
+            timer.expect(delay)
+        assert timer.waiting
+        async with asyncio.timeout(PATIENCE):
+            await due.wait()
+        assert not timer.waiting, "of later ones it knows nothing"
+
+    asyncio.run(scenario())
+
+
+def test_who_is_told_of_a_retry_may_expect_another() -> None:
+    async def scenario() -> None:
+        told, twice = list[bool](), asyncio.Event()
+
+        def due() -> None:
+            told.append(timer.waiting)
+            if len(told) == 2:
+                twice.set()
+            else:
+                timer.expect(0.0)
+
+        timer = RetryTimer(due)
+        timer.expect(0.0)
+        async with asyncio.timeout(PATIENCE):
+            await twice.wait()
+        assert told == [False, False]
+
+    asyncio.run(scenario())
+
+
+def test_a_timer_that_was_cancelled_waits_for_nothing() -> None:
+    async def scenario() -> None:
+        timer = RetryTimer(lambda: None)
+        timer.cancel()
+        timer.expect(LATER)
+        timer.cancel()
+        assert not timer.waiting
+
+    asyncio.run(scenario())

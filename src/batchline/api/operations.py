@@ -44,7 +44,7 @@ class Decision(BaseModel):
 class Approve(Decision):
     child_count: Annotated[
         int | None,
-        Field(ge=1, le=2**31 - 1, description="How many children were seen; 409 if it has another number by now."),
+        Field(ge=1, le=2**31 - 1, description="How many children were seen; 409 if it has not as many now."),
     ] = None
 
 

@@ -96,6 +96,7 @@ class Grouped:
         retried = [
             (no, verdict)
             for no, group in enumerate(self._groups, 1)
+            # All of a group are of one kind: most groups are passed over as a whole.
             if isinstance(group[0], Retry)
             for verdict in group
             if isinstance(verdict, Retry)

@@ -7,7 +7,7 @@ options are stated once.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 from uuid import UUID
 
 import typer
@@ -30,12 +30,14 @@ from batchline.engine.governance import Governor
 from batchline.model import DEFAULT_TENANT, GovernedBatch
 from batchline.store.session import Session
 
+Ask: TypeAlias = Callable[[Governor, Session, Actor, UUID], Awaitable[GovernedBatch]]
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
     name: str
     help: str
-    ask: Callable[[Governor, Session, Actor, UUID], Awaitable[GovernedBatch]]
+    ask: Ask
 
 
 CHANGES = (
@@ -66,13 +68,11 @@ def approve(
     as_json: options.Json = False,
 ) -> None:
     """Approve a batch that waits for it: it runs from now on."""
-    actor = admin(tenant, user)
-    with failing(as_json):
-        batch_id, (rules, _) = read_governed_id(batch), governor(config)
-        approved = _changed(
-            database, data_dir, lambda session: rules.approve(session, actor, batch_id, reason, children)
-        )
-        tell(approved, as_json)
+
+    def ask(rules: Governor, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
+        return rules.approve(session, actor, batch_id, reason, children)
+
+    _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
 
 
 def reject(
@@ -86,13 +86,11 @@ def reject(
     as_json: options.Json = False,
 ) -> None:
     """Reject a batch that waits for an approval: none of it ever runs."""
-    actor = admin(tenant, user)
-    with failing(as_json):
-        batch_id, (rules, _) = read_governed_id(batch), governor(config)
-        rejected = _changed(
-            database, data_dir, lambda session: rules.reject(session, actor, batch_id, reason)
-        )
-        tell(rejected, as_json)
+
+    def ask(rules: Governor, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
+        return rules.reject(session, actor, batch_id, reason)
+
+    _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
 
 
 def change_command(change: Change) -> Callable[..., None]:
@@ -105,25 +103,29 @@ def change_command(change: Change) -> Callable[..., None]:
         data_dir: options.DataDir = None,
         as_json: options.Json = False,
     ) -> None:
-        actor = admin(tenant, user)
-        with failing(as_json):
-            batch_id, (rules, _) = read_governed_id(batch), governor(config)
-            changed = _changed(
-                database, data_dir, lambda session: change.ask(rules, session, actor, batch_id)
-            )
-            tell(changed, as_json)
+        _change(batch, change.ask, admin(tenant, user), config, database, data_dir, as_json)
 
     return command
 
 
-def _changed(
-    database: str | None, data_dir: Path | None, change: Callable[[Session], Awaitable[GovernedBatch]]
-) -> GovernedBatch:
-    with open_place(database, data_dir) as place:
-        return run_async(_in_session(place, change))
+def _change(
+    batch: str,
+    ask: Ask,
+    actor: Actor,
+    config: Path | None,
+    database: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Ask the governor, and tell what became of the batch."""
+    with failing(as_json):
+        batch_id, (rules, _) = read_governed_id(batch), governor(config)
+        with open_place(database, data_dir) as place:
+            changed = run_async(_changed(place, lambda session: ask(rules, session, actor, batch_id)))
+        tell(changed, as_json)
 
 
-async def _in_session(place: Place, change: Callable[[Session], Awaitable[GovernedBatch]]) -> GovernedBatch:
+async def _changed(place: Place, change: Callable[[Session], Awaitable[GovernedBatch]]) -> GovernedBatch:
     async with Session(place.url, "ops") as session:
         with refusing():
             return await change(session)

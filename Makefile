@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint format bench chaos lock clean
+.PHONY: setup demo test attacks lint format bench chaos lock clean
 
 setup: $(STAMP)
 
@@ -22,7 +22,11 @@ demo: setup
 # Two at once, a file at a time: most tests wait for processes. For one at a time: make test PYTEST="-n 0".
 PYTEST ?= -n 2 --dist loadfile
 test: setup
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest $(PYTEST) -m "not attack"
+
+# Attacks that take long: floods, large bodies, slow readers, full disks.
+attacks: setup
+	$(BIN)/python -m pytest $(PYTEST) -m attack
 
 lint: setup
 	$(BIN)/ruff check .

@@ -84,7 +84,7 @@ async def wipe(db: Session) -> None:
     await sql(
         db,
         """
-        TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers, standbys,
+        TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers,
                  outbox, webhooks, deliveries, operation_batches
         RESTART IDENTITY
         """,
@@ -279,13 +279,6 @@ async def overrun(db: Session, batch_id: UUID) -> None:
 async def held(db: Session) -> list[Row]:
     """Who holds how many items, span by span; None: nobody."""
     return await sql(db, "SELECT worker_id, span_size(outstanding) FROM spans ORDER BY id")
-
-
-async def standing(db: Session) -> int:
-    """How many stand by."""
-    ((count,),) = await sql(db, "SELECT count(*) FROM standbys")
-    assert isinstance(count, int)
-    return count
 
 
 # Facts that come by and by

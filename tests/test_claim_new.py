@@ -162,8 +162,6 @@ def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
             Scope(),
             on_ended=lambda _: ended.release(),
         )
-        # Or it might be handed the first batch, and hear of the second before it looks for more of that.
-        worker._handovers.willing = False
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(60):
             await idle.wait()

@@ -68,35 +68,6 @@ def test_a_renewal_comes_too_late_for_a_lost_lease() -> None:
     assert lease.sender() not in (None, name)
 
 
-def test_a_renewal_that_may_have_come_after_the_end_does_not_cover_what_was_said_before() -> None:
-    """Asked for in time, carried out who knows when, heard of after the end."""
-    now = [0.0]
-    lease = Lease(WorkerSettings(lease=15.0), lambda: now[0], lambda: 0)
-    lease.stood_by(0.0)
-    now[0] = 16.1
-    lease.stood_by(11.9)
-    assert not lease.take_up(0.0)
-    assert lease.take_up(11.9)
-
-
-def test_a_lease_covers_what_was_said_since_it_was_last_unbroken() -> None:
-    now = [0.0]
-    lease = Lease(WorkerSettings(lease=10.0), lambda: now[0], lambda: 0)
-    assert not lease.take_up(0.0), "it never stood by"
-    lease.stood_by(0.0)
-    lease.stood_by(7.0)
-    now[0] = 14.0
-    assert lease.take_up(0.0)
-    assert lease.ends == 15.0
-    lease.rest()
-    now[0] = 15.0
-    assert not lease.take_up(7.0), "it would be over"
-    lease.stood_by(16.0)
-    now[0] = 17.0
-    assert not lease.take_up(7.0), "it was over in between"
-    assert lease.take_up(16.0)
-
-
 def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_renew_it(
     database_url: str, tmp_path: Path
 ) -> None:

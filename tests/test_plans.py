@@ -15,9 +15,7 @@ import psycopg
 import pytest
 
 from batchline.ids import new_id
-from batchline.model import DEFAULT_TENANT, RunSettings
-from batchline.store.batches import NewBatch, created
-from batchline.store.spans import Scope, Standby, Standing, WorkerId, polled
+from batchline.store.spans import Scope
 from batchline.store.statements import statement
 from tests import scenes
 from tests.scenes import Stage
@@ -65,12 +63,10 @@ TYPES = {
     "resume_key": "text",
     "retried_groups": "integer[]",
     "retried_ordinals": "integer[]",
-    "said": "float8",
     "settings": "jsonb",
     "sizes": "integer[]",
     "span": "bigint",
     "spans": "bigint[]",
-    "standbys": "jsonb",
     "status_codes": "smallint[]",
     "task": "text",
     "tenant": "text",
@@ -142,10 +138,6 @@ INSERT INTO lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM generate_series
 INSERT INTO results
 SELECT 1000000 + n / 1000, n % 1000, n % 1000, 'completed', 200, 1, 1, 1, now(), '{}'
 FROM generate_series(0, 99999) AS n;
-INSERT INTO standbys (worker_id, post, until, said, room, besides, channel)
-SELECT id, n, now() + CASE n WHEN 0 THEN interval '1 hour' ELSE interval '-1 hour' END, 0, 10, '{}', 'here'
-FROM workers
-CROSS JOIN generate_series(0, 99) AS n;
 VACUUM ANALYZE
 """
 
@@ -395,7 +387,7 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
 
 @pytest.mark.parametrize("keys", [None, ["k1"], ["nothing here"]], ids=["all keys", "one key", "no such key"])
 def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str] | None) -> None:
-    plan = ground.explain("poll", **polled(new_id(), Scope(None if keys is None else tuple(keys))))
+    plan = ground.explain("poll", **Scope(None if keys is None else tuple(keys)).params(), worker=new_id())
 
     assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
     if keys is None:
@@ -404,49 +396,8 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
         assert plan.rows["lanes"] <= 3 * WORKERS
 
 
-def test_a_poll_that_stands_by_touches_what_is_its_own(ground: Ground) -> None:
-    worker = WorkerId(ground.workers[0], "worker", timedelta(seconds=60))
-    standing = Standing(worker, "here", 0.0, (Standby(0, 10, Scope()),))
-
-    plan = ground.explain("poll", **polled(worker.id, Scope(), standing))
-
-    assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
-    assert plan.rows["standbys"] <= 2 * 100, "each of its former words is found, and deleted"
-
-
-def test_a_creation_reads_no_more_lines_than_it_hands_over(ground: Ground) -> None:
-    file_id = new_id()
-    new = NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", 3600.0, RunSettings())
-    with ground.stage.hand().connection as listener, ground.stage.db.transaction(force_rollback=True):
-        listener.execute("SELECT pg_advisory_lock(hashtextextended('here', 0))")
-        ground.stage.db.execute("SET LOCAL enable_seqscan = off")
-        ground.stage.db.execute(
-            """
-            INSERT INTO files (no, id, tenant, purpose, filename, bytes, line_count)
-            OVERRIDING SYSTEM VALUE
-            VALUES (1, %s, %s, 'batch', 'input.jsonl', 0, 20000)
-            """,
-            (file_id, DEFAULT_TENANT),
-        )
-        ground.stage.db.execute("INSERT INTO file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)")
-        # All others hold spans.
-        ground.stage.db.execute(
-            """
-            INSERT INTO standbys (worker_id, post, until, said, room, besides, channel)
-            VALUES (%s, 0, now() + interval '1 hour', 0, 10, '{}', 'here')
-            """,
-            (ground.stage.lease(new_id(), 3600),),
-        )
-        plan = ground.explain("create_batch", **created(new))
-
-    assert not plan.seq_scans
-    assert plan.rows["lines"] == 10
-    assert plan.rows["standbys"] <= WORKERS + 2, "those that are over are not looked at"
-    assert plan.rows["spans"] <= WORKERS
-
-
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:
-    plan = ground.explain("poll", **polled(new_id(), Scope(batch_id=busy_batch)))
+    plan = ground.explain("poll", **Scope(batch_id=busy_batch).params(), worker=new_id())
 
     assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
 

@@ -44,9 +44,9 @@ from batchline.model import (
     Verdict,
 )
 from batchline.store import batches, doctor, spans
-from batchline.store.events import Handover, event_of
+from batchline.store.events import event_of
 from batchline.store.session import Session
-from batchline.store.spans import Scope, Standby, Standing, WorkerId
+from batchline.store.spans import Scope, WorkerId
 from tests import builders
 from tests.builders import LATER, a_batch, a_worker, sql
 
@@ -64,7 +64,6 @@ SETTINGS = settings(
 COUNTERS = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 TENANTS = ("left", "right")
 WORKERS = range(3)
-CHANNEL = "batchline_test"
 # One more, who comes when all others are dead.
 LAST = len(WORKERS)
 Reason = Literal["cancel", "expire", "pause"]
@@ -259,7 +258,6 @@ STEPS = st.one_of(
     *often(2, "take_over", PICK, WORKER, st.booleans()),
     *often(1, "fetch", WORKER),
     *often(1, "poll", KEYS, BATCH),
-    *often(2, "stand_by", WORKER, LIMIT, KEYS),
     *often(6, "settle", PICK, ANSWERS),
     *often(3, "settle_all_alike", PICK, KIND, DELAY),
     *often(3, "settle_too_late", PICK, ANSWERS),
@@ -338,8 +336,6 @@ class LifeOfItems(RuleBasedStateMachine):
         self.retries: Counter[tuple[int, int]] = Counter()
         self.workers: list[WorkerId] = [a_worker(f"worker {n}") for n in (*WORKERS, LAST)]
         self.live: set[int] = set()
-        # What each worker has said that it would take.
-        self.standing: dict[int, Standby] = {}
         self.hands = [Hand() for _ in self.workers]
         self.tasks = 0
         self.winners: Counter[UUID] = Counter()
@@ -387,40 +383,14 @@ class LifeOfItems(RuleBasedStateMachine):
         rows = self.run(sql(self.db, query, batch=batch.id))
         self.batches.append(model)
         self.lanes |= {id: LaneModel(id, model, key, lines) for id, key, lines in rows}
-        self.handed(batch.id, self.heard(batch.id))
+        self.announced(batch.id)
 
-    def heard(self, batch_id: UUID) -> Handover | None:
-        """What was handed over when the batch was made."""
-        handover = None
+    def announced(self, batch_id: UUID) -> None:
         for notification in self.listener.notifies(timeout=60):
             event = event_of(notification.payload)
-            if event.batch_id == batch_id and event.kind == "handed":
-                handover = event.handover()
             if event.batch_id == batch_id and event.kind == "open":
-                return handover
-        raise AssertionError("a batch was made without a word")
-
-    def handed(self, batch_id: UUID, handover: Handover | None) -> None:
-        """If somebody stood by who serves the batch, the first lines of his first lane are his."""
-        lanes = [lane for lane in self.lanes.values() if lane.batch.id == batch_id]
-        takers = {
-            self.workers[n].id: (n, lane, standby.room)
-            for n, standby in self.standing.items()
-            if n in self.live and not any(span.holder == n for span in self.spans.values())
-            if (lane := next((lane for lane in lanes if self.served(lane, standby.scope)), None))
-        }
-        assert bool(handover) == bool(takers), f"{handover} for {takers}"
-        if handover is None:
-            return
-        worker, lane, room = takers[handover.worker_id]
-        ordinals = frozenset(range(min(room, lane.pending)))
-        assert handover.claim.lane_id == lane.id
-        assert [item.ordinal for item in handover.items] == sorted(ordinals)
-        assert [item.line_no for item in handover.items] == lane.lines[: len(ordinals)]
-        lane.next = len(ordinals)
-        self.spans[handover.claim.span_id] = SpanModel(lane, ordinals, holder=worker)
-        self.hands[worker].fresh += handover.items
-        del self.standing[worker]
+                return
+        raise AssertionError("a batch was created without a notification")
 
     @when(lambda self: any(not batch.frozen for batch in self.batches))
     def close(self, which: int, reason: Reason) -> None:
@@ -549,13 +519,6 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def poll(self, keys: tuple[str, ...] | None, which: int | None) -> None:
         self.check_horizon(Scope(keys, None if which is None else self.batch(which).id))
-
-    def stand_by(self, worker: int, room: int, keys: tuple[str, ...] | None) -> None:
-        standby = Standby(0, room, Scope(keys))
-        standing = Standing(self.workers[worker], CHANNEL, 0.0, (standby,))
-        self.run(spans.poll(self.db, self.workers[worker].id, Scope(), standing))
-        self.standing[worker] = standby
-        self.live.add(worker)
 
     def check_horizon(self, scope: Scope) -> None:
         """What an idle worker is told is there is what it would get."""
@@ -1067,8 +1030,7 @@ def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
 def test_every_life_of_every_item_keeps_the_invariant(database_url: str) -> None:
     number = int(os.environ.get("BATCHLINE_TEST_SEED") or random.getrandbits(32))
     with asyncio.Runner() as runner, psycopg.connect(database_url, autocommit=True) as listener:
-        listener.execute(f"LISTEN batchline; LISTEN {CHANNEL}".encode())
-        listener.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (CHANNEL,))
+        listener.execute("LISTEN batchline")
         LifeOfItems.runner = runner
         LifeOfItems.listener = listener
         LifeOfItems.db = Session(database_url, "state machine")

@@ -363,5 +363,3 @@ class Horizon(msgspec.Struct, frozen=True):
     next_free: float | None
     # An event to tell of, or a message for a webhook to send.
     news: bool
-    # How many spans this worker holds.
-    held: int

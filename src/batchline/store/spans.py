@@ -5,7 +5,6 @@ from datetime import timedelta
 from uuid import UUID
 
 import msgspec
-from psycopg.types.json import Jsonb
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
@@ -40,24 +39,6 @@ class Scope(msgspec.Struct, frozen=True):
             "besides": left,
             "batch": self.batch_id,
         }
-
-
-class Standby(msgspec.Struct, frozen=True):
-    """What one crew of an idle worker would take at once, of what is in its scope."""
-
-    post: int
-    room: int
-    scope: Scope
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """A worker that stands by, and where it listens."""
-
-    worker: WorkerId
-    channel: str
-    # When, by the worker's own clock.
-    said: float
-    standbys: tuple[Standby, ...]
 
 
 def _literal(key: str) -> str:
@@ -189,32 +170,10 @@ async def strays(session: Session, worker_id: UUID, known: Collection[int]) -> s
     return {span_id for (span_id,) in await session.rows(statement("strays"), params)}
 
 
-async def poll(session: Session, worker_id: UUID, scope: Scope, standing: Standing | None = None) -> Horizon:
-    """Look around; and stand by, where that is asked for."""
-    rows = await session.rows(statement("poll"), polled(worker_id, scope, standing))
+async def poll(session: Session, worker_id: UUID, scope: Scope) -> Horizon:
+    """See what there is to do, and when the next known thing comes due."""
+    rows = await session.rows(statement("poll"), {**scope.params(), "worker": worker_id})
     return Horizon(*rows[0])
-
-
-def polled(worker_id: UUID, scope: Scope, standing: Standing | None = None) -> dict[str, object]:
-    return {
-        **scope.params(),
-        "worker": worker_id,
-        "name": standing and standing.worker.name,
-        "lease": standing and standing.worker.lease,
-        "channel": standing and standing.channel,
-        "said": standing and standing.said,
-        "standbys": standing and Jsonb([_offer(standby) for standby in standing.standbys]),
-    }
-
-
-def _offer(standby: Standby) -> dict[str, object]:
-    scope = standby.scope.params()
-    return {
-        "post": standby.post,
-        "room": standby.room,
-        "keys": scope["keys"],
-        "besides": scope["besides"],
-    }
 
 
 async def renew(session: Session, worker: WorkerId) -> None:

@@ -7,22 +7,20 @@ It polls after 750 ms, then after twice as long each time, up to 15 s, and start
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
 from batchline.config import WorkerSettings
 from batchline.engine import duties
 from batchline.engine.objects import Objects
-from batchline.model import Horizon
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope, Standing
+from batchline.store.spans import Scope
 from batchline.worker.claimer import Claimer
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
 from batchline.worker.messenger import Messenger
-from batchline.worker.strays import Strays
 
 # A retry that comes due within this time is worth waiting for, also for a worker that only drains.
 _SOON = 60.0
@@ -41,8 +39,6 @@ class Attendant:
         claimers: Sequence[Claimer],
         finalizer: Finalizer,
         messenger: Messenger,
-        standing: Callable[[], Standing | None],
-        strays: Strays,
     ) -> None:
         self._session = session
         self._lease = lease
@@ -52,10 +48,6 @@ class Attendant:
         self._claimers = claimers
         self._finalizer = finalizer
         self._messenger = messenger
-        self._standing = standing
-        self._strays = strays
-        # When it was last said that this worker stands by; None: never, or it was taken at its word since.
-        self._stood_at: float | None = None
         self._called = asyncio.Event()
         self._interval = settings.poll_least
         self._next_due: float | None = None
@@ -64,16 +56,6 @@ class Attendant:
         """Look around at once."""
         self._interval = self._settings.poll_least
         self._called.set()
-
-    def stand_by(self) -> None:
-        """Say at once that this worker stands by, if it does and has not said so a moment ago."""
-        lately = self._lease.now() - self._settings.renew_every
-        if (self._stood_at is None or self._stood_at < lately) and self._standing() is not None:
-            self._called.set()
-
-    def taken_at_its_word(self) -> None:
-        """Something was handed to this worker because it stood by."""
-        self._stood_at = None
 
     async def run(self) -> None:
         while True:
@@ -88,7 +70,7 @@ class Attendant:
                 claimer.found.clear()
                 self._interval = self._settings.poll_least
         try:
-            horizon = await self._poll()
+            horizon = await spans.poll(self._session, self._lease.worker.id, self._scope)
             self._next_due = horizon.next_due
             if horizon.claimable:
                 for claimer in self._claimers:
@@ -109,16 +91,6 @@ class Attendant:
             return True
         soon = horizon.next_free is not None and horizon.next_free < _SOON
         return soon or horizon.claimable or horizon.finalizable or horizon.duty_due or horizon.news
-
-    async def _poll(self) -> Horizon:
-        standing, worker, known = self._standing(), self._lease.worker, self._strays.known
-        horizon = await spans.poll(self._session, worker.id, self._scope, standing)
-        if worker is self._lease.worker:
-            self._strays.compare(horizon.held, known)
-            if standing is not None:
-                self._lease.stood_by(standing.said)
-                self._stood_at = standing.said
-        return horizon
 
     async def _wait(self) -> None:
         # Some more than the interval, at random: a crowd of idle workers must not ask in step.

@@ -1,7 +1,6 @@
 """Keeps the buffer filled as long as there is hope of work."""
 
 import asyncio
-from collections.abc import Callable
 from uuid import UUID
 
 import structlog
@@ -32,7 +31,6 @@ class Claimer:
         buffer: Buffer,
         turn: asyncio.Lock,
         strays: Strays,
-        on_nothing: Callable[[], None],
     ) -> None:
         self._session = session
         self._lease = lease
@@ -42,7 +40,6 @@ class Claimer:
         # buffer would look like a stray to another.
         self._turn = turn
         self._strays = strays
-        self._on_nothing = on_nothing
         self._claiming = False
         self._announced: UUID | None = None
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
@@ -64,14 +61,6 @@ class Claimer:
             self._announced = batch_id
         self.hope.set()
 
-    def room(self) -> int:
-        """How many lines would be taken at once, of a batch that comes now."""
-        return min(self._buffer.wanted(), _MOST_NEW)
-
-    def take_up(self, items: list[Item]) -> None:
-        """Run what was claimed for this crew while it stood by."""
-        self._put(items)
-
     async def run(self) -> None:
         pause = Pause()
         while True:
@@ -85,8 +74,6 @@ class Claimer:
                     found = await self._claim()
                 if found:
                     self.hope.set()
-                elif not self.hope.is_set():
-                    self._on_nothing()
                 pause.reset()
             except StoreUnavailable as error:
                 self.hope.set()
@@ -123,15 +110,12 @@ class Claimer:
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
-        self._put(items)
-        # The requests go out before anything else is asked.
-        await asyncio.sleep(0)
-        return True
-
-    def _put(self, items: list[Item]) -> None:
         self.claimed += len(items)
         self._buffer.put(items)
         self.found.set()
+        # The requests go out before anything else is asked.
+        await asyncio.sleep(0)
+        return True
 
     async def _ask(self, worker: WorkerId, want: int) -> tuple[list[Claim], list[Item] | None]:
         """Claims, and their items where these have come along."""

@@ -5,7 +5,6 @@ one never fills the places in which lines for another could be under way.
 """
 
 import asyncio
-from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -44,14 +43,13 @@ class Crew:
         clock: Clock,
         turn: asyncio.Lock,
         strays: Strays,
-        on_nothing: Callable[[], None],
     ) -> None:
         self.scope = post.scope
         self._settler = settler
         rate = Rate(clock)
         self.buffer = Buffer(settings, rate)
         self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency)
-        self.claimer = Claimer(session, lease, post.scope, self.buffer, turn, strays, on_nothing)
+        self.claimer = Claimer(session, lease, post.scope, self.buffer, turn, strays)
 
     @property
     def holding(self) -> bool:

@@ -6,7 +6,6 @@ work is taken over (LESSONS 9).
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -26,18 +25,10 @@ class Heartbeat:
         self._lease = lease
         self._settings = settings
         self._holding = holding
-        self._called = asyncio.Event()
-
-    def call(self) -> None:
-        """Renew at once."""
-        self._called.set()
 
     async def run(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.renew_every):
-                    await self._called.wait()
-            self._called.clear()
+            await asyncio.sleep(self._settings.renew_every)
             if not self._holding():
                 self._lease.rest()
             elif self._lease.lost:

@@ -33,9 +33,6 @@ class Lease:
         self.worker = self._incarnation()
         # Nothing is held yet, so nothing can be lost; the first claim starts the time.
         self.ends = _NEVER
-        # Since when the lease was renewed before each time that it ended, and until when that is so.
-        self._safe_since = _NEVER
-        self._safe_until = -_NEVER
 
     def now(self) -> float:
         return self._clock()
@@ -43,23 +40,7 @@ class Lease:
     def renewed(self, asked_at: float) -> None:
         """A renewal that was asked for at `asked_at` has succeeded. It comes too late for a lost lease."""
         if not self.lost:
-            self._prolong(asked_at)
-            self.ends = self._safe_until
-
-    def stood_by(self, asked_at: float) -> None:
-        """As `renewed`, by a worker that may hold nothing as yet."""
-        if not self.lost:
-            self._prolong(asked_at)
-            if self.ends != _NEVER:
-                self.ends = self._safe_until
-
-    def take_up(self, said: float) -> bool:
-        """Something was handed to this worker, which stood by since `said`. False: the lease was over since
-        then, or is now, and others may have it."""
-        if self.lost or said < self._safe_since or self._clock() >= self._safe_until:
-            return False
-        self.ends = self._safe_until
-        return True
+            self.ends = asked_at + self._settings.fence_after
 
     def rest(self) -> None:
         """Nothing is held any more."""
@@ -80,14 +61,7 @@ class Lease:
         """
         _log.warning("lease lost, unsent items left to others", items=self._let_go())
         self.worker = self._incarnation()
-        self._safe_until = -_NEVER
         self.rest()
-
-    def _prolong(self, asked_at: float) -> None:
-        # By now, not by when it was asked for: it may have been carried out any time in between.
-        if self._clock() >= self._safe_until:
-            self._safe_since = asked_at
-        self._safe_until = max(self._safe_until, asked_at + self._settings.fence_after)
 
     def _incarnation(self) -> WorkerId:
         return WorkerId(new_id(), name_of_this_process(), timedelta(seconds=self._settings.lease))

@@ -3,7 +3,6 @@
 Everything works without it, only later: polls find the same work.
 """
 
-import secrets
 from collections.abc import Callable
 
 import structlog
@@ -19,22 +18,14 @@ class Listener:
     def __init__(self, url: str, on_event: Callable[[Event], None]) -> None:
         self._url = url
         self._on_event = on_event
-        # Where the present connection listens and nobody else; None: there is none that hears.
-        self.channel: str | None = None
 
     async def run(self) -> None:
         pause = Pause(first=0.2, most=15.0)
         while True:
-            # Another one for each connection: nobody holds its lock who is dead and not known to be.
-            channel = f"batchline_{secrets.token_hex(16)}"
             try:
-                async for event in notifications(self._url, channel):
+                async for event in notifications(self._url):
                     pause.reset()
-                    if event.kind == "hearing":
-                        self.channel = channel
                     self._on_event(event)
             except StoreUnavailable as error:
                 _log.warning("not listening", reason=str(error))
-            finally:
-                self.channel = None
             await pause.wait()

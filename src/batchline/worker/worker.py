@@ -16,7 +16,6 @@ from batchline.executors.executor import Executor
 from batchline.executors.webhooks import Sender
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
-from batchline.store.events import Event
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker import kin
@@ -24,7 +23,6 @@ from batchline.worker.attendant import Attendant
 from batchline.worker.clock import Clock, steady
 from batchline.worker.crew import Crew, Post
 from batchline.worker.finalizer import Finalizer
-from batchline.worker.handovers import Handovers, stands_by
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
@@ -73,18 +71,13 @@ class Worker:
         )
         posts = posts or [Post(scope, settings.concurrency)]
         self.crews = [self._new_crew(post, clock, turn) for post in posts]
-        self._listener = Listener(listen_url or url, self._heard)
-        self._handovers = Handovers(
-            self.crews, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
-        )
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
         self.attendant = self._new_attendant(scope, objects)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        self._switchboard = Switchboard(
-            self.crews, self._handovers, self._strays, self.attendant, self._heartbeat, self.messenger
-        )
+        switchboard = Switchboard(self.crews, self.attendant, self.messenger)
+        self._listener = Listener(listen_url or url, switchboard.heard)
         self._retries = RetryTimer(self._retry_due)
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
@@ -100,7 +93,6 @@ class Worker:
             clock,
             turn,
             self._strays,
-            self._nothing_found,
         )
 
     def _new_attendant(self, scope: Scope, objects: Objects) -> Attendant:
@@ -113,8 +105,6 @@ class Worker:
             [crew.claimer for crew in self.crews],
             self.finalizer,
             self.messenger,
-            self._handovers.standing,
-            self._strays,
         )
 
     @property
@@ -186,22 +176,12 @@ class Worker:
             else:
                 return
 
-    async def _release_unheard(self) -> None:
-        """Free what was handed to this worker in a notification that it did not stay to hear."""
-        if not self._handovers.willing:
-            return
-        try:
-            await self._strays.release()
-        except StoreUnavailable as error:
-            _log.warning("cannot look for unheard work; it is freed at the end", reason=str(error))
-
     async def _finish(self, running: Sequence[asyncio.Task[None]], settling: asyncio.Task[None]) -> None:
         """Give back what was not sent, wait for what was, settle all of it."""
         for crew in self.crews:
             crew.give_back()
             crew.buffer.close()
         self._executor.wind_down()
-        await first(self._release_unheard(), self._abort.wait())
         await first(asyncio.wait(running), self._abort.wait())
         if not all(task.done() for task in running):
             await send_home(running)
@@ -270,14 +250,6 @@ class Worker:
         self.messenger.call()
         if self._on_ended is not None:
             self._on_ended(batch)
-
-    def _nothing_found(self) -> None:
-        """There is nothing to claim just now."""
-        self.attendant.stand_by()
-
-    def _heard(self, event: Event) -> None:
-        # By way of the worker: the listener is made first, because those whom the switchboard tells need it.
-        self._switchboard.heard(event)
 
     def _look_for_work(self) -> None:
         for crew in self.crews:

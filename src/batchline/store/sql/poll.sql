@@ -1,47 +1,8 @@
 -- poll: all that an idle worker asks, in one statement: is there work, is a batch to finalize, is a duty due, is
 -- there news for the outside, and how many seconds until the next known thing comes due (a retry, the end of a
 -- lease, a deadline, a duty, an event, a delivery).
---
--- And what it says, if it stands by (`standbys`; none: it only reads): what each of its crews would take at once,
--- so that create_batch.sql may claim for it, under a lease that begins now. Its word holds for less than the
--- lease, and for less than the time after which the worker gives the lease up for lost.
---
--- Locks: the worker's own row; its former stand-bys, without waiting for those who are using them.
+-- No locks.
 WITH RECURSIVE
-standing AS (
-    SELECT *
-    FROM jsonb_to_recordset(%(standbys)s::jsonb) AS s (post integer, room integer, keys text[], besides text[])
-),
-renewed AS (
-    INSERT INTO workers (id, name, lease_until)
-    SELECT %(worker)s, %(name)s, now() + %(lease)s
-    WHERE EXISTS (SELECT FROM standing)
-    ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
-    RETURNING id
-),
-former AS (
-    SELECT s.id
-    FROM standbys AS s
-    WHERE s.worker_id = %(worker)s AND EXISTS (SELECT FROM standing)
-    FOR UPDATE SKIP LOCKED
-),
-replaced AS (
-    DELETE FROM standbys WHERE id = ANY (ARRAY (SELECT id FROM former))
-),
-stands AS (
-    INSERT INTO standbys (worker_id, post, until, said, room, keys, besides, channel)
-    SELECT
-        renewed.id,
-        s.post,
-        now() + 0.75 * %(lease)s::interval,
-        %(said)s::float8,
-        s.room,
-        s.keys,
-        s.besides,
-        %(channel)s::text
-    FROM renewed
-    CROSS JOIN standing AS s
-),
 freed AS (
     SELECT s.available_at AS at
     FROM spans AS s
@@ -170,9 +131,7 @@ SELECT
         epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, delivery.at, closing.at) - now()
     )::float8 AS next_due,
     extract(epoch FROM freed.at - now())::float8 AS next_free,
-    coalesce(least(event.at, delivery.at) <= now(), false) AS news,
-    -- If these are more than the worker knows of, it has missed something.
-    (SELECT count(*) FROM spans AS s WHERE s.worker_id = %(worker)s)::integer AS held
+    coalesce(least(event.at, delivery.at) <= now(), false) AS news
 FROM duty
 CROSS JOIN held
 CROSS JOIN closing

@@ -1,0 +1,19 @@
+"""Drop the table of workers that stand by: creating a batch claims nothing for anybody any more."""
+
+from importlib import import_module
+
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql("DROP TABLE standbys")
+
+
+def downgrade() -> None:
+    before = import_module("batchline.store.migrations.versions.0007_standbys")
+    op.get_bind().exec_driver_sql(before.STANDBYS)

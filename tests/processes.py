@@ -69,6 +69,17 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
     return {**kept, **more}
 
 
+def submit(inputs: Path, url: str, *place: str) -> str:
+    done = batchline("submit", str(inputs), "--upstream", url, "--json", *place)
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)["id"])
+
+
+def status(batch: str, *place: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(batchline("status", batch, "--json", *place).stdout)
+    return found
+
+
 @contextmanager
 def working(
     database: str, data_dir: Path, *options: str, **environment: str

@@ -15,7 +15,9 @@ from tests.processes import (
     read_lines,
     simulated,
     start,
+    status,
     stop,
+    submit,
     wait_for,
     wait_for_executions,
     working,
@@ -24,17 +26,6 @@ from tests.processes import (
 
 LINES = 3_000
 LEASE = ("--lease", "2")
-
-
-def submit(inputs: Path, url: str, *place: str) -> str:
-    done = batchline("submit", str(inputs), "--upstream", url, "--json", *place)
-    assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)["id"])
-
-
-def status(batch: str, *place: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(batchline("status", batch, "--json", *place).stdout)
-    return found
 
 
 def results(database: str) -> int:

@@ -31,6 +31,8 @@ class WorkerSettings:
     # Take no more work after this long; what is in flight then has the grace time to finish.
     max_seconds: float | None = None
     grace: float = 10.0
+    # A worker that stops waits this long for a database that is away, then leaves its answers behind.
+    stop_patience: float = 60.0
     # What an ended batch leaves in the database besides its files; None: kept until these are deleted.
     results_retention: float | None = None
     # What an ended governed batch leaves besides its counts: items, results and files.

@@ -12,6 +12,7 @@ from batchline.cli.options import Exit
 from batchline.store.batches import FileNotFound
 from batchline.store.migrate import UnknownRevision
 from batchline.store.session import StoreUnavailable
+from batchline.worker.supervisor import ServiceFailed
 
 
 @contextmanager
@@ -21,6 +22,8 @@ def failing(as_json: bool) -> Iterator[None]:
         yield
     except CommandError as error:
         raise report(error, as_json) from error
+    except ServiceFailed as error:
+        raise report(CommandError(str(error), Exit.SOME_FAILED), as_json) from error
     except StoreUnavailable as error:
         raise report(CommandError(f"the database does not answer: {error}"), as_json) from error
     except (FileNotFound, UnknownRevision) as error:

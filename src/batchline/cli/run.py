@@ -15,6 +15,7 @@ from uuid import UUID
 from batchline import ids
 from batchline.cli import progress
 from batchline.cli.console import CommandError, err, out
+from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, save_lines
 from batchline.cli.options import Exit
 from batchline.cli.place import Place
@@ -120,10 +121,11 @@ async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -
     signals = _Signals(worker, order.as_json)
     working = asyncio.create_task(worker.run())
     try:
-        with signals, progress.display(out(), _title(order), silent=order.as_json) as screen:
-            batch = await _watch(session, batch.id, screen, ended, working, executor, worker)
-            worker.stop()
-            await working
+        async with exit_guard(worker):
+            with signals, progress.display(out(), _title(order), silent=order.as_json) as screen:
+                batch = await _watch(session, batch.id, screen, ended, working, executor, worker)
+                worker.stop()
+                await working
     finally:
         working.cancel()
         await executor.close()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from batchline.cli import options
 from batchline.cli.console import out, print_json
+from batchline.cli.exit_guard import exit_guard
 from batchline.cli.failing import failing
 from batchline.cli.place import Place, open_place, run_async
 from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, without_any
@@ -130,7 +131,7 @@ async def _work(
         loop.add_reader(sys.stdin, _parent_left, worker)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
-        async with place.kept_running():
+        async with place.kept_running(), exit_guard(worker):
             await worker.run()
     finally:
         await executor.close()

@@ -1,8 +1,13 @@
 """What the worker asks of an executor."""
 
+import random
 from typing import Protocol
 
-from batchline.model import Item, Verdict
+from batchline.engine.output import failed_line
+from batchline.executors.retry import Backoff, rounded_up
+from batchline.model import Failed, Item, Retry, Verdict
+
+_RETRY = Backoff(least=0.5, most=60.0)
 
 
 class Fence(Protocol):
@@ -32,3 +37,12 @@ class Executor(Protocol):
     async def close(self) -> None:
         """Let go of connections. Nothing is run afterwards."""
         ...
+
+
+def unexpected(item: Item) -> Verdict:
+    """The verdict on an item whose executor raised: another attempt, if one is left."""
+    message = "The worker failed at this item; its log says why."
+    if item.claim.attempt < item.claim.settings.max_attempts:
+        delay = rounded_up(_RETRY.delay(item.claim.attempt, random.random))
+        return Retry(item, "internal_error", message, delay)
+    return Failed(item, failed_line(item, "internal_error", message))

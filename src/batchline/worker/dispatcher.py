@@ -2,7 +2,9 @@
 
 import asyncio
 
-from batchline.executors.executor import Executor
+import structlog
+
+from batchline.executors.executor import Executor, unexpected
 from batchline.model import Completed, Failed, Item
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
@@ -10,6 +12,8 @@ from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
 
 _DONE = (Completed, Failed)
+
+_log = structlog.get_logger("batchline.dispatcher")
 
 
 class Dispatcher:
@@ -61,9 +65,13 @@ class Dispatcher:
             running[id(item)] = item
             try:
                 verdict = await executor.run(item)
-                settler.add(verdict)
+            except Exception:  # noqa: BLE001
+                # One item's surprise must not touch those in flight beside it.
+                _log.exception("executor failed", request=item.request_id)
+                verdict = unexpected(item)
             finally:
                 del running[id(item)]
+            settler.add(verdict)
             # What must be tried again is not done: an upstream that is away must not look like a fast one.
             if isinstance(verdict, _DONE):
                 self._rate.count += 1

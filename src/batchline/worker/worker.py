@@ -6,7 +6,7 @@ same idempotency key.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -30,6 +30,7 @@ from batchline.worker.messenger import EventListener, Messenger
 from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
 from batchline.worker.strays import Strays
+from batchline.worker.supervisor import ServiceFailed, supervise
 from batchline.worker.switchboard import Switchboard
 from batchline.worker.tasks import first, send_home
 
@@ -112,6 +113,11 @@ class Worker:
         """Items, since it began."""
         return sum(crew.claimer.claimed for crew in self.crews)
 
+    @property
+    def aborting(self) -> asyncio.Event:
+        """Set once the worker waits for nothing any more: it must have ended soon after."""
+        return self._abort
+
     def stop(self) -> None:
         """First call: finish what was sent, then leave. Second call: release it and leave now."""
         if self._stop.is_set():
@@ -119,35 +125,57 @@ class Worker:
         self._stop.set()
 
     async def run(self) -> None:
+        """Raises ServiceFailed when a part of the worker keeps failing."""
         try:
             await self._arrive()
-            async with asyncio.TaskGroup() as services:
-                # Runners end by themselves, once their buffer is closed; the others are sent home one by one.
-                running = [services.create_task(crew.dispatcher.run()) for crew in self.crews]
-                settling = services.create_task(self.settler.run())
-                heartbeat = services.create_task(self._heartbeat.run())
-                finalizing = services.create_task(self.finalizer.run())
-                telling = services.create_task(self.messenger.run())
-                seekers = [
-                    services.create_task(task)
-                    for task in (
-                        *(crew.claimer.run() for crew in self.crews),
-                        self._strays.run(),
-                        self.attendant.run(),
-                        self._listener.run(),
-                    )
-                ]
-                await self._until_told()
-                await send_home(seekers)
-                await self._finish(running, settling)
-                await self._finish_finalizing(finalizing)
-                await self._finish_telling(telling)
-                await send_home([heartbeat])
+            await self._run_services()
             await self._leave()
+        except ExceptionGroup as group:
+            # The others were cancelled because of it. What is held goes to others when the lease ends.
+            if (failed := _first_failure(group)) is None:
+                raise
+            raise failed from group
         finally:
             self._retries.cancel()
             for session in self._sessions.values():
                 await session.close()
+
+    async def _run_services(self) -> None:
+        async with asyncio.TaskGroup() as services:
+
+            def started(
+                name: str, run: Callable[[], Awaitable[None]], on_failure: Callable[[], object] = lambda: None
+            ) -> asyncio.Task[None]:
+                return services.create_task(self._supervised(name, run, on_failure), name=name)
+
+            # Runners end by themselves, once their buffer is closed; the others are sent home one by one.
+            # Runners that failed leave requests without a verdict: the old name's spans go to others.
+            running = [started("dispatcher", crew.dispatcher.run, self.lease.give_up) for crew in self.crews]
+            settling = started("settler", self.settler.run)
+            heartbeat = started("heartbeat", self._heartbeat.run)
+            finalizing = started("finalizer", self.finalizer.run)
+            telling = started("messenger", self.messenger.run)
+            seekers = [
+                *(started("claimer", crew.claimer.run, self._strays.lost_track) for crew in self.crews),
+                started("strays", self._strays.run),
+                started("attendant", self.attendant.run),
+                started("listener", self._listener.run),
+            ]
+            await self._until_told()
+            await send_home(seekers)
+            await self._finish(running, settling)
+            await self._finish_finalizing(finalizing)
+            await self._finish_telling(telling)
+            await send_home([heartbeat])
+
+    async def _supervised(
+        self, name: str, run: Callable[[], Awaitable[None]], on_failure: Callable[[], object]
+    ) -> None:
+        try:
+            await supervise(name, run, on_failure)
+        except ServiceFailed:
+            self._abort.set()
+            raise
 
     async def _arrive(self) -> None:
         try:
@@ -160,7 +188,7 @@ class Worker:
         try:
             async with asyncio.timeout(self._settings.max_seconds):
                 if self._settings.drain:
-                    await self._until_drained()
+                    await self._supervised("drain", self._until_drained, lambda: None)
                 else:
                     await self._stop.wait()
         except TimeoutError:
@@ -186,6 +214,8 @@ class Worker:
         if not all(task.done() for task in running):
             await send_home(running)
         self.settler.close()
+        # A database that stays away keeps no worker from leaving: what it knows is then run again by others.
+        asyncio.get_running_loop().call_later(self._settings.stop_patience, self._abort.set)
         await first(asyncio.wait([settling]), self._abort.wait())
         if not settling.done():
             await send_home([settling])
@@ -254,3 +284,11 @@ class Worker:
     def _look_for_work(self) -> None:
         for crew in self.crews:
             crew.claimer.hope.set()
+
+
+def _first_failure(group: ExceptionGroup[Exception]) -> ServiceFailed | None:
+    for error in group.exceptions:
+        found = _first_failure(error) if isinstance(error, ExceptionGroup) else error
+        if isinstance(found, ServiceFailed):
+            return found
+    return None

@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from batchline.cli.console import CommandError
+from batchline.cli.written import WrittenFiles
 from batchline.config import Settings
 from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
 from batchline.engine.masking import masked_text
@@ -95,6 +96,10 @@ def open_place(
 
 def folder_of(data_dir: Path | None) -> Path:
     return (data_dir or default_data_dir()).expanduser().absolute()
+
+
+def written_files(data_dir: Path | None) -> WrittenFiles:
+    return WrittenFiles(folder_of(data_dir) / "written")
 
 
 def _ready(settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool) -> Place:

@@ -8,22 +8,27 @@ import asyncio
 import shlex
 import signal
 import sys
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from rich.console import Console
+
 from batchline import ids
 from batchline.cli import progress
 from batchline.cli.console import CommandError, err, out
-from batchline.cli.files import ingest_inputs, save_lines
+from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.place import Place
+from batchline.cli.targets import Outputs, Target
 from batchline.config import WorkerSettings
 from batchline.engine import batches as ordering
 from batchline.engine.ingest import digest
 from batchline.executors.http import HttpExecutor
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
 from batchline.store import batches, files
+from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
@@ -37,13 +42,22 @@ class RunOrder:
 
     inputs: tuple[Path, ...]
     settings: RunSettings
-    output: Path
-    errors: Path
+    output: Target
+    errors: Target
+    outputs: Outputs
     window: str
     concurrency: int
     fresh: bool
     as_json: bool
     command: str
+
+    def console(self) -> Console:
+        """For words to a person: stdout, unless the lines go there."""
+        return err() if self.output.is_stdout else out()
+
+    @property
+    def silent(self) -> bool:
+        return self.as_json or self.output.is_stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tu
     await batches.retire(session, DEFAULT_TENANT, key)
     file = await files.find(session, DEFAULT_TENANT, fingerprint)
     if file is None:
-        file = await ingest_inputs(order.inputs, place.url, silent=order.as_json)
+        file = await ingest_inputs(order.inputs, place.url, silent=order.silent)
     created = await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
@@ -120,7 +134,7 @@ async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -
     signals = _Signals(worker, order.as_json)
     working = asyncio.create_task(worker.run())
     try:
-        with signals, progress.display(out(), _title(order), silent=order.as_json) as screen:
+        with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
             batch = await _watch(session, batch.id, screen, ended, working, executor, worker)
             worker.stop()
             await working
@@ -162,11 +176,17 @@ def _note(executor: HttpExecutor, worker: Worker) -> str:
 
 
 async def _save(order: RunOrder, place: Place, session: Session, batch: Batch) -> None:
-    await save_lines(place, session, batch, "output", order.output)
+    await _save_lines(order, place, session, batch, "output")
     if batch.error_file_id is not None:
-        await save_lines(place, session, batch, "errors", order.errors)
+        await _save_lines(order, place, session, batch, "errors")
     else:
-        order.errors.unlink(missing_ok=True)
+        order.outputs.remove(order.errors)
+
+
+async def _save_lines(order: RunOrder, place: Place, session: Session, batch: Batch, which: Which) -> None:
+    target = order.output if which == "output" else order.errors
+    async with aclosing(stored_lines(place, session, batch, which)) as blocks:
+        await order.outputs.write(target, blocks)
 
 
 def _title(order: RunOrder) -> str:
@@ -213,10 +233,10 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     before = "finished before; " if outcome.finished_before else ""
     parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
     if batch.completed:
-        parts.append(f"output in {order.output}")
+        parts.append(f"output in {order.output.name}")
     missing = batch.total - batch.completed
     if missing:
-        parts.append(f"{missing:,} not completed, see {order.errors}")
+        parts.append(f"{missing:,} not completed, see {order.errors.name}")
     if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
         parts.append("--fresh runs it anew")
     return "; ".join(parts)
@@ -239,8 +259,8 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "failed": batch.failed,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
-        "output": str(order.output) if batch.output_file_id else None,
-        "errors": str(order.errors) if batch.error_file_id else None,
+        "output": order.output.name if batch.output_file_id else None,
+        "errors": order.errors.name if batch.error_file_id else None,
         "resume": order.command if outcome.interrupted else None,
         "summary": batch.summary,
     }

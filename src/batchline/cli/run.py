@@ -8,6 +8,7 @@ import asyncio
 import shlex
 import signal
 import sys
+import time
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from batchline.cli.options import Exit
 from batchline.cli.place import Place
 from batchline.cli.targets import Outputs, Target
 from batchline.config import WorkerSettings
+from batchline.disk import full_message, says_full
 from batchline.engine import batches as ordering
 from batchline.engine.ingest import digest
 from batchline.executors.http import HttpExecutor
@@ -34,6 +36,7 @@ from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 
 _REFRESH = 0.25
+_AWAIT_ROOM = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class RunOutcome:
 
 
 async def run(order: RunOrder, place: Place) -> RunOutcome:
-    async with place.kept_running(), Session(place.url, "run") as session:
+    async with place.kept_running(patient=False), Session(place.url, "run") as session:
         batch, resumed = await _find_or_create(order, place, session)
         finished_before, interrupted = batch.ended_at is not None, False
         if not finished_before:
@@ -135,7 +138,7 @@ async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -
     working = asyncio.create_task(worker.run())
     try:
         with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
-            batch = await _watch(session, batch.id, screen, ended, working, executor, worker)
+            batch = await _watch(place, session, batch.id, screen, ended, working, executor, worker)
             worker.stop()
             await working
     finally:
@@ -145,6 +148,7 @@ async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -
 
 
 async def _watch(
+    place: Place,
     session: Session,
     batch_id: UUID,
     screen: progress.Display,
@@ -154,8 +158,9 @@ async def _watch(
     worker: Worker,
 ) -> Batch:
     """Show the batch until it has ended or the worker has."""
-    gauge = progress.Gauge(session, batch_id)
+    gauge, room = progress.Gauge(session, batch_id), _Room(place, worker)
     while True:
+        room.check()
         over = working.done()
         try:
             batch, snapshot = await gauge.read(_note(executor, worker))
@@ -172,7 +177,28 @@ async def _watch(
 
 def _note(executor: HttpExecutor, worker: Worker) -> str:
     unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in executor.unreachable.items())
-    return unreachable or worker.finalizer.trouble or ""
+    return unreachable or worker.finalizer.trouble or worker.settler.trouble or ""
+
+
+@dataclass(slots=True)
+class _Room:
+    """Waits a while for somebody to make room on a full disk; then the run ends, to be continued."""
+
+    place: Place
+    worker: Worker
+    full_since: float | None = None
+
+    def check(self) -> None:
+        where, now = self._full(), time.monotonic()
+        self.full_since = None if where is None else self.full_since or now
+        if self.full_since is not None and now - self.full_since > _AWAIT_ROOM:
+            raise CommandError(full_message(where or ""))
+
+    def _full(self) -> str | None:
+        """Where there is no room, if that is what holds the worker up."""
+        if says_full(self.worker.settler.trouble or ""):
+            return str(self.place.server.data_dir) if self.place.server else "the database"
+        return self.place.objects.place if says_full(self.worker.finalizer.trouble or "") else None
 
 
 async def _save(order: RunOrder, place: Place, session: Session, batch: Batch) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from batchline.cli.console import CommandError
 from batchline.cli.written import WrittenFiles
-from batchline.disk import is_full
+from batchline.disk import full_message, is_full
 
 _STDOUT = 1
 _AWAIT_READER = 0.1
@@ -97,15 +97,20 @@ class Outputs:
         except OSError as error:
             if not is_full(error):
                 raise
-            raise CommandError(
-                f"disk full: {target.name} cannot be written. No result is lost: make room and give the "
-                "same command again."
-            ) from error
+            raise CommandError(full_message(target.name)) from error
 
     def remove(self, target: Target) -> None:
         """Remove what an earlier run left there, if Batchline wrote it."""
         if target.is_file and target.path.exists() and self.written.knows(target.path):
             target.path.unlink()
+
+    def _remember(self, path: Path, digest: str) -> None:
+        try:
+            self.written.remember(path, digest)
+        except OSError as error:
+            if is_full(error):
+                raise CommandError(full_message(self.written.folder)) from error
+            raise
 
     async def _replace(self, target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
         path, lines, digest = target.path, 0, hashlib.sha256()
@@ -121,7 +126,7 @@ class Outputs:
             # Again, because a batch may run for hours and somebody may have put a file here meanwhile.
             await asyncio.to_thread(self.check, target)
             os.chmod(temporary, _mode(path))
-            await asyncio.to_thread(self.written.remember, path, digest.hexdigest())
+            await asyncio.to_thread(self._remember, path, digest.hexdigest())
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from batchline.engine.objects import ObjectStoreUnavailable
-from batchline.store.session import StatementRefused, StoreUnavailable
+from batchline.engine.objects import ObjectStoreFull, ObjectStoreUnavailable
+from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
 
 # OpenAI's clients repeat a POST on 408, 409, 429 and 5xx unless told that it cannot help.
 NO_RETRY = {"x-should-retry": "false"}
@@ -21,6 +21,8 @@ NO_RETRY = {"x-should-retry": "false"}
 _Answer = Callable[[Request, Exception], Awaitable[JSONResponse]]
 
 _RETRY_AFTER = {"retry-after": "1"}
+# 507 would say it more exactly, but clients and proxies know what to do about a 503.
+_RETRY_WHEN_ROOM = {"retry-after": "30"}
 _GOVERNED = "/api/v1/"
 # What somebody pasted into a path by mistake.
 _SECRET = re.compile(r"(bl-|sk-|whsec_)[^/]+")
@@ -98,6 +100,8 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
     app.add_exception_handler(HTTPException, noted(_http))
     app.add_exception_handler(StoreUnavailable, _unavailable)
     app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
+    app.add_exception_handler(StoreFull, _full)
+    app.add_exception_handler(ObjectStoreFull, _full)
     app.add_exception_handler(StatementRefused, _refused)
 
 
@@ -153,6 +157,12 @@ async def _unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("cannot serve", path=safe_path(request.url.path), reason=str(error))
     message = "The server cannot reach its store at present. Try again."
     return ApiError(503, message, code="unavailable", type="server_error", headers=_RETRY_AFTER).response()
+
+
+async def _full(request: Request, error: Exception) -> JSONResponse:
+    _log.error("disk full", path=safe_path(request.url.path), reason=str(error))
+    message = "The server's disk is full. Nothing of this request was stored. Try again when there is room."
+    return ApiError(503, message, code="disk_full", type="server_error", headers=_RETRY_WHEN_ROOM).response()
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

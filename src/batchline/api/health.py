@@ -1,5 +1,7 @@
 """Is it alive, and can it serve? For load balancers, without a key."""
 
+import asyncio
+
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -7,7 +9,7 @@ from pydantic import BaseModel
 from batchline.api.context import InContext
 from batchline.engine.objects import ObjectStoreUnavailable
 from batchline.store import health
-from batchline.store.session import StoreUnavailable
+from batchline.store.session import StoreFull, StoreUnavailable
 
 router = APIRouter(tags=["health"])
 
@@ -31,15 +33,20 @@ async def healthz() -> Health:
 
 @router.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
 async def readyz(context: InContext) -> JSONResponse:
-    """The database and the object store answer too."""
+    """The database and the object store answer too, and there is room for files."""
     database = objects = "ok"
     try:
         async with context.sessions.one() as session:
             await health.ping(session)
+    except StoreFull:
+        database = "disk full"
     except StoreUnavailable:
         database = "unavailable"
     try:
         await context.objects.exists(_PROBE)
+        # A folder that is full can still be read.
+        if await asyncio.to_thread(context.objects.has_no_room):
+            objects = "disk full"
     except ObjectStoreUnavailable:
         objects = "unavailable"
     ready = (database, objects) == ("ok", "ok")

@@ -1,7 +1,6 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,9 +15,10 @@ from batchline.cli.console import CommandError, out, print_json, read_batch_id, 
 from batchline.cli.failing import failing
 from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
 from batchline.cli.options import Exit
-from batchline.cli.place import Place, open_place, run_async
+from batchline.cli.place import Place, open_place, run_async, written_files
 from batchline.cli.run import exit_code
 from batchline.cli.run_command import check_window, run_settings
+from batchline.cli.targets import Outputs, Target, target_at
 from batchline.engine import batches as ordering
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings
 from batchline.store import batches, outputs
@@ -114,40 +114,32 @@ def results(
     batch: options.BatchId,
     errors: Annotated[bool, typer.Option("--errors", help="The error lines instead.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file instead of stdout.")] = None,
+    force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Write the output lines of a batch in input order, also while it still runs."""
-    with failing(as_json), open_place(database, data_dir) as place:
-        if as_json and output is None:
+    with failing(as_json):
+        target = target_at(output or Path("-"))
+        if as_json and target.is_stdout:
             raise CommandError("--json prints one document; give -o FILE for the lines")
+        allowed = Outputs(written_files(data_dir), force)
+        allowed.check(target)
         which: Literal["output", "errors"] = "errors" if errors else "output"
-        written, complete = run_async(_results(place, read_batch_id(batch), which, output))
+        with open_place(database, data_dir) as place:
+            written, complete = run_async(_results(place, read_batch_id(batch), which, target, allowed))
         if as_json:
             print_json({"lines": written, "complete": complete, "output": str(output)})
 
 
 async def _results(
-    place: Place, batch_id: UUID, which: Literal["output", "errors"], target: Path | None
+    place: Place, batch_id: UUID, which: Literal["output", "errors"], target: Target, allowed: Outputs
 ) -> tuple[int, bool]:
     async with Session(place.url, "results") as session:
         batch = await _found(session, batch_id)
         async with aclosing(_lines(place, session, batch, which)) as blocks:
-            # Before the target is touched: what was cleared away is refused here.
-            block: bytes | None = await anext(blocks, None)
-            stream = target.open("wb") if target else sys.stdout.buffer
-            written = 0
-            try:
-                while block is not None:
-                    stream.write(block)
-                    written += block.count(b"\n")
-                    block = await anext(blocks, None)
-                stream.flush()
-            finally:
-                if target:
-                    stream.close()
-        return written, batch.ended_at is not None
+            return await allowed.write(target, blocks), batch.ended_at is not None
 
 
 async def _lines(

@@ -9,6 +9,7 @@ import typer
 
 from batchline.cli.console import CommandError, report
 from batchline.cli.options import Exit
+from batchline.disk import full_message, is_full
 from batchline.store.batches import FileNotFound
 from batchline.store.migrate import UnknownRevision
 from batchline.store.session import StoreUnavailable
@@ -33,6 +34,10 @@ def failing(as_json: bool) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.SOME_FAILED) from error
     except OSError as error:
+        if is_full(error):
+            raise report(
+                CommandError(full_message(error.filename or "the output's disk")), as_json
+            ) from error
         name = "" if error.filename is None else f"{error.filename}: "
         raise report(CommandError(f"{name}{error.strerror or error}"), as_json) from error
     except KeyboardInterrupt as error:

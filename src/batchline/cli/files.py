@@ -1,10 +1,6 @@
 """Files between the user's folders and the store."""
 
-import asyncio
-import os
-import tempfile
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -63,22 +59,6 @@ def _shown(error: FileRefused) -> list[str]:
     return lines
 
 
-async def save_lines(place: Place, session: Session, batch: Batch, which: Which, target: Path) -> None:
-    """Write the output or error lines of an ended batch to `target`, all of them or nothing."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            async with aclosing(stored_lines(place, session, batch, which)) as blocks:
-                async for block in blocks:
-                    await asyncio.to_thread(stream.write, block)
-        # mkstemp makes files for the owner alone; give it the permissions any new file has.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 async def stored_lines(
     place: Place, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
@@ -110,9 +90,3 @@ async def _without_input(session: Session, batch: Batch) -> bool:
 
 def _gone(reason: str) -> CommandError:
     return CommandError(f"{reason}; to have it, run the batch anew (`run --fresh`)")
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

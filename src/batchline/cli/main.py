@@ -13,6 +13,7 @@ import typer
 from batchline import __version__
 from batchline.cli.console import out
 from batchline.cli.place import set_up_logging
+from batchline.cli.streams import open_closed_streams
 
 # The modules, in the order of the help, and the commands that each registers.
 MODULES = {
@@ -47,6 +48,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def main() -> None:
+    open_closed_streams()
     command_line(sys.argv[1:])()
 
 

@@ -50,6 +50,9 @@ ObjectsUrl = Annotated[
         help="Where files are kept, such as s3://bucket/prefix. Default: a folder under the data folder.",
     ),
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace files that Batchline did not write, or that were changed.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, as `batchline list` shows it.")]
 Inputs = Annotated[list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Files of requests, one a line.")]

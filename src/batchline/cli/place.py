@@ -14,12 +14,16 @@ import psutil
 import structlog
 
 from batchline.cli.console import CommandError
+from batchline.cli.written import WrittenFiles
 from batchline.config import Settings
-from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
+from batchline.disk import full_message, has_no_room, is_full, says_full
+from batchline.embedded import EmbeddedDiskFull, EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
 from batchline.engine.masking import masked_text
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
+from batchline.private import FolderNotPrivate, data_folder
 from batchline.store import migrate
 from batchline.store.migrate import DatabaseUnreachable
+from batchline.store.session import StoreUnavailable
 
 Result = TypeVar("Result")
 
@@ -37,20 +41,31 @@ class Place:
     server: EmbeddedPostgres | None = None
 
     @asynccontextmanager
-    async def kept_running(self) -> AsyncIterator[None]:
-        """While this lasts, an embedded server that was killed is started again."""
+    async def kept_running(self, *, patient: bool = True) -> AsyncIterator[None]:
+        """While this lasts, an embedded server that was killed is started again.
+
+        Where its disk is full, the impatient end with CommandError; the others go on once there is room.
+        """
         if self.server is None:
             yield
             return
-        keeping = asyncio.create_task(_keep_running(self.server))
+        caller = asyncio.current_task()
+        assert caller is not None
+        keeping = asyncio.create_task(_keep_running(self.server, patient))
+        keeping.add_done_callback(lambda kept: None if kept.cancelled() else caller.cancel())
         try:
             yield
+        except asyncio.CancelledError:
+            if keeping.done() and not keeping.cancelled():
+                caller.uncancel()
+                raise CommandError(str(keeping.exception())) from keeping.exception()
+            raise
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
 
 
-async def _keep_running(server: EmbeddedPostgres) -> None:
+async def _keep_running(server: EmbeddedPostgres, patient: bool) -> None:
     """Looks at the process alone, so that an idle server is left in peace."""
     pid = server.postmaster_pid
     while True:
@@ -62,7 +77,9 @@ async def _keep_running(server: EmbeddedPostgres) -> None:
             joined = await asyncio.to_thread(EmbeddedPostgres.start, server.data_dir)
             pid = joined.postmaster_pid
             await asyncio.to_thread(joined.stop)
-        except EmbeddedPostgresError as error:
+        except (EmbeddedPostgresError, OSError) as error:
+            if isinstance(error, EmbeddedDiskFull) and not patient:
+                raise
             _log.error("the embedded PostgreSQL does not start", reason=str(error))
 
 
@@ -79,22 +96,44 @@ def open_place(
 ) -> Iterator[Place]:
     """The database, started if it is our own, with the newest schema unless told otherwise."""
     settings = Settings(folder_of(data_dir), database)
+    server = None
     with ExitStack() as stack:
         try:
-            settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            server = None
+            data_folder(settings.data_dir)
             if settings.database is None:
                 server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
             place = _ready(settings, server, objects, migrated)
         except OSError as error:
+            if is_full(error):
+                raise CommandError(full_message(settings.data_dir)) from error
             raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
-        except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
+        except FolderNotPrivate as error:
             raise CommandError(str(error)) from error
-        yield place
+        except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
+            raise CommandError(_explained(error, server, settings)) from error
+        try:
+            yield place
+        except StoreUnavailable as error:
+            if _lacks_room(error, server):
+                raise CommandError(full_message(settings.data_dir)) from error
+            raise
+
+
+def _explained(error: Exception, server: EmbeddedPostgres | None, settings: Settings) -> str:
+    return full_message(settings.data_dir) if _lacks_room(error, server) else str(error)
+
+
+def _lacks_room(error: Exception, server: EmbeddedPostgres | None) -> bool:
+    """Whether our own server fails because its disk is full. It may end before it can say so."""
+    return server is not None and (says_full(str(error)) or has_no_room(server.data_dir))
 
 
 def folder_of(data_dir: Path | None) -> Path:
     return (data_dir or default_data_dir()).expanduser().absolute()
+
+
+def written_files(data_dir: Path | None) -> WrittenFiles:
+    return WrittenFiles(folder_of(data_dir) / "written")
 
 
 def _ready(settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool) -> Place:

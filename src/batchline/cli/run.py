@@ -8,28 +8,36 @@ import asyncio
 import shlex
 import signal
 import sys
+import time
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
+
+from rich.console import Console
 
 from batchline import ids
 from batchline.cli import progress
 from batchline.cli.console import CommandError, err, out
 from batchline.cli.exit_guard import exit_guard
-from batchline.cli.files import ingest_inputs, save_lines
+from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.place import Place
+from batchline.cli.targets import Outputs, Target
 from batchline.config import WorkerSettings
+from batchline.disk import full_message, says_full
 from batchline.engine import batches as ordering
 from batchline.engine.ingest import digest
 from batchline.executors.http import HttpExecutor
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
 from batchline.store import batches, files
+from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 
 _REFRESH = 0.25
+_AWAIT_ROOM = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +46,22 @@ class RunOrder:
 
     inputs: tuple[Path, ...]
     settings: RunSettings
-    output: Path
-    errors: Path
+    output: Target
+    errors: Target
+    outputs: Outputs
     window: str
     concurrency: int
     fresh: bool
     as_json: bool
     command: str
+
+    def console(self) -> Console:
+        """For words to a person: stdout, unless the lines go there."""
+        return err() if self.output.is_stdout else out()
+
+    @property
+    def silent(self) -> bool:
+        return self.as_json or self.output.is_stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ class RunOutcome:
 
 
 async def run(order: RunOrder, place: Place) -> RunOutcome:
-    async with place.kept_running(), Session(place.url, "run") as session:
+    async with place.kept_running(patient=False), Session(place.url, "run") as session:
         batch, resumed = await _find_or_create(order, place, session)
         finished_before, interrupted = batch.ended_at is not None, False
         if not finished_before:
@@ -83,7 +100,7 @@ async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tu
     await batches.retire(session, DEFAULT_TENANT, key)
     file = await files.find(session, DEFAULT_TENANT, fingerprint)
     if file is None:
-        file = await ingest_inputs(order.inputs, place.url, silent=order.as_json)
+        file = await ingest_inputs(order.inputs, place.url, silent=order.silent)
     created = await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
@@ -122,8 +139,8 @@ async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
-            with signals, progress.display(out(), _title(order), silent=order.as_json) as screen:
-                batch = await _watch(session, batch.id, screen, ended, working, executor, worker)
+            with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
+                batch = await _watch(place, session, batch.id, screen, ended, working, executor, worker)
                 worker.stop()
                 await working
     finally:
@@ -133,6 +150,7 @@ async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -
 
 
 async def _watch(
+    place: Place,
     session: Session,
     batch_id: UUID,
     screen: progress.Display,
@@ -142,8 +160,9 @@ async def _watch(
     worker: Worker,
 ) -> Batch:
     """Show the batch until it has ended or the worker has."""
-    gauge = progress.Gauge(session, batch_id)
+    gauge, room = progress.Gauge(session, batch_id), _Room(place, worker)
     while True:
+        room.check()
         over = working.done()
         try:
             batch, snapshot = await gauge.read(_note(executor, worker))
@@ -160,15 +179,42 @@ async def _watch(
 
 def _note(executor: HttpExecutor, worker: Worker) -> str:
     unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in executor.unreachable.items())
-    return unreachable or worker.finalizer.trouble or ""
+    return unreachable or worker.finalizer.trouble or worker.settler.trouble or ""
+
+
+@dataclass(slots=True)
+class _Room:
+    """Waits a while for somebody to make room on a full disk; then the run ends, to be continued."""
+
+    place: Place
+    worker: Worker
+    full_since: float | None = None
+
+    def check(self) -> None:
+        where, now = self._full(), time.monotonic()
+        self.full_since = None if where is None else self.full_since or now
+        if self.full_since is not None and now - self.full_since > _AWAIT_ROOM:
+            raise CommandError(full_message(where or ""))
+
+    def _full(self) -> str | None:
+        """Where there is no room, if that is what holds the worker up."""
+        if says_full(self.worker.settler.trouble or ""):
+            return str(self.place.server.data_dir) if self.place.server else "the database"
+        return self.place.objects.place if says_full(self.worker.finalizer.trouble or "") else None
 
 
 async def _save(order: RunOrder, place: Place, session: Session, batch: Batch) -> None:
-    await save_lines(place, session, batch, "output", order.output)
+    await _save_lines(order, place, session, batch, "output")
     if batch.error_file_id is not None:
-        await save_lines(place, session, batch, "errors", order.errors)
+        await _save_lines(order, place, session, batch, "errors")
     else:
-        order.errors.unlink(missing_ok=True)
+        order.outputs.remove(order.errors)
+
+
+async def _save_lines(order: RunOrder, place: Place, session: Session, batch: Batch, which: Which) -> None:
+    target = order.output if which == "output" else order.errors
+    async with aclosing(stored_lines(place, session, batch, which)) as blocks:
+        await order.outputs.write(target, blocks)
 
 
 def _title(order: RunOrder) -> str:
@@ -215,10 +261,10 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     before = "finished before; " if outcome.finished_before else ""
     parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
     if batch.completed:
-        parts.append(f"output in {order.output}")
+        parts.append(f"output in {order.output.name}")
     missing = batch.total - batch.completed
     if missing:
-        parts.append(f"{missing:,} not completed, see {order.errors}")
+        parts.append(f"{missing:,} not completed, see {order.errors.name}")
     if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
         parts.append("--fresh runs it anew")
     return "; ".join(parts)
@@ -241,8 +287,8 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "failed": batch.failed,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
-        "output": str(order.output) if batch.output_file_id else None,
-        "errors": str(order.errors) if batch.error_file_id else None,
+        "output": order.output.name if batch.output_file_id else None,
+        "errors": order.errors.name if batch.error_file_id else None,
         "resume": order.command if outcome.interrupted else None,
         "summary": batch.summary,
     }

@@ -1,16 +1,18 @@
 """`batchline run`, as the command line sees it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from batchline.cli import options, run
-from batchline.cli.console import CommandError, err, out, print_json
+from batchline.cli.console import CommandError, err, print_json
 from batchline.cli.failing import failing
 from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
-from batchline.cli.place import open_place, run_async
+from batchline.cli.place import open_place, run_async, written_files
+from batchline.cli.targets import Outputs, Target, target_at
 from batchline.engine.batches import InvalidWindow, window_seconds
 from batchline.model import RunSettings
 
@@ -34,6 +36,7 @@ def run_inputs(
     timeout: options.Timeout = 600.0,
     window: options.Window = "24h",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
+    force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -47,12 +50,19 @@ def run_inputs(
         settings = run_settings(upstream, api_key_env, max_attempts, timeout)
         check_window(window)
         check_inputs(inputs)
-        target = _writable(output or inputs[0].with_suffix(".output.jsonl"))
+        usual = inputs[0].with_suffix(".output.jsonl")
+        target = target_at(output or usual)
+        errors_target = target_at(errors or _errors_beside(target, usual))
+        outputs = Outputs(written_files(data_dir), force)
+        _check_targets(outputs, target, errors_target, inputs)
+        if as_json and target.is_stdout:
+            raise CommandError("--json prints one document; give -o FILE for the lines")
         order = run.RunOrder(
             inputs=tuple(inputs),
             settings=settings,
             output=target,
-            errors=_writable(errors or target.with_suffix(".errors.jsonl")),
+            errors=errors_target,
+            outputs=outputs,
             window=window,
             concurrency=concurrency,
             fresh=fresh,
@@ -64,7 +74,9 @@ def run_inputs(
         if as_json:
             print_json(run.describe(order, outcome))
         else:
-            (err() if outcome.interrupted else out()).print(run.summary_line(order, outcome), markup=False)
+            (err() if outcome.interrupted else order.console()).print(
+                run.summary_line(order, outcome), markup=False
+            )
         raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run.exit_code(outcome.batch))
 
 
@@ -87,10 +99,14 @@ def check_window(window: str) -> None:
         raise CommandError(str(error)) from error
 
 
-def _writable(path: Path) -> Path:
-    """Where the output goes must be there before anything runs, not after."""
-    if path.is_dir():
-        raise CommandError(f"{path} is a folder; give a file to write to")
-    if not path.absolute().parent.is_dir():
-        raise CommandError(f"{path}: its folder does not exist")
-    return path.absolute()
+def _errors_beside(target: Target, usual: Path) -> Path:
+    """Beside the output; where that is no file, beside the usual one."""
+    return (target.given if target.is_file else usual).with_suffix(".errors.jsonl")
+
+
+def _check_targets(outputs: Outputs, target: Target, errors: Target, inputs: Sequence[Path]) -> None:
+    """What stands in the way is found out before anything runs, not after."""
+    if target.is_file and target.path == errors.path:
+        raise CommandError(f"{target.name}: output and errors cannot go to the same file")
+    for each in (target, errors):
+        outputs.check(each, inputs)

@@ -9,7 +9,7 @@ The wheel's own `get_server` is not used: it never stops a server one of whose u
 recovery ten seconds, and opens every parent folder for reading.
 """
 
-from batchline.embedded.errors import EmbeddedPostgresError
+from batchline.embedded.errors import EmbeddedDiskFull, EmbeddedPostgresError
 from batchline.embedded.server import EmbeddedPostgres, default_data_dir
 
-__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "default_data_dir"]
+__all__ = ["EmbeddedDiskFull", "EmbeddedPostgres", "EmbeddedPostgresError", "default_data_dir"]

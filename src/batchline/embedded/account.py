@@ -1,18 +1,21 @@
 """The operating system's account that the server runs under.
 
 PostgreSQL refuses to run as root. Root therefore runs it as the owner of an existing cluster, or else as the
-user `pgserver`, who must be able to reach the cluster, the socket and the wheel. For that, folders on the way
-get the execute bit where it is missing, and no other: one may pass through them, not list them.
+user `pgserver`, who must be able to reach the cluster, the socket and the wheel. For that, this account may
+pass through the folders on the way, and not list them. Nobody else gets any right to them: the data folder
+belongs to the account's group, and other folders get an entry in their access control list.
 """
 
 import os
 import pwd
 import stat
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchline.embedded.acl import let_pass, may_pass
 from batchline.embedded.errors import EmbeddedPostgresError
 
 _NAME = "pgserver"  # as the wheel itself calls it
@@ -33,7 +36,17 @@ class Account:
         """Lets the account pass through the parents of `path`."""
         if os.geteuid() == 0:
             for folder in path.resolve().parents:
-                _allow(folder, self._passing_bit(folder.stat()))
+                if not may_pass(folder, self.uid, self.gid):
+                    with _said(folder):
+                        let_pass(folder, self.uid)
+
+    def enter(self, data_dir: Path) -> None:
+        """Lets the account pass through the data folder, which is root's."""
+        self.reach(data_dir)
+        if os.geteuid() == 0 and not may_pass(data_dir, self.uid, self.gid):
+            with _said(data_dir):
+                os.chown(data_dir, -1, self.gid)
+                data_dir.chmod(stat.S_IRWXU | stat.S_IXGRP)
 
     def use(self, programs: Path) -> None:
         """Lets the account read and run what is in a folder, also if it was unpacked under a umask of 077."""
@@ -43,11 +56,6 @@ class Account:
             for part in (*programs.rglob("*"), programs):
                 executable = part.stat().st_mode & stat.S_IXUSR
                 _allow(part, stat.S_IROTH | (stat.S_IXOTH if executable else 0))
-
-    def _passing_bit(self, folder: os.stat_result) -> int:
-        if folder.st_uid == self.uid:
-            return stat.S_IXUSR
-        return stat.S_IXGRP if folder.st_gid == self.gid else stat.S_IXOTH
 
 
 def account_for(cluster: Path) -> Account:
@@ -70,7 +78,7 @@ def _find() -> pwd.struct_passwd | None:
 
 def _add() -> pwd.struct_passwd:
     # A system user: systemd removes the shared memory of the others when they log out.
-    command = ["useradd", "--system", "--shell", "/usr/sbin/nologin", _NAME]
+    command = ["useradd", "--system", "--user-group", "--shell", "/usr/sbin/nologin", _NAME]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
         problem = done.stderr.strip()
@@ -90,8 +98,14 @@ def _allow(path: Path, bits: int) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & bits == bits:
         return
-    try:
+    with _said(path):
         path.chmod(mode | bits)
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise EmbeddedPostgresError(
             f"The account that runs PostgreSQL cannot reach {path}, and its permissions cannot be changed "

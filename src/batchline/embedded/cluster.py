@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import structlog
+
+from batchline.disk import full_message, has_no_room, says_full
 from batchline.embedded.account import Account, account_for
-from batchline.embedded.errors import EmbeddedPostgresError
+from batchline.embedded.errors import EmbeddedDiskFull, EmbeddedPostgresError
 from batchline.embedded.postmaster import DATABASE, Postmaster
 from batchline.embedded.processes import end_leftovers, runs
 
@@ -27,9 +30,19 @@ _MAJOR = 18
 _PORT = 5432  # the name of the socket, nothing more
 _UNFINISHED = "postgres.new-"
 _SOCKET_PATH_BYTES = 103  # macOS; Linux allows 107
-_AS_LONG_AS_IT_TAKES = str(10**6)  # seconds: crash recovery of a large database is slow, not wrong
+# Seconds. Crash recovery of a large database is slow, not wrong; but nobody waits for ever without a word.
+_READY_WITHIN = 900
+_SAY_AFTER = 5
+# pg_ctl looks at `postmaster.pid`, which cannot be written on a full disk: then we look ourselves.
+_PG_CTL_START = 30
+_FAST_STOP = 60
+_IMMEDIATE_STOP = 20
+# Without room, recovery ends within seconds or not at all.
+_RECOVERY_WITHOUT_ROOM = 20
 _POLL_SECONDS = 0.02
 _LOG_TAIL_BYTES = 4000
+
+_log = structlog.get_logger("batchline.embedded")
 
 
 @dataclass(frozen=True)
@@ -67,25 +80,33 @@ class Cluster:
         # pg_ctl would signal whatever process has the pid by now.
         if postmaster is None or not runs(postmaster.pid, self.name):
             return
-        try:
-            self._run("pg_ctl", "stop", "-D", "postgres", "-m", "fast", "-w", "-t", _AS_LONG_AS_IT_TAKES)
-        except EmbeddedPostgresError:
-            if runs(postmaster.pid, self.name):
-                raise  # Otherwise it ended before it could be told to.
+        # A fast stop writes all that is in memory, and never ends where that cannot be written. An immediate
+        # one is as safe: the write-ahead log is on disk, and the next start recovers from it.
+        modes = {"fast": _FAST_STOP, "immediate": _IMMEDIATE_STOP}
+        if has_no_room(self.data_dir):
+            del modes["fast"]
+        if not any(self._stopped(postmaster, mode, seconds) for mode, seconds in modes.items()):
+            end_leftovers(self.name)
         if (socket_dir := Path(postmaster.socket_dir)) != self.folder:
             with suppress(OSError):
                 socket_dir.rmdir()
+
+    def _stopped(self, postmaster: Postmaster, mode: str, seconds: int) -> bool:
+        with suppress(EmbeddedPostgresError):  # It may have ended before it could be told to.
+            self._run("pg_ctl", "stop", "-D", "postgres", "-m", mode, "-w", "-t", str(seconds))
+        return not runs(postmaster.pid, self.name)
 
     def _ensure_made(self) -> None:
         self.account.use(self.installation)
         if (libraries := self.installation.parent.with_suffix(".libs")).exists():
             self.account.use(libraries)
-        self.account.reach(self.folder)
+        self.account.enter(self.data_dir)
         for unfinished in self.data_dir.glob(f"{_UNFINISHED}*"):
             # The initdb of a killed process may still be writing into it; what it adds goes next time.
             shutil.rmtree(unfinished, ignore_errors=True)
         if self.folder.exists() and any(self.folder.iterdir()):
             self._check_version()
+            self.folder.chmod(0o700)
             if self.folder.stat().st_uid != self.account.uid:
                 self.account.own(self.folder)
         else:
@@ -120,7 +141,13 @@ class Cluster:
 
     def _await_ready(self) -> Postmaster | None:
         """The server, once a start or stop that is under way has ended; None if none is left."""
+        began, announced = time.monotonic(), False
         while postmaster := Postmaster.read(self.folder):
+            waited = time.monotonic() - began
+            if waited > _SAY_AFTER and not announced:
+                announced = True
+                _log.warning("waiting until PostgreSQL has recovered", folder=str(self.data_dir))
+            self._check_patience(waited)
             answers = postmaster.answers()
             if answers and postmaster.status == "ready":
                 return postmaster
@@ -133,9 +160,20 @@ class Cluster:
             time.sleep(_POLL_SECONDS)
         return None
 
+    def _check_patience(self, waited: float) -> None:
+        if waited > _RECOVERY_WITHOUT_ROOM and has_no_room(self.data_dir):
+            self.stop()
+            raise EmbeddedDiskFull(full_message(self.data_dir))
+        if waited > _READY_WITHIN:
+            raise EmbeddedPostgresError(
+                f"PostgreSQL in {self.data_dir} has been starting or stopping for {waited:.0f} s. "
+                f"Try again later; {self.log} says what it does."
+            )
+
     def _launch(self, settings: Mapping[str, str]) -> Postmaster:
         end_leftovers(self.name)
         self.log.touch(mode=0o600)
+        self.log.chmod(0o600)
         self.account.own(self.log)
         socket_dir = self._socket_dir()
         # Left by a killed postmaster, and believed while its pid exists: as a zombie, or as somebody else's.
@@ -143,12 +181,14 @@ class Cluster:
         chosen = _default_settings() | dict(settings) | self._address(socket_dir)
         options = shlex.join(word for name, value in chosen.items() for word in ("-c", f"{name}={value}"))
         start = ("pg_ctl", "start", "-D", "postgres", "-l", self.log.name, "-o", options)
+        logged = self.log.stat().st_size
         try:
-            self._run(*start, "-w", "-t", _AS_LONG_AS_IT_TAKES)
+            self._run(*start, "-w", "-t", str(_PG_CTL_START))
         except EmbeddedPostgresError as error:
-            # The pg_ctl of a killed process may have come first: then its server is ours as well.
+            # It recovers for longer than pg_ctl waits; or the pg_ctl of a killed process came first.
             if postmaster := self._await_ready():
                 return postmaster
+            self._check_room(logged)
             raise EmbeddedPostgresError(f"{error}\n{self._log_tail()}") from error
         if postmaster := Postmaster.read(self.folder):
             return postmaster
@@ -181,6 +221,14 @@ class Cluster:
         self.account.reach(socket_dir)
         return socket_dir
 
+    def _check_room(self, logged: int) -> None:
+        """Raises EmbeddedDiskFull if that is why the server ended. On a full disk its log may be silent."""
+        with self.log.open("rb") as log:
+            log.seek(logged)
+            said = log.read().decode(errors="replace")
+        if says_full(said) or has_no_room(self.data_dir):
+            raise EmbeddedDiskFull(full_message(self.data_dir))
+
     def _log_tail(self) -> str:
         with self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
@@ -202,6 +250,7 @@ class Cluster:
                 user=self.account.uid if switch else None,
                 group=self.account.gid if switch else None,
                 extra_groups=[] if switch else None,
+                timeout=_READY_WITHIN,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise EmbeddedPostgresError(
@@ -210,6 +259,8 @@ class Cluster:
             ) from error
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
+            if says_full(said):
+                raise EmbeddedDiskFull(full_message(self.data_dir))
             raise EmbeddedPostgresError(f"{program} failed in {self.data_dir}: {said}")
 
 

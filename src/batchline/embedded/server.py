@@ -9,6 +9,7 @@ server runs on, and the next one in finds it ready.
 import atexit
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,11 +18,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from batchline.embedded.errors import EmbeddedPostgresError
 from batchline.embedded.postmaster import Postmaster
+from batchline.private import FolderNotPrivate, data_folder
 
 if sys.platform != "win32":
     import fcntl
+
+# Seconds. Longer than any start, stop or recovery takes that the holder of the lock waits for.
+_LOCK_WITHIN = 1200
+_SAY_AFTER = 5
+_POLL_SECONDS = 0.01
+
+_log = structlog.get_logger("batchline.embedded")
 
 
 def default_data_dir() -> Path:
@@ -58,7 +69,10 @@ class EmbeddedPostgres:
                 "The embedded PostgreSQL does not run on Windows. Use WSL, or give another with --database."
             )
         data_dir = data_dir.expanduser()
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            data_folder(data_dir)
+        except FolderNotPrivate as error:
+            raise EmbeddedPostgresError(str(error)) from error
         data_dir = data_dir.resolve()
         with _locked(data_dir / "start.lock"):
             users = _open(data_dir / "users.lock")
@@ -133,7 +147,26 @@ def _release(file: FileIO) -> None:
 def _locked(path: Path) -> Iterator[None]:
     file = _open(path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file, path)
         yield
     finally:
         _release(file)
+
+
+def _lock(file: FileIO, path: Path) -> None:
+    """Waits for who starts or stops the server; says so, and not for ever: that process may be stopped."""
+    began, announced = time.monotonic(), False
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = time.monotonic() - began
+        if waited > _SAY_AFTER and not announced:
+            announced = True
+            _log.warning("another process starts or stops PostgreSQL; waiting", folder=str(path.parent))
+        if waited > _LOCK_WITHIN:
+            raise EmbeddedPostgresError(
+                f"Another process has been starting or stopping PostgreSQL in {path.parent} for "
+                f"{waited:.0f} s. `fuser {path}` shows which one; end it, and try again."
+            )
+        time.sleep(_POLL_SECONDS)

@@ -24,7 +24,7 @@ from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.engine.reading import ReadingRules
 from batchline.model import File
 from batchline.store.idempotency import MadeBefore
-from batchline.store.session import StatementRefused, StoreUnavailable
+from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
 
 # Two keep a database of two cores busy.
 _CHILDREN = 2
@@ -59,7 +59,7 @@ class _Refused(msgspec.Struct, frozen=True, tag="refused"):
 _Answer: TypeAlias = _Recorded | _Before | _Refused
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (TooLate, UploadEnded, StatementRefused, StoreUnavailable, ObjectStoreUnavailable)
+    for kind in (TooLate, UploadEnded, StatementRefused, StoreUnavailable, StoreFull, ObjectStoreUnavailable)
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -22,6 +22,9 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
+from batchline.disk import has_no_room, says_full
+from batchline.private import FolderNotPrivate, objects_folder
+
 if TYPE_CHECKING:
     from obstore import GetOptions, WritableFile
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -51,6 +54,10 @@ class ObjectStoreUnavailable(Exception):
     """The object store did not do what it was asked: full, not permitted, or away. Trying again may help."""
 
 
+class ObjectStoreFull(ObjectStoreUnavailable):
+    """There is no room left where the objects are kept."""
+
+
 class ObjectNotFound(ObjectStoreUnavailable):
     """There is no such object."""
 
@@ -78,13 +85,13 @@ class Objects:
         with _translated(str(place)):
             parts = urlsplit(str(place))
             if parts.scheme == "file":
-                return cls(LocalStore(Path(unquote(parts.path)), mkdir=True), str(place))
+                return cls(_folder_store(Path(unquote(parts.path))), str(place))
             if "://" in str(place):
                 return cls(
                     from_url(str(place), client_options=_client_options(), retry_config=_RETRIES), str(place)
                 )
             folder = Path(place).absolute()
-            return cls(LocalStore(folder, mkdir=True), str(folder))
+            return cls(_folder_store(folder), str(folder))
 
     async def write(self, key: str, blocks: AsyncIterable[bytes]) -> int:
         """Store `blocks` as one object and give its size; if that fails, nothing is left to be seen.
@@ -137,6 +144,10 @@ class Objects:
         found = await self._call(key, obstore.head, self._store, key)
         return found["size"]
 
+    def has_no_room(self) -> bool:
+        """Whether the disk under a folder is full. A bucket's provider has room."""
+        return self._folder is not None and has_no_room(self._folder)
+
     async def exists(self, key: str) -> bool:
         try:
             await self.size(key)
@@ -176,7 +187,7 @@ class Objects:
             raise
 
     async def _call(self, what: object, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with _translated(str(what)):
+        with _translated(str(what) if self._folder is None else str(self._folder / str(what))):
             return await _in_thread(act, *args, **kwargs)
 
 
@@ -194,6 +205,14 @@ async def _in_thread(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         raise
 
 
+def _folder_store(folder: Path) -> LocalStore:
+    try:
+        objects_folder(folder)
+    except FolderNotPrivate as error:
+        raise ObjectStoreUnavailable(str(error)) from error
+    return LocalStore(folder)
+
+
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
     try:
@@ -201,6 +220,8 @@ def _translated(what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ObjectNotFound(f"no object {what}") from error
     except (BaseError, OSError) as error:
+        if says_full(str(error)):
+            raise ObjectStoreFull(f"disk full: there is no room left for {what}") from error
         # obstore appends pages of debug output after a blank line.
         raise ObjectStoreUnavailable(f"{what}: {str(error).partition(chr(10))[0]}") from error
 
@@ -228,10 +249,16 @@ def _abort(writer: "WritableFile", error: BaseException) -> None:
 
 
 def _flush(folder: Path, key: str) -> None:
-    """fsync the file, then each folder above it that may be new, up to and including the store's own."""
+    """fsync the file, then each folder above it that may be new, up to and including the store's own.
+
+    obstore makes both with the permissions of any new file; they are the owner's alone.
+    """
     path = folder / key
+    path.chmod(0o600)
     _fsync(path)
     for parent in path.parents:
+        if parent != folder:
+            parent.chmod(0o700)
         _fsync(parent)
         if parent == folder:
             return

@@ -45,6 +45,10 @@ class StoreUnavailable(Exception):
     """The database did not answer: not there, restarting, or silent for too long. Trying again may help."""
 
 
+class StoreFull(StoreUnavailable):
+    """The database has no room on its disk."""
+
+
 class StatementRefused(Exception):
     """The database will not take a value; trying again cannot help."""
 
@@ -122,6 +126,9 @@ class Session:
             except TimeoutError as error:
                 await self._drop()
                 raise StoreUnavailable(f"the database was silent for {self._timeout:g} s") from error
+            except psycopg.errors.DiskFull as error:
+                await self._drop()
+                raise StoreFull(f"disk full: {str(error).strip()}") from error
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 await self._drop()
                 raise StoreUnavailable(str(error).strip() or type(error).__name__) from error

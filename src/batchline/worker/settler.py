@@ -44,6 +44,8 @@ class Settler:
         self._many = asyncio.Event()
         self._under_way: Sequence[Verdict] = ()
         self._closed = False
+        # Why the last try did not succeed, for people; None once one has.
+        self.trouble: str | None = None
 
     @property
     def unsettled(self) -> int:
@@ -103,7 +105,9 @@ class Settler:
                 try:
                     await self._settle(taken)
                     taken = []
+                    self.trouble = None
                 except StoreUnavailable as error:
+                    self.trouble = str(error)
                     _log.warning("cannot settle yet", verdicts=len(taken), reason=str(error))
                     await pause.wait()
         finally:

@@ -1,0 +1,207 @@
+"""Where a command's lines go: a file that may be replaced, or a stream that is written through.
+
+A regular file appears whole or not at all, under its real name, so a symbolic link stays a link. Only what
+Batchline wrote itself is replaced, unless `--force` is given, and an input never is. Pipes, devices and open
+descriptors are written to as they are.
+"""
+
+import asyncio
+import errno
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from batchline.cli.console import CommandError
+from batchline.cli.written import WrittenFiles
+from batchline.disk import full_message, is_full
+
+_STDOUT = 1
+_AWAIT_READER = 0.1
+# Formats that Batchline does not write. Anything else, or nothing, is taken for a name.
+_OTHER_FORMATS = {
+    *(".csv", ".tsv", ".json", ".parquet", ".arrow", ".feather", ".ipc", ".orc", ".avro", ".xls", ".xlsx"),
+    *(".xml", ".yaml", ".yml", ".toml", ".db", ".sqlite", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"),
+    *(".br", ".7z", ".tar", ".zip"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One output. `descriptor` is of an open stream; `through` is for pipes and devices that have a name."""
+
+    given: Path
+    path: Path
+    descriptor: int | None = None
+    through: bool = False
+
+    @property
+    def name(self) -> str:
+        return "stdout" if str(self.given) == "-" else str(self.given.absolute())
+
+    @property
+    def is_stdout(self) -> bool:
+        return self.descriptor == _STDOUT
+
+    @property
+    def is_file(self) -> bool:
+        return self.descriptor is None and not self.through
+
+
+def target_at(given: Path) -> Target:
+    """What a path names, before anything is written. Raises CommandError if lines cannot go there."""
+    if str(given) == "-":
+        return Target(given, given, _STDOUT)
+    _check_suffix(given)
+    if (descriptor := _descriptor(given.absolute())) is not None:
+        return Target(given, given, descriptor)
+    real = Path(os.path.realpath(given))
+    if real.is_dir():
+        raise CommandError(f"{given} is a folder; give a file to write to")
+    if not real.parent.is_dir():
+        raise CommandError(f"{given}: its folder does not exist")
+    return Target(given, real, through=real.exists() and not real.is_file())
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What one command may write over: files of its own record, or any with `--force`."""
+
+    written: WrittenFiles
+    force: bool
+
+    def check(self, target: Target, inputs: Iterable[Path] = ()) -> None:
+        """Raises CommandError if writing to `target` would destroy an input or a file of somebody else's."""
+        if not target.is_file:
+            return
+        for path in inputs:
+            if target.path.exists() and target.path.samefile(path):
+                raise CommandError(f"{target.name} is the input {path}; give another file to write to")
+        if target.path.exists() and not self.force and not self.written.knows(target.path):
+            raise CommandError(
+                f"{target.name} exists, and Batchline did not write it or it was changed since; "
+                "give another file, or --force to replace it"
+            )
+
+    async def write(self, target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
+        """Write all blocks to `target`; for a file, all of them or nothing. How many lines that were."""
+        try:
+            if target.is_file:
+                return await self._replace(target, blocks)
+            return await _write_through(target, blocks)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise CommandError(full_message(target.name)) from error
+
+    def remove(self, target: Target) -> None:
+        """Remove what an earlier run left there, if Batchline wrote it."""
+        if target.is_file and target.path.exists() and self.written.knows(target.path):
+            target.path.unlink()
+
+    def _remember(self, path: Path, digest: str) -> None:
+        try:
+            self.written.remember(path, digest)
+        except OSError as error:
+            if is_full(error):
+                raise CommandError(full_message(self.written.folder)) from error
+            raise
+
+    async def _replace(self, target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
+        path, lines, digest = target.path, 0, hashlib.sha256()
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                async for block in blocks:
+                    lines += block.count(b"\n")
+                    digest.update(block)
+                    await asyncio.to_thread(stream.write, block)
+                stream.flush()
+                await asyncio.to_thread(os.fsync, stream.fileno())
+            # Again, because a batch may run for hours and somebody may have put a file here meanwhile.
+            await asyncio.to_thread(self.check, target)
+            os.chmod(temporary, _mode(path))
+            await asyncio.to_thread(self._remember, path, digest.hexdigest())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return lines
+
+
+async def _write_through(target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
+    # The first block comes first: what cannot be read must not open, and so end, a pipe.
+    block, lines = await anext(blocks, None), 0
+    with closing(await _open(target)) as stream:
+        while block is not None:
+            lines += block.count(b"\n")
+            _write_all(target, stream, block)
+            block = await anext(blocks, None)
+    return lines
+
+
+async def _open(target: Target) -> FileIO:
+    if target.descriptor is not None:
+        return FileIO(os.dup(target.descriptor), "wb")
+    while True:
+        try:
+            # A pipe that nobody reads yet would block here, deaf to Ctrl-C.
+            descriptor = os.open(target.path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not target.path.is_fifo():
+                raise
+            await asyncio.sleep(_AWAIT_READER)
+        else:
+            os.set_blocking(descriptor, True)
+            return FileIO(descriptor, "wb")
+
+
+def _write_all(target: Target, stream: FileIO, block: bytes) -> None:
+    rest = memoryview(block)
+    try:
+        while rest:
+            rest = rest[stream.write(rest) :]
+    except BrokenPipeError as error:
+        if target.is_stdout:
+            raise
+        raise CommandError(f"{target.name}: its reader left before the last line") from error
+
+
+def _check_suffix(given: Path) -> None:
+    suffix = given.suffix.lower()
+    if suffix in _OTHER_FORMATS:
+        raise CommandError(
+            f"{given} names another format ({suffix}); Batchline writes JSON Lines. Give a name that ends in "
+            ".jsonl, or write to - and convert what comes."
+        )
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number behind /dev/stdout, /dev/fd/N and links to them: what is open there may have no name."""
+    descriptors = Path("/dev/fd").resolve()
+    for _ in range(40):  # as many links as the kernel follows
+        if path.parent.resolve() == descriptors and path.name.isdigit():
+            return int(path.name)
+        if not path.is_symlink():
+            return None
+        path = path.parent / path.readlink()
+    return None
+
+
+def _mode(path: Path) -> int:
+    """A replaced file keeps its permissions; a new one gets those that any new file has."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -392,12 +392,11 @@ def test_a_head_that_trickles_is_given_up(server: Server, monkeypatch: pytest.Mo
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_trickles_is_given_up_also_without_a_key(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_WITHIN", 0.3)
     head = b"POST /v1/batches HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-    answer = spoken(server, head + b"content-length: 1000\r\nconnection: close\r\n\r\n{")
+    key = b"authorization: Bearer %b\r\n" % server.key().encode()
+    answer = spoken(server, head + key + b"content-length: 1000\r\nconnection: close\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 "), answer
     assert set(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]) == ENVELOPE
 

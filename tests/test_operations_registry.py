@@ -237,7 +237,7 @@ def test_every_item_is_held_to_the_schema_and_faults_name_their_place() -> None:
         ]
     )
     assert faults == [
-        ItemFault("items[1]", "'namespace' is a required property"),
+        ItemFault("items[1]", '"namespace" is a required property'),
         ItemFault("items[1].cpu", "65 is greater than the maximum of 64"),
         ItemFault("items[2]", "must be an object"),
         ItemFault("items[3]", "Additional properties are not allowed ('x' was unexpected)"),

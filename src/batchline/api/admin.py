@@ -11,13 +11,14 @@ from batchline.api.context import InContext
 from batchline.api.errors import ApiError
 from batchline.api.governed import PREFIX
 from batchline.api.refusals import governed_responses
+from batchline.api.routing import AuthenticatedRoute
 from batchline.engine.access import Actor
 from batchline.engine.masking import masked_text
 from batchline.store import limits
 from batchline.store.audit import Event
 from batchline.store.limits import Exemption, Measured, Override
 
-router = APIRouter(prefix=f"{PREFIX}/admin/rate-limits", tags=["limits"])
+router = APIRouter(prefix=f"{PREFIX}/admin/rate-limits", tags=["limits"], route_class=AuthenticatedRoute)
 
 UserId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Why = Annotated[str, StringConstraints(min_length=1, max_length=2000)]

@@ -27,6 +27,7 @@ from batchline.api.metrics import Counters
 from batchline.api.refusals import handle_refusals
 from batchline.engine.governance import Governor
 from batchline.engine.intake import Intake
+from batchline.engine.preparing import PreparingPool
 from batchline.engine.registry import Registry
 from batchline.executors.catalog import Catalog
 
@@ -62,7 +63,10 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     app.state.context = context
     app.state.catalog = Catalog(context.settings.upstreams)
     app.state.intake = Intake(context.url, context.objects, context.sessions)
-    app.state.governor = Governor(known, settings.limits, settings.operation_window)
+    app.state.preparing = PreparingPool()
+    app.state.governor = Governor(
+        known, settings.limits, settings.operation_window, preparing=app.state.preparing
+    )
     app.state.counters = counters
     # Before the route for operations of any name.
     for router in (submissions.submission_routes(known), *ROUTERS):
@@ -77,7 +81,10 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _life(app: FastAPI) -> AsyncIterator[None]:
-    """The processes that take files in start when they are needed, and end with the server."""
+    """The processes that take files in, and those that check items, start when they are needed and end with
+    the server."""
     yield
     intake: Intake = app.state.intake
+    preparing: PreparingPool = app.state.preparing
     await intake.close()
+    await preparing.close()

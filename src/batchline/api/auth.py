@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from batchline.api.context import InContext
+from batchline.api.context import Context
 from batchline.api.errors import ApiError
 from batchline.engine import keys
 from batchline.model import ANYBODY, DEFAULT_TENANT, Role
@@ -27,15 +27,13 @@ class Caller:
     user: str = ANYBODY
 
 
-async def caller(
-    request: Request,
-    context: InContext,
-    shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-) -> Caller:
+async def authenticate(request: Request) -> Caller:
     """Asked of the database each time, so that a revoked key opens nothing from that moment on."""
+    context: Context = request.app.state.context
     if not context.settings.authentication:
         _refuse_strange_pages(request)
         return Caller(DEFAULT_TENANT, Role.ADMIN, None)
+    shown = await _bearer(request)
     if shown is None:
         raise _unauthorized("You didn't provide an API key: send it as 'Authorization: Bearer KEY'.", None)
     async with context.sessions.one() as session:
@@ -43,6 +41,16 @@ async def caller(
     if key is None:
         raise _unauthorized("Incorrect API key provided.", "invalid_api_key")
     return Caller(key.tenant, key.role, key.id, key.name)
+
+
+async def caller(
+    request: Request,
+    # For the API's document.
+    shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Caller:
+    """Whom the route has found, before it read the body."""
+    found: Caller = request.state.caller
+    return found
 
 
 Called = Annotated[Caller, Depends(caller)]

@@ -13,6 +13,7 @@ from batchline import ids
 from batchline.api.auth import Called, Caller
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.routing import AuthenticatedRoute
 from batchline.config import ANY_MODEL, ServerSettings
 from batchline.engine import batches as ordering
 from batchline.engine.batches import Order
@@ -24,7 +25,7 @@ from batchline.store.idempotency import MadeBefore, Ticket
 from batchline.store.orders import WrongPurpose
 from batchline.store.session import Session
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"])
+router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=AuthenticatedRoute)
 
 _SCOPE = "batches"
 _LONGEST_KEY = 255

@@ -24,13 +24,14 @@ from batchline.api.intake import (
     too_late,
 )
 from batchline.api.multipart import Form, form_of, missing, too_large
+from batchline.api.routing import AuthenticatedRoute
 from batchline.engine.ingest import TooLate
 from batchline.engine.intake import Description, TooLarge, arriving
 from batchline.model import Batch, File
 from batchline.store import batches, files
 from batchline.store.idempotency import MadeBefore
 
-router = APIRouter(prefix="/v1/files", tags=["files"])
+router = APIRouter(prefix="/v1/files", tags=["files"], route_class=AuthenticatedRoute)
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _MOST_LISTED = 10_000

@@ -1,9 +1,12 @@
 """What is asked of governed operations, and what a batch and its children look like in answers."""
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
+from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batchline import ids
@@ -19,6 +22,8 @@ PREFIX = "/api/v1"
 # When to ask for a status again.
 _ASK_AGAIN = 2
 
+# The first that is wrong says enough, and there may be very many.
+CustomIds = Annotated[list[str], Field(fail_fast=True)]
 Reason = Annotated[str, StringConstraints(max_length=2000)]
 
 
@@ -46,7 +51,7 @@ class SubmitBatch(BaseModel):
     )
     items: list[Any]
     custom_ids: Annotated[
-        list[str] | None, Field(description="Names for the children; their numbers, if there are none.")
+        CustomIds | None, Field(description="Names for the children; their numbers, if there are none.")
     ] = None
 
 
@@ -168,19 +173,28 @@ def shown(batch: GovernedBatch) -> GovernedBatchObject:
 
 async def detailed(
     context: InContext, registry: Registry, actor: Actor, batch_id: UUID, after: int, limit: int
-) -> GovernedBatchDetail:
-    """A batch with a page of its children."""
+) -> Response:
+    """A GovernedBatchDetail: a batch with a page of its children."""
     async with context.sessions.one() as session:
         batch = await access.visible(session, actor, batch_id)
         found = await access.children(session, batch, after=after, limit=limit + 1)
-    page = [child_of(child, batch, registry.find(batch.operation)) for child in found[:limit]]
-    has_more = len(found) > limit
-    return GovernedBatchDetail(
+    operation = registry.find(batch.operation)
+    # Beside the event loop: how large results are is an upstream's business.
+    content = await asyncio.to_thread(_page, batch, operation, found[:limit], has_more=len(found) > limit)
+    return Response(content, media_type="application/json")
+
+
+def _page(
+    batch: GovernedBatch, operation: Operation | None, found: Sequence[Child], *, has_more: bool
+) -> bytes:
+    page = [child_of(child, batch, operation) for child in found]
+    detail = GovernedBatchDetail(
         **shown(batch).model_dump(),
         children=page,
         has_more=has_more,
         next_after=page[-1].sequence_no if has_more else None,
     )
+    return detail.model_dump_json().encode()
 
 
 def child_of(child: Child, batch: GovernedBatch, operation: Operation | None) -> ChildObject:

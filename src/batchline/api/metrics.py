@@ -20,6 +20,7 @@ from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError, documented
 from batchline.api.governed import PREFIX
+from batchline.api.routing import AuthenticatedRoute
 from batchline.engine.approvals import APPROVE
 from batchline.engine.refusals import LimitReached
 from batchline.engine.registry import Registry
@@ -27,7 +28,7 @@ from batchline.model import DURATION_BOUNDS, Role
 from batchline.store import operations
 from batchline.store.operations import Durations
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 
 # Where batches are submitted. Of virtual machines only the body says which operation it is.
 _SUBMISSION = re.compile(rf"{PREFIX}/(?:operations/([^/]+)/batches|vms/batch(?:/power)?|approvals/batch)")

@@ -8,10 +8,11 @@ from pydantic import BaseModel
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import documented, not_found
+from batchline.api.routing import AuthenticatedRoute
 from batchline.config import ANY_MODEL
 from batchline.executors.catalog import Catalog
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=AuthenticatedRoute)
 
 
 class ModelObject(BaseModel):

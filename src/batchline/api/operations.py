@@ -9,6 +9,7 @@ from batchline.api.acting import Acting, InCounters, InGovernor
 from batchline.api.context import Context, InContext
 from batchline.api.governed import (
     PREFIX,
+    CustomIds,
     GovernedBatchDetail,
     GovernedBatchList,
     GovernedBatchObject,
@@ -19,13 +20,14 @@ from batchline.api.governed import (
 )
 from batchline.api.metrics import Counters
 from batchline.api.refusals import governed_responses
+from batchline.api.routing import AuthenticatedRoute
 from batchline.engine import access
 from batchline.engine.access import Actor
 from batchline.engine.governance import Governor
 from batchline.engine.refusals import LimitReached
 from batchline.model import Approval, GovernedBatch
 
-router = APIRouter(prefix=PREFIX, tags=["operations"])
+router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
 BatchId = Annotated[str, Path(max_length=100)]
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the page before.")]
@@ -52,7 +54,7 @@ class AppendItems(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     items: list[Any]
-    custom_ids: list[str] | None = None
+    custom_ids: CustomIds | None = None
 
 
 # What is answered
@@ -119,7 +121,7 @@ async def list_batches(
     return GovernedBatchList(data=data, has_more=has_more, next_after=data[-1].batch_id if has_more else None)
 
 
-@router.get("/batches/{batch_id}", responses=governed_responses(404))
+@router.get("/batches/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
 async def get_batch(
     batch_id: BatchId,
     actor: Acting,
@@ -127,7 +129,7 @@ async def get_batch(
     governor: InGovernor,
     after: After = 0,
     limit: Limit = 50,
-) -> GovernedBatchDetail:
+) -> Response:
     """A batch's counts and status, and its children page by page."""
     return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
 
@@ -230,9 +232,11 @@ async def append_items(
     """More children for a batch that is held."""
     try:
         async with context.sessions.one() as session:
-            return shown(
-                await governor.append(session, actor, read_id(batch_id), asked.items, asked.custom_ids)
-            )
+            batch = await access.visible(session, actor, read_id(batch_id))
+        # Without a session: others need it while this takes its time.
+        prepared = await governor.prepare_append(actor, batch, asked.items, asked.custom_ids)
+        async with context.sessions.one() as session:
+            return shown(await governor.append_prepared(session, actor, batch, prepared))
     except LimitReached as refused:
         counters.limited(refused)
         raise

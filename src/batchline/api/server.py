@@ -10,6 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from batchline.api import limits
+
 # The request line and all headers. The parser itself would keep any amount.
 MOST_HEAD = 64 * 1024
 _HEAD_WITHIN = 30.0
@@ -24,6 +26,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     _head: int | None = 0
     _late: asyncio.TimerHandle | None = None
+    _body_is_here = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -39,7 +42,19 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_here()
+        self._body_is_here = False
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._body_is_here = True
+        self._head_is_here()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._body_is_here and not self.transport.is_closing():
+            # It was refused before it was read. What still comes is not kept, and not waited for without end.
+            self._late = self.loop.call_later(limits.BODY_WITHIN, self.transport.close)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -16,14 +16,16 @@ from batchline.api.context import Context, InContext
 from batchline.api.governed import PREFIX, SubmitBatch, SubmittedBatch, submitted
 from batchline.api.metrics import Counters
 from batchline.api.refusals import governed_responses
+from batchline.api.routing import AuthenticatedRoute
 from batchline.engine.governance import Governor
 from batchline.engine.operations import Operation
 from batchline.engine.refusals import LimitReached, NotAllowed, NotThere, Refused
 from batchline.engine.registry import Registry
 from batchline.engine.submissions import Submission, Submitted
-from batchline.store.session import Session, StatementRefused
+from batchline.store.pool import Sessions
+from batchline.store.session import StatementRefused
 
-router = APIRouter(prefix=PREFIX, tags=["operations"])
+router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
 
 async def submit(
@@ -46,8 +48,7 @@ async def submit(
         None if asked.custom_ids is None else tuple(asked.custom_ids),
     )
     try:
-        async with context.sessions.one() as session:
-            made = await _made(governor, session, caller, order)
+        made = await _made(governor, context.sessions, caller, order)
     except Refused as refused:
         counters.submitted(operation, _result(refused))
         if isinstance(refused, LimitReached):
@@ -62,14 +63,22 @@ async def submit(
     return answer
 
 
-async def _made(governor: Governor, session: Session, caller: Caller, order: Submission) -> Submitted:
-    """Over the limit of requests a replay is answered all the same, and nothing else is."""
-    if caller.over is None:
-        return await governor.submit(session, caller.actor, order)
-    replayed = await governor.replay(session, caller.actor, order)
-    if replayed is None:
+async def _made(governor: Governor, sessions: Sessions, caller: Caller, order: Submission) -> Submitted:
+    """Over the limit of requests a replay is answered all the same, and nothing else is.
+
+    No session is held while the items are looked at: others need it while that takes its time.
+    """
+    fingerprint = await governor.fingerprint(caller.actor, order)
+    async with sessions.one() as session:
+        # Before anything else: a replay is answered also when it would be refused by now.
+        replayed = await governor.replay(session, caller.actor, order, fingerprint)
+    if replayed is not None:
+        return replayed
+    if caller.over is not None:
         raise caller.over
-    return replayed
+    ready = await governor.prepare(caller.actor, order, fingerprint)
+    async with sessions.one() as session:
+        return await governor.create(session, caller.actor, ready)
 
 
 def _result(refused: Refused) -> str:
@@ -84,7 +93,7 @@ def _result(refused: Refused) -> str:
 
 def submission_routes(registry: Registry) -> APIRouter:
     """A route for each operation, and one for what is none."""
-    routes = APIRouter(prefix=PREFIX, tags=["operations"])
+    routes = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
     for operation in registry.all():
         routes.add_api_route(
             f"/operations/{operation.name}/batches",

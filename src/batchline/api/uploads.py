@@ -13,6 +13,7 @@ from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.files import FileObject, show_file
 from batchline.api.intake import PURPOSES, ExpiresAfter, InIntake, check_purpose, life, rules, too_late
 from batchline.api.multipart import clean_filename, form_of, too_large
+from batchline.api.routing import AuthenticatedRoute
 from batchline.engine import uploads as parts_of
 from batchline.engine.ingest import TooLate, UploadEnded
 from batchline.engine.intake import BATCH_PURPOSE, Description, TooLarge, arriving
@@ -21,9 +22,12 @@ from batchline.model import File
 from batchline.store import files, uploads
 from batchline.store.uploads import NewUpload, Part, Upload, UploadStatus
 
-router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"], route_class=AuthenticatedRoute)
 
 _PARTS_MOST = 10_000
+
+
+PartId = Annotated[str, Field(max_length=64)]
 
 
 class CreateUpload(BaseModel):
@@ -39,7 +43,7 @@ class CreateUpload(BaseModel):
 class CompleteUpload(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    part_ids: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=_PARTS_MOST)]
+    part_ids: Annotated[list[PartId], Field(max_length=_PARTS_MOST, fail_fast=True)]
     md5: Annotated[str, Field(max_length=64)] | None = None
 
 

@@ -20,10 +20,11 @@ from batchline.api.governed import (
 )
 from batchline.api.operations import After, BatchId, Limit, retried
 from batchline.api.refusals import governed_responses
+from batchline.api.routing import AuthenticatedRoute
 from batchline.api.submissions import submit
 from batchline.engine.approvals import APPROVE
 
-router = APIRouter(prefix=PREFIX, tags=["virtual machines"])
+router = APIRouter(prefix=PREFIX, tags=["virtual machines"], route_class=AuthenticatedRoute)
 
 _VMS = f"{PREFIX}/vms/batch"
 
@@ -70,7 +71,7 @@ async def submit_power(
     return await submit(asked, name, caller, context, governor, counters, response, _VMS)
 
 
-@router.get("/vms/batch/{batch_id}", responses=governed_responses(404))
+@router.get("/vms/batch/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
 async def get_vms(
     batch_id: BatchId,
     actor: Acting,
@@ -78,7 +79,7 @@ async def get_vms(
     governor: InGovernor,
     after: After = 0,
     limit: Limit = 50,
-) -> GovernedBatchDetail:
+) -> Response:
     return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
 
 

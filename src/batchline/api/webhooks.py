@@ -16,6 +16,7 @@ from batchline import ids
 from batchline.api.auth import Called, Caller
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.routing import AuthenticatedRoute
 from batchline.config import ServerSettings
 from batchline.engine import webhooks as words
 from batchline.engine.masking import masked
@@ -26,7 +27,7 @@ from batchline.store.audit import Event
 from batchline.store.session import Session
 from batchline.store.webhooks import Delivery, Message, Webhook
 
-router = APIRouter(prefix="/v1", tags=["webhooks"])
+router = APIRouter(prefix="/v1", tags=["webhooks"], route_class=AuthenticatedRoute)
 
 # An event is written once for each, so a tenant's number is bounded.
 MOST_WEBHOOKS = 100

@@ -1,5 +1,6 @@
 """What people and programs read: words on the terminal, or one JSON document on stdout."""
 
+import re
 import sys
 from datetime import datetime
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from batchline import ids
 from batchline.cli.options import Exit
@@ -22,18 +24,36 @@ class CommandError(Exception):
         self.details = details or []
 
 
+# What would move a terminal's cursor, change its colours, or turn the text after it around. Upstreams decide
+# what errors say, and users what reasons do.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class SafeConsole(Console):
+    """Writes control characters as escapes such as \\u001b, whoever has put them into a text."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+def printable(text: str) -> str:
+    """Text for a terminal, as JSON would escape it. Tabs and line feeds stay."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def out() -> Console:
     # In a pipe nothing is cut to eighty columns.
     width = None if sys.stdout.isatty() else 10_000
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
+    return SafeConsole(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
 
 
 def err() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return SafeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
 def print_json(document: Any) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    # Outside of texts, JSON has no control characters but line feeds, so that escapes change nothing.
+    sys.stdout.write(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n")
     sys.stdout.flush()
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from batchline.engine import limits
+from batchline.engine import limits, preparing
 from batchline.engine.access import Actor, changing, there, visible
 from batchline.engine.batches import window_seconds
+from batchline.engine.preparing import Prepared, too_many
 from batchline.engine.refusals import InvalidSubmission, WrongState
 from batchline.engine.rules import Rules
-from batchline.engine.submissions import MOST_AUDITED_ITEMS, children_of, too_many
 from batchline.model import GovernedBatch
 from batchline.store import operations
 from batchline.store.session import Session
@@ -51,37 +51,44 @@ async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatc
     return await there(session, actor, batch_id)
 
 
+async def prepare_append(
+    rules: Rules, actor: Actor, batch: GovernedBatch, items: Sequence[Any], custom_ids: Sequence[str] | None
+) -> Prepared:
+    operation = rules.operation(batch.operation)
+    return await rules.preparing.run(
+        actor.tenant, lambda schema_faults: preparing.prepare(operation, items, custom_ids, schema_faults)
+    )
+
+
 async def append(
-    rules: Rules,
-    session: Session,
-    actor: Actor,
-    batch_id: UUID,
-    items: Sequence[Any],
-    custom_ids: Sequence[str] | None = None,
+    rules: Rules, session: Session, actor: Actor, batch: GovernedBatch, prepared: Prepared
 ) -> GovernedBatch:
     """More children for a batch that is held. One that needs an approval makes it wait for one."""
-    batch = await visible(session, actor, batch_id)
     operation = rules.operation(batch.operation)
-    children_of(operation, items, custom_ids)
-    async with changing(session, actor, batch_id, pending_for=batch.user_id) as held:
+    added = len(prepared.bodies)
+    async with changing(session, actor, batch.id, pending_for=batch.user_id) as held:
         now = held.batch
         if not now.held or is_closing(now):
             raise WrongState("Nothing can be appended: the batch is not held.", code="CANNOT_APPEND")
-        if now.total + len(items) > operation.largest_batch:
-            raise too_many(operation, now.total + len(items))
-        limits.check(rules.limits, held.measured, children=len(items), held=now.total, parents=0)
-        children = children_of(operation, items, custom_ids, first=now.total + 1)
+        if now.total + added > operation.largest_batch:
+            raise too_many(operation, now.total + added)
+        limits.check(rules.limits, held.measured, children=added, held=now.total, parents=0)
+        children = prepared.children(first=now.total + 1)
         if taken := await held.taken(children.custom_ids):
             raise InvalidSubmission(
                 f"There is a child {taken[0][:64]!r} in the batch already.", param="custom_ids"
             )
-        needs = any(operation.needs_approval(item) for item in items)
-        await held.append(children, needs)
-        shown = operation.masked(list(items[:MOST_AUDITED_ITEMS]))
+        await held.append(children, prepared.needs_approval)
         await held.audit(
-            actor.event("batch.appended", now, child_count=len(items), items=shown, needs_approval=needs)
+            actor.event(
+                "batch.appended",
+                now,
+                child_count=added,
+                items=prepared.displayed,
+                needs_approval=prepared.needs_approval,
+            )
         )
-    return await there(session, actor, batch_id)
+    return await there(session, actor, batch.id)
 
 
 async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:

@@ -8,16 +8,21 @@ from typing import Any
 
 import msgspec
 
-from batchline.engine.masking import masked
+from batchline.engine.json_limits import MAX_DEPTH, WRAPPED, is_too_deep
+from batchline.engine.masking import MASK, masked
 from batchline.engine.operations import Operation
 from batchline.model import Approval, Child, ChildStatus, GovernedBatch
 
 _MOST_MESSAGE = 2000
+_HIDDEN = f"{MASK}: nested more than {MAX_DEPTH} levels deep, so it cannot be shown"
 
 
 class ChildError(msgspec.Struct, frozen=True):
     code: str
     message: str
+
+
+_NOT_DISPLAYED = ChildError("RESULT_NOT_DISPLAYED", _HIDDEN)
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -33,6 +38,8 @@ def told(child: Child, batch: GovernedBatch, operation: Operation | None) -> Tol
     if child.status is ChildStatus.CANCELLED:
         return Told(error=_never_ran(batch))
     line = _line(child)
+    if line is None:
+        return Told(error=_NOT_DISPLAYED) if child.status is ChildStatus.FAILED else Told(result=_HIDDEN)
     response = line.get("response")
     body = response.get("body") if isinstance(response, dict) else None
     if child.status is not ChildStatus.FAILED:
@@ -44,8 +51,12 @@ def told(child: Child, batch: GovernedBatch, operation: Operation | None) -> Tol
     return Told(error=ChildError(**shown))
 
 
-def _line(child: Child) -> dict[str, Any]:
-    line = msgspec.json.decode(child.output) if child.output else {}
+def _line(child: Child) -> dict[str, Any] | None:
+    """None: it is nested too deep for all that it would have to go through."""
+    output = (child.output or "{}").encode()
+    if is_too_deep(output, MAX_DEPTH + WRAPPED):
+        return None
+    line = msgspec.json.decode(output)
     return line if isinstance(line, dict) else {}
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from batchline.config import LimitSettings
-from batchline.engine import changes, decisions, submissions
+from batchline.engine import access, changes, decisions, submissions
 from batchline.engine.access import Actor
+from batchline.engine.preparing import Prepared, Preparing, PreparingHere
 from batchline.engine.registry import Registry
 from batchline.engine.rules import Rules
-from batchline.engine.submissions import Submission, Submitted
+from batchline.engine.submissions import ReadySubmission, Submission, Submitted
 from batchline.model import GovernedBatch
 from batchline.store.session import Session
 
@@ -21,18 +22,40 @@ from batchline.store.session import Session
 class Governor:
     """The rules, and all that can be done under them. Each act raises Refused where it cannot be."""
 
-    def __init__(self, registry: Registry, limits: LimitSettings, window: str = "7d") -> None:
-        self._rules = Rules(registry, limits, window)
+    def __init__(
+        self,
+        registry: Registry,
+        limits: LimitSettings,
+        window: str = "7d",
+        preparing: Preparing | None = None,
+    ) -> None:
+        self._rules = Rules(registry, limits, window, preparing or PreparingHere())
 
     @property
     def registry(self) -> Registry:
         return self._rules.registry
 
-    async def replay(self, session: Session, actor: Actor, asked: Submission) -> Submitted | None:
-        return await submissions.replay(session, actor, asked)
+    async def fingerprint(self, actor: Actor, asked: Submission) -> bytes:
+        return await submissions.fingerprint_of(self._rules, actor, asked)
+
+    async def replay(
+        self, session: Session, actor: Actor, asked: Submission, fingerprint: bytes
+    ) -> Submitted | None:
+        return await submissions.replay(session, actor, asked, fingerprint)
+
+    async def prepare(self, actor: Actor, asked: Submission, fingerprint: bytes) -> ReadySubmission:
+        return await submissions.prepare(self._rules, actor, asked, fingerprint)
+
+    async def create(self, session: Session, actor: Actor, ready: ReadySubmission) -> Submitted:
+        return await submissions.create(self._rules, session, actor, ready)
 
     async def submit(self, session: Session, actor: Actor, asked: Submission) -> Submitted:
-        return await submissions.submit(self._rules, session, actor, asked)
+        """All the steps. Who has few sessions takes one for each step, as preparing may take long."""
+        fingerprint = await self.fingerprint(actor, asked)
+        # Before anything else: a replay is answered also when it would be refused by now.
+        if (before := await self.replay(session, actor, asked, fingerprint)) is not None:
+            return before
+        return await self.create(session, actor, await self.prepare(actor, asked, fingerprint))
 
     async def approve(
         self,
@@ -58,6 +81,20 @@ class Governor:
     async def resume(self, session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
         return await changes.resume(session, actor, batch_id)
 
+    async def prepare_append(
+        self,
+        actor: Actor,
+        batch: GovernedBatch,
+        items: Sequence[Any],
+        custom_ids: Sequence[str] | None = None,
+    ) -> Prepared:
+        return await changes.prepare_append(self._rules, actor, batch, items, custom_ids)
+
+    async def append_prepared(
+        self, session: Session, actor: Actor, batch: GovernedBatch, prepared: Prepared
+    ) -> GovernedBatch:
+        return await changes.append(self._rules, session, actor, batch, prepared)
+
     async def append(
         self,
         session: Session,
@@ -66,7 +103,9 @@ class Governor:
         items: Sequence[Any],
         custom_ids: Sequence[str] | None = None,
     ) -> GovernedBatch:
-        return await changes.append(self._rules, session, actor, batch_id, items, custom_ids)
+        batch = await access.visible(session, actor, batch_id)
+        prepared = await self.prepare_append(actor, batch, items, custom_ids)
+        return await self.append_prepared(session, actor, batch, prepared)
 
     async def release(self, session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
         return await changes.release(session, actor, batch_id)

@@ -8,17 +8,17 @@ the database then forgets what it has copied.
 import asyncio
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import IO, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from batchline.engine import frames
 from batchline.engine.ingest import InputUnreadable, StoredFile, TooLate, UploadEnded, ingest_stored
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.engine.reading import ReadingRules
@@ -28,7 +28,6 @@ from batchline.store.session import StatementRefused, StoreFull, StoreUnavailabl
 
 # Two keep a database of two cores busy.
 _CHILDREN = 2
-_LENGTH = struct.Struct(">I")
 # Of two that want the processor, the one that answers requests goes first.
 _NICENESS = 5
 
@@ -135,8 +134,8 @@ class _Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            _send(self._process.stdin, _encode(order))
-            answer = _receive(self._process.stdout)
+            frames.send(self._process.stdin, _encode(order))
+            answer = frames.receive(self._process.stdout)
         except (OSError, ValueError) as error:
             raise ChildLost(f"the process that took a file in is gone: {error}") from error
         if answer is None:
@@ -167,11 +166,11 @@ def main() -> None:
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     while True:
         order = _decode_order(orders.get())
-        _send(answers, _encode(asyncio.run(_answer(order))))
+        frames.send(answers, _encode(asyncio.run(_answer(order))))
 
 
 def _listen(orders: SimpleQueue[bytes]) -> None:
-    while (order := _receive(sys.stdin.buffer)) is not None:
+    while (order := frames.receive(sys.stdin.buffer)) is not None:
         orders.put(order)
     # At once, also if there is a file under way: nobody waits for it any more.
     os._exit(0)
@@ -189,21 +188,6 @@ async def _answer(order: Order) -> _Answer:
     except tuple(_KINDS.values()) as error:
         kinds = (kind for kind in type(error).__mro__ if kind.__name__ in _KINDS)
         return _Refused(next(kinds).__name__, str(error))
-
-
-def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(_LENGTH.pack(len(message)) + message)
-    stream.flush()
-
-
-def _receive(stream: IO[bytes]) -> bytes | None:
-    """The next message; None at the end."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    message = stream.read(length)
-    return message if len(message) == length else None
 
 
 if __name__ == "__main__":

@@ -7,15 +7,16 @@ that nobody runs an operation past its rules.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 from batchline.engine.expressions import Expression, InvalidExpression
 from batchline.engine.masking import masked
 from batchline.engine.outcomes import Means, Outcome
-from batchline.engine.schemas import InvalidSchema, ItemFault, ItemSchema
+from batchline.engine.schemas import MAX_FAULTS, InvalidSchema, ItemFault, ItemSchema
 from batchline.engine.templates import InvalidTemplate, Rendered, RequestTemplate
 
 ALWAYS = "always"
@@ -31,8 +32,9 @@ APPROVALS = "approvals"
 BELOW = "/operations/"
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-# One item may be wrong in many ways: a person reads the first few.
-_MOST_FAULTS = 20
+
+SchemaFaults: TypeAlias = Callable[[ItemSchema, Sequence[Any]], list[ItemFault]]
+"""Tells which items do not fit a schema: `ItemSchema.faults`, or the same within limits."""
 
 
 class InvalidOperation(ValueError):
@@ -86,22 +88,18 @@ class Operation:
 
     # --- Items ---------------------------------------------------------------------------------------------
 
-    def faults(self, items: Sequence[Any]) -> list[ItemFault]:
+    def faults(
+        self, items: Sequence[Any], schema_faults: SchemaFaults = ItemSchema.faults
+    ) -> list[ItemFault]:
         """What is wrong with these items, the first few of it; empty if all can be run."""
-        found: list[ItemFault] = []
-        for number, item in enumerate(items):
-            for fault in self._faults_of(f"items[{number}]", item):
-                found.append(fault)
-                if len(found) >= _MOST_FAULTS:
-                    return found
-        return found
+        return schema_faults(self._items, items) or list(islice(self._request_faults(items), MAX_FAULTS))
 
     def needs_approval(self, item: Any) -> bool:
         """Whether somebody else has to agree before this item runs."""
         if self.approval in (ALWAYS, NEVER):
             return self.approval == ALWAYS
         # A rule that cannot be applied to an item must not let it pass.
-        return self._approval.holds(item, otherwise=True)
+        return self._approval.may_hold(item)
 
     def masked(self, value: Any) -> Any:
         """An item, or anything else of this operation, as it may be shown."""
@@ -123,15 +121,15 @@ class Operation:
     def is_going(self, found: Any) -> bool:
         return self.gone_when is not None and self._gone_when.holds(found)
 
-    def _faults_of(self, place: str, item: Any) -> Iterator[ItemFault]:
-        wrong = list(self._items.faults(place, item))
-        yield from wrong
-        if wrong or self.request is None:
+    def _request_faults(self, items: Sequence[Any]) -> Iterator[ItemFault]:
+        """Of items that fit the schema."""
+        if self.request is None:
             return
-        try:
-            self.request.render(item)
-        except ValueError as error:
-            yield ItemFault(place, str(error))
+        for number, item in enumerate(items):
+            try:
+                self.request.render(item)
+            except ValueError as error:
+                yield ItemFault(f"items[{number}]", str(error))
 
     @cached_property
     def _items(self) -> ItemSchema:

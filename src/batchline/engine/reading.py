@@ -10,9 +10,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
+from operator import methodcaller
 from typing import Annotated, Literal
 
 import msgspec
+
+from batchline.engine.json_limits import MAX_DEPTH, WRAPPED, is_too_deep, why_not_json
 
 ENDPOINTS = frozenset(
     {
@@ -33,7 +36,8 @@ _MOST_INTEGER = 2**31 - 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Stands for a line that was too long to keep. No real line is this, because a line feed ends every line.
 _OVERLONG = b"\n"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# C0 and C1, line separators, and what changes the direction of text.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # An escape in a JSON string: a surrogate pair, half of one (group 1), or any other.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
@@ -211,6 +215,8 @@ class Reader:
             heads = list(map(_decode_head, bodies))
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             return None
+        if not _are_flat(lines) and any(map(_is_too_deep, lines)):
+            return None
         custom_ids = [request.custom_id for request in requests]
         if (
             not "".join(custom_ids).isprintable()
@@ -310,6 +316,11 @@ class Reader:
         return self._sources[nth], line_no - self._first_line_nos[nth] + 1
 
 
+def has_control_characters(text: str) -> bool:
+    """Whether text would move a terminal's cursor, change its colours, or turn the text after it around."""
+    return _CONTROL.search(text) is not None
+
+
 class Request(msgspec.Struct, frozen=True):
     """What one line asks for."""
 
@@ -327,6 +338,8 @@ def examine(line: bytes, rules: ReadingRules) -> Request:
         line.decode()
     except UnicodeDecodeError as error:
         raise Fault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
+    if _is_too_deep(line):
+        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {MAX_DEPTH} levels deep")
     fields = _object(line)
     if fields is None:
         raise Fault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
@@ -337,7 +350,7 @@ def examine(line: bytes, rules: ReadingRules) -> Request:
     if not 1 <= len(custom_id) <= MOST_CHARACTERS:
         message = f"custom_id must have 1 to {MOST_CHARACTERS} characters, not {len(custom_id):,}"
         raise Fault(Code.INVALID_CUSTOM_ID, message, "custom_id")
-    if _CONTROL.search(custom_id):
+    if has_control_characters(custom_id):
         raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must not contain control characters", "custom_id")
 
     if _text(_required(fields, "method")) != "POST":
@@ -394,12 +407,12 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
     except msgspec.ValidationError:
         return None
     except msgspec.DecodeError as error:
-        reason = str(error)
+        reason = why_not_json(text) or str(error)
         if any(escape[1] for escape in _ESCAPE.finditer(text)):
             reason = "half of a surrogate pair, such as \\ud83d, stands alone"
         raise Fault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
     except RecursionError:
-        raise Fault(Code.INVALID_JSON_LINE, "nested too deep") from None
+        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {MAX_DEPTH} levels deep") from None
 
 
 def _text(value: msgspec.Raw) -> str | None:
@@ -415,6 +428,16 @@ def _required(fields: dict[str, msgspec.Raw], name: str, path: str | None = None
         path = path or name
         raise Fault(Code.MISSING_REQUIRED_PARAMETER, f"{path} is missing", path)
     return fields[name]
+
+
+def _are_flat(lines: list[bytes]) -> bool:
+    """Whether no line has brackets enough to be too deep. In few passes: nearly all files are."""
+    brackets, braces = (max(map(methodcaller("count", sign), lines), default=0) for sign in (b"[", b"{"))
+    return brackets + braces <= MAX_DEPTH
+
+
+def _is_too_deep(line: bytes) -> bool:
+    return is_too_deep(line, MAX_DEPTH + WRAPPED)
 
 
 def _all_equal(values: list[str]) -> bool:
@@ -435,7 +458,7 @@ def _check_url(url: str | None, rules: ReadingRules) -> None:
 def _check_model(model: str, rules: ReadingRules) -> None:
     if rules.models is not None and model not in rules.models:
         raise model_not_found(model)
-    if len(model) > MOST_CHARACTERS or _CONTROL.search(model):
+    if len(model) > MOST_CHARACTERS or has_control_characters(model):
         message = f"no model has a name with control characters or of more than {MOST_CHARACTERS} characters"
         raise Fault(Code.MODEL_NOT_FOUND, message, "body.model")
 

@@ -1,9 +1,10 @@
 """What governs batches here: the operations that there are, the limits, and how long a batch has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchline.config import LimitSettings
 from batchline.engine.operations import Operation
+from batchline.engine.preparing import Preparing, PreparingHere
 from batchline.engine.refusals import NotThere
 from batchline.engine.registry import Registry, UnknownOperation
 
@@ -13,6 +14,7 @@ class Rules:
     registry: Registry
     limits: LimitSettings
     window: str
+    preparing: Preparing = field(default_factory=PreparingHere)
 
     def operation(self, name: str) -> Operation:
         try:

@@ -11,25 +11,22 @@ from uuid import UUID
 
 import msgspec
 
-from batchline.engine import limits
+from batchline.engine import limits, preparing
 from batchline.engine.access import Actor, there
 from batchline.engine.batches import window_seconds
 from batchline.engine.masking import masked_text
-from batchline.engine.operations import APPROVALS, Operation, url_of
-from batchline.engine.refusals import InvalidSubmission, NotAllowed, RequestIdReused, TooLarge
+from batchline.engine.operations import APPROVALS, Operation, SchemaFaults, url_of
+from batchline.engine.preparing import Prepared
+from batchline.engine.refusals import InvalidSubmission, NotAllowed, RequestIdReused
 from batchline.engine.rules import Rules
 from batchline.ids import new_id
 from batchline.model import Approval, GovernedBatch, Role, RunSettings
 from batchline.store import operations
 from batchline.store.audit import Event
-from batchline.store.operations import Children, NewOperationBatch, Submitting
+from batchline.store.operations import NewOperationBatch, Submitting
 from batchline.store.session import Session
 
-# An audit row tells what was asked for, within reason.
-MOST_AUDITED_ITEMS = 100
-
 _MOST_REASON = 2000
-_LONGEST_CUSTOM_ID = 512
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -52,39 +49,54 @@ class Submitted(msgspec.Struct, frozen=True):
     replayed: bool
 
 
-async def replay(session: Session, actor: Actor, asked: Submission) -> Submitted | None:
+class ReadySubmission(msgspec.Struct, frozen=True):
+    """A submission that only the limits can refuse now."""
+
+    new: NewOperationBatch
+    event: Event
+
+
+async def fingerprint_of(rules: Rules, actor: Actor, asked: Submission) -> bytes:
+    """What tells this submission from another one under the same request_id."""
+    return await rules.preparing.run(actor.tenant, lambda _: _fingerprint(asked))
+
+
+async def replay(session: Session, actor: Actor, asked: Submission, fingerprint: bytes) -> Submitted | None:
     """The batch that the same request has made before; None: it has made none."""
     if asked.request_id is None:
         return None
     found = await operations.find(session, actor.tenant, actor.user, asked.operation, asked.request_id)
-    return None if found is None else await _replayed(session, actor, found, _fingerprint(asked))
+    return None if found is None else await _replayed(session, actor, found, fingerprint)
 
 
-async def submit(rules: Rules, session: Session, actor: Actor, asked: Submission) -> Submitted:
-    fingerprint = _fingerprint(asked)
-    # Before anything else: a replay is answered also when it would be refused by now.
-    if (before := await replay(session, actor, asked)) is not None:
-        return before
+async def prepare(rules: Rules, actor: Actor, asked: Submission, fingerprint: bytes) -> ReadySubmission:
+    """Check all that can be checked without the database."""
     operation = rules.operation(asked.operation)
     if operation.executor == APPROVALS and actor.role is Role.USER:
         raise NotAllowed("Only approvers and admins decide.")
-    new = _new(rules, actor, operation, asked, fingerprint)
+    return await rules.preparing.run(
+        actor.tenant, lambda schema_faults: _ready(rules, actor, operation, asked, fingerprint, schema_faults)
+    )
+
+
+async def create(rules: Rules, session: Session, actor: Actor, ready: ReadySubmission) -> Submitted:
+    new = ready.new
     try:
         async with operations.submitting(session, actor.tenant, actor.user) as submitting:
-            await _check_quicker(submitting, actor, asked)
-            limits.check(rules.limits, submitting.measured, children=len(asked.items))
+            await _check_quicker(submitting, new)
+            limits.check(rules.limits, submitting.measured, children=len(new.children.bodies))
             await submitting.create(new)
-            await submitting.audit(_event(actor, operation, asked, new))
+            await submitting.audit(ready.event)
     except _MadeMeanwhile as quicker:
-        return await _replayed(session, actor, quicker.made, fingerprint)
+        return await _replayed(session, actor, quicker.made, new.fingerprint)
     return Submitted(await there(session, actor, new.id), replayed=False)
 
 
-async def _check_quicker(submitting: Submitting, actor: Actor, asked: Submission) -> None:
+async def _check_quicker(submitting: Submitting, new: NewOperationBatch) -> None:
     """Again under the locks: of many that come at once, one makes the batch."""
-    if asked.request_id is None:
+    if new.request_id is None:
         return
-    made = await submitting.made_before(actor.tenant, actor.user, asked.operation, asked.request_id)
+    made = await submitting.made_before(new.tenant, new.user_id, new.operation, new.request_id)
     if made is not None:
         raise _MadeMeanwhile(made)
 
@@ -98,38 +110,6 @@ async def _replayed(
     return Submitted(await there(session, actor, batch_id), replayed=True)
 
 
-def children_of(
-    operation: Operation, items: Sequence[Any], custom_ids: Sequence[str] | None, first: int = 1
-) -> Children:
-    if not items:
-        raise InvalidSubmission("A batch has at least one item.", param="items")
-    if len(items) > operation.largest_batch:
-        raise too_many(operation, len(items))
-    try:
-        faults = operation.faults(items)
-        bodies = tuple(msgspec.json.encode(item).decode() for item in items)
-    except (RecursionError, UnicodeError):
-        raise InvalidSubmission("An item is nested too deeply or is no Unicode.", param="items") from None
-    if faults:
-        told = "; ".join(f"{fault.place}: {fault.message}" for fault in faults)
-        raise InvalidSubmission(f"Invalid items: {told}", param=faults[0].place)
-    names = tuple(custom_ids or (str(n) for n in range(first, first + len(items))))
-    if len(names) != len(items):
-        raise InvalidSubmission("There are as many custom_ids as items, or none.", param="custom_ids")
-    if len(set(names)) != len(names):
-        raise InvalidSubmission("Every custom_id is there once.", param="custom_ids")
-    if not all(0 < len(name) <= _LONGEST_CUSTOM_ID for name in names):
-        raise InvalidSubmission(f"A custom_id has 1 to {_LONGEST_CUSTOM_ID} characters.", param="custom_ids")
-    return Children(names, bodies)
-
-
-def too_many(operation: Operation, items: int) -> TooLarge:
-    return TooLarge(
-        f"The batch would have {items} items; {operation.name} takes at most {operation.largest_batch}.",
-        param="items",
-    )
-
-
 def shown_reason(text: str | None) -> str | None:
     if text is None:
         return None
@@ -138,12 +118,16 @@ def shown_reason(text: str | None) -> str | None:
     return masked_text(text)
 
 
-def _new(
-    rules: Rules, actor: Actor, operation: Operation, asked: Submission, fingerprint: bytes
-) -> NewOperationBatch:
-    children = children_of(operation, asked.items, asked.custom_ids)
-    needs = any(operation.needs_approval(item) for item in asked.items)
-    return NewOperationBatch(
+def _ready(
+    rules: Rules,
+    actor: Actor,
+    operation: Operation,
+    asked: Submission,
+    fingerprint: bytes,
+    schema_faults: SchemaFaults,
+) -> ReadySubmission:
+    prepared = preparing.prepare(operation, asked.items, asked.custom_ids, schema_faults)
+    new = NewOperationBatch(
         id=new_id(),
         file_id=new_id(),
         tenant=actor.tenant,
@@ -153,29 +137,30 @@ def _new(
         request_id=asked.request_id,
         fingerprint=fingerprint,
         reason=shown_reason(asked.reason),
-        approval=Approval.PENDING if needs else Approval.NOT_REQUIRED,
+        approval=Approval.PENDING if prepared.needs_approval else Approval.NOT_REQUIRED,
         hold=asked.hold,
         window=rules.window,
         window_seconds=window_seconds(rules.window),
         settings=RunSettings(max_attempts=operation.max_attempts, timeout=operation.timeout),
-        children=children,
+        children=prepared.children(),
     )
+    return ReadySubmission(new, _event(new, prepared))
 
 
-def _event(actor: Actor, operation: Operation, asked: Submission, new: NewOperationBatch) -> Event:
+def _event(new: NewOperationBatch, prepared: Prepared) -> Event:
     return Event(
-        actor.tenant,
-        actor.user,
+        new.tenant,
+        new.user_id,
         "batch.submitted",
         new.id,
         detail={
-            "operation": operation.name,
-            "child_count": len(asked.items),
-            "request_id": None if asked.request_id is None else str(asked.request_id),
+            "operation": new.operation,
+            "child_count": len(prepared.bodies),
+            "request_id": None if new.request_id is None else str(new.request_id),
             "reason": new.reason,
             "approval": new.approval.value,
-            "hold": asked.hold,
-            "items": operation.masked(list(asked.items[:MOST_AUDITED_ITEMS])),
+            "hold": new.hold,
+            "items": prepared.displayed,
         },
     )
 
@@ -192,4 +177,4 @@ def _fingerprint(asked: Submission) -> bytes:
     try:
         return asked.fingerprint()
     except (RecursionError, UnicodeError):
-        raise InvalidSubmission("An item is nested too deeply or is no Unicode.", param="items") from None
+        raise preparing.not_encodable() from None

@@ -15,6 +15,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from batchline.engine.json_limits import MAX_DEPTH, is_too_deep
+
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # What is ours to say, or would change where the request ends.
 _OUR_HEADERS = frozenset(
@@ -148,7 +150,7 @@ class RequestTemplate:
         return frozenset(path[0] for path in self._path.fields)
 
     def render(self, item: Mapping[str, Any]) -> Rendered:
-        body = _body(self.body, item)
+        body = self._rendered_body(item)
         return Rendered(
             self.method,
             rendered_path(self._path, item),
@@ -160,9 +162,21 @@ class RequestTemplate:
                 for name, template in self._headers.items()
                 if (text := _header(name, template, item)) is not None
             ),
-            None if body is _MISSING else msgspec.json.encode(body),
+            body,
             self.content_type,
         )
+
+    def _rendered_body(self, item: Mapping[str, Any]) -> bytes | None:
+        body = _body(self.body, item)
+        if body is _MISSING:
+            return None
+        try:
+            text = msgspec.json.encode(body)
+        except RecursionError:
+            text = None
+        if text is None or is_too_deep(text):
+            raise InvalidValue(f"the request would be nested more than {MAX_DEPTH} levels deep")
+        return text
 
 
 def rendered_path(template: Template, item: Mapping[str, Any]) -> str:

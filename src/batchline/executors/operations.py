@@ -6,15 +6,19 @@ item that cannot be rendered, an operation that nobody knows, an answer that nob
 that item alone. Nothing secret of an item, and nothing that an answer quotes of it, appears in a verdict.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
 from batchline.config import UpstreamSettings
-from batchline.engine.masking import MASK, masked_text, secrets_in, without
+from batchline.engine.json_limits import MAX_DEPTH, is_too_deep
+from batchline.engine.masking import MASK, SecretFinder, TooManySecrets, masked_text, secrets_of
 from batchline.engine.operations import HTTP, Operation, operation_of
 from batchline.engine.outcomes import Means
 from batchline.engine.output import answered_line, as_json, failed_line
@@ -27,9 +31,17 @@ from batchline.model import Completed, Deferred, Failed, Item, RunSettings, Verd
 
 # Another worker may be set up for what this one is not.
 _ELSEWHERE_DELAY = 30.0
+# Up to here an item with its answer is dealt with on the event loop, in a few milliseconds.
+_MAX_ON_LOOP = 8 * 1024
+# Larger ones wait for one of these threads.
+_THREADS = 2
+# What is larger is not searched for secrets, and so not shown.
+_MAX_DISPLAYED = 1024 * 1024
 
 _log = structlog.get_logger("batchline.operations")
 _decode = msgspec.json.Decoder().decode
+
+T = TypeVar("T")
 
 Handler: TypeAlias = Callable[[Operation, Item], Awaitable[Verdict]]
 """Runs the items of operations that are no requests to an upstream."""
@@ -57,6 +69,7 @@ class OperationExecutor:
             if operation.upstream in named
         }
         self._warned: set[str] = set()
+        self._threads = ThreadPoolExecutor(_THREADS, "judge")
 
     def run(self, item: Item) -> Coroutine[Any, Any, Verdict]:
         # Not a coroutine itself: items that are no operations would pay for it.
@@ -71,6 +84,7 @@ class OperationExecutor:
 
     async def close(self) -> None:
         await self._otherwise.close()
+        await asyncio.to_thread(self._threads.shutdown)
 
     # --- One item ------------------------------------------------------------------------------------------
 
@@ -106,20 +120,16 @@ class OperationExecutor:
             return self._elsewhere(item, f"this worker has no upstream {operation.upstream!r}")
         item = replace(item, claim=replace(item.claim, settings=settings))
         try:
-            asked = msgspec.json.decode(item.body)
-            if not isinstance(asked, dict):
-                raise InvalidValue("the item is no object")
-            rendered = operation.request.render(asked)
-        except (msgspec.DecodeError, UnicodeDecodeError, InvalidValue) as error:
+            asked, rendered = await self._beside(len(item.body), lambda: _rendered(operation, item))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidValue) as error:
             return Failed(item, failed_line(item, "invalid_item", str(error)))
         answer = await self._http.send(item, _order(rendered))
         if not isinstance(answer, Answer):
             return answer
-        judged = _Judged(operation, item, asked, answer)
-        meaning = operation.meaning(answer.status, asked, judged.said) or _usual(answer)
-        if meaning is Means.SAME:
+        judged = await self._judge(operation, item, asked, answer)
+        if judged.meaning is Means.SAME:
             return await self._compared(judged, rendered)
-        return self._verdict(meaning, judged)
+        return self._verdict(judged.meaning, judged)
 
     async def _compared(self, refused: "_Judged", sent: Rendered) -> Verdict:
         """Something is there already. Where it is what we were to make, an earlier attempt of ours has made
@@ -128,20 +138,30 @@ class OperationExecutor:
         answer = await self._http.send(item, _order(operation.confirmation(refused.asked)))
         if not isinstance(answer, Answer):
             return answer
-        found = _Judged(operation, item, refused.asked, answer)
+        found = await self._judge(operation, item, refused.asked, answer)
         if answer.status == 404 or answer.passing:
             return self._verdict(Means.RETRY, found)
-        if operation.is_going(found.said):
-            return self._verdict(Means.RETRY, refused)
-        if 200 <= answer.status < 300 and contains(found.said, _decode(sent.body or b"{}")):
-            return self._verdict(Means.DONE, found)
-        return self._verdict(Means.FAILED, refused)
+        size = len(answer.body) + len(sent.body or b"")
+        meaning = await self._beside(size, lambda: _comparison(found, sent))
+        return self._verdict(meaning, found if meaning is Means.DONE else refused)
+
+    async def _judge(
+        self, operation: Operation, item: Item, asked: dict[str, Any], answer: Answer
+    ) -> "_Judged":
+        size = len(item.body) + len(answer.body)
+        return await self._beside(size, lambda: _judged(operation, item, asked, answer))
+
+    async def _beside(self, size: int, act: Callable[[], T]) -> T:
+        """What `act` gives, beside the event loop if it takes long: a user decides how long."""
+        if size <= _MAX_ON_LOOP:
+            return act()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
     def _verdict(self, meaning: Means, judged: "_Judged") -> Verdict:
         item, answer = judged.item, judged.answer
         if meaning is Means.RETRY and item.claim.attempt < item.claim.settings.max_attempts:
             return self._http.again(item, answer, judged.message)
-        line = answered_line(item, answer.status, answer.request_id, judged.shown)
+        line = answered_line(item, answer.status, answer.request_id, judged.displayed)
         if meaning is Means.DONE:
             return Completed(item, answer.status, line)
         return Failed(item, line, answer.status)
@@ -153,31 +173,68 @@ class OperationExecutor:
         return Deferred(item, _ELSEWHERE_DELAY)
 
 
+@dataclass(frozen=True, slots=True)
 class _Judged:
-    """An answer as it is judged, which is all of it, and as it may be shown, which is not."""
+    """An answer: all that it says, what it means, and what of it may be shown."""
 
-    def __init__(self, operation: Operation, item: Item, asked: dict[str, Any], answer: Answer) -> None:
-        self.operation = operation
-        self.item = item
-        self.asked = asked
-        self.answer = answer
-        self.said = _decode(as_json(answer.body)) if answer.body else None
+    operation: Operation
+    item: Item
+    asked: dict[str, Any]
+    answer: Answer
+    said: Any
+    meaning: Means
+    # As JSON.
+    displayed: bytes
+    message: str
 
-    @property
-    def shown(self) -> bytes:
-        try:
-            return msgspec.json.encode(self._hidden(self.said))
-        except RecursionError:
-            # It means what it means, and cannot be searched for secrets.
-            return msgspec.json.encode(f"{MASK}: the answer is nested too deeply to be shown")
 
-    @property
-    def message(self) -> str:
-        return masked_text(message_of(self.answer.status, self.shown))
+def _judged(operation: Operation, item: Item, asked: dict[str, Any], answer: Answer) -> _Judged:
+    text = as_json(answer.body) if answer.body else b"null"
+    said = _decode(text)
+    displayed = _displayed(operation, asked, text, said)
+    return _Judged(
+        operation,
+        item,
+        asked,
+        answer,
+        said,
+        operation.meaning(answer.status, asked, said) or _usual(answer),
+        displayed,
+        masked_text(message_of(answer.status, displayed)),
+    )
 
-    def _hidden(self, said: Any) -> Any:
-        secrets = set(secrets_in(self.asked, self.operation.redact))
-        return self.operation.masked(without(said, secrets) if secrets else said)
+
+def _displayed(operation: Operation, asked: dict[str, Any], text: bytes, said: Any) -> bytes:
+    """The answer without secrets. What cannot be searched for them is not shown; it means what it means."""
+    if is_too_deep(text):
+        return _hidden(f"the answer is nested more than {MAX_DEPTH} levels deep")
+    if len(text) > _MAX_DISPLAYED:
+        return _hidden(f"the answer has more than {_MAX_DISPLAYED:,} bytes")
+    try:
+        secrets = secrets_of(asked, operation.redact)
+    except TooManySecrets as error:
+        return _hidden(f"the item has {error}")
+    return msgspec.json.encode(operation.masked(SecretFinder(secrets).hide(said) if secrets else said))
+
+
+def _hidden(why: str) -> bytes:
+    return msgspec.json.encode(f"{MASK}: {why}, so it cannot be shown")
+
+
+def _rendered(operation: Operation, item: Item) -> tuple[dict[str, Any], Rendered]:
+    asked = _decode(item.body)
+    if not isinstance(asked, dict):
+        raise InvalidValue("the item is no object")
+    assert operation.request is not None
+    return asked, operation.request.render(asked)
+
+
+def _comparison(found: _Judged, sent: Rendered) -> Means:
+    """What it means that this is there already."""
+    if found.operation.is_going(found.said):
+        return Means.RETRY
+    is_answer = 200 <= found.answer.status < 300
+    return Means.DONE if is_answer and contains(found.said, _decode(sent.body or b"{}")) else Means.FAILED
 
 
 def contains(found: Any, wanted: Any) -> bool:

@@ -1,0 +1,69 @@
+"""Routes that know who calls before they read what he sends, and read it beside the event loop.
+
+FastAPI reads and decodes a body before it asks its dependencies, so a stranger could have megabytes decoded.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from batchline.api.auth import authenticate
+from batchline.engine.json_limits import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    WRAPPED,
+    has_too_many_values,
+    is_too_deep,
+    why_not_json,
+)
+
+# What is smaller is decoded sooner than a thread takes over.
+_LARGE = 16 * 1024
+# No call has as many parameters. Each that it does not know costs time, and each below one that it knows.
+_MAX_KEYS = 100
+
+
+class AuthenticatedRoute(APIRoute):
+    """For every route but those that anybody may call."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def authenticated(request: Request) -> Response:
+            request.state.caller = await authenticate(request)
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return authenticated
+
+
+class JsonRequest(Request):
+    """A request whose body is JSON within limits."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        return _decoded(body) if len(body) <= _LARGE else await asyncio.to_thread(_decoded, body)
+
+
+def _decoded(body: bytes) -> Any:
+    if is_too_deep(body, MAX_DEPTH + WRAPPED):
+        raise HTTPException(400, f"The body is nested more than {MAX_DEPTH + WRAPPED} levels deep.")
+    if has_too_many_values(body):
+        raise HTTPException(400, f"The body has more than {MAX_VALUES:,} values.")
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        why = why_not_json(body)
+        raise HTTPException(400, f"The body is not valid JSON{f': {why}' if why else ''}.") from None
+    _check_keys(value)
+    return value
+
+
+def _check_keys(value: Any) -> None:
+    for each in (value, *value.values()) if isinstance(value, dict) else ():
+        if isinstance(each, dict) and len(each) > _MAX_KEYS:
+            raise HTTPException(400, f"An object of the body has more than {_MAX_KEYS} keys.")

@@ -61,9 +61,7 @@ class Worker:
         self._settings = settings
         self._on_ended = on_ended
         self._executor = executor
-        self._sessions = {
-            name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize", "tell")
-        }
+        self._sessions = {name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "tell")}
         self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
@@ -77,7 +75,7 @@ class Worker:
         self._handovers = Handovers(
             self.crews, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
         )
-        self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
+        self.finalizer = Finalizer(url, self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
         self.attendant = self._new_attendant(scope, objects)
@@ -250,6 +248,7 @@ class Worker:
             or any(crew.claimer.busy for crew in self.crews)
             or self._strays.busy
             or self._retries.waiting
+            or self.finalizer.waiting
             or self.messenger.busy
         )
 

@@ -36,7 +36,7 @@ _log = structlog.get_logger("batchline.finalizer")
 
 
 class Finalizer:
-    """Its sessions are opened when first needed; all but one are closed when there is nothing to do."""
+    """Its sessions are opened when first needed; all but two are closed when there is nothing to do."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class Finalizer:
             task.add_done_callback(self._tasks.discard)
 
     def _free_session(self) -> Session | None:
-        if None in self._timers or (self._outage.suspected and self._under_way):
+        alone = self._outage.suspected or self._scope.batch_id is not None
+        if None in self._timers or (alone and self._under_way):
             return None
         return next((session for session in self._sessions if session not in self._under_way), None)
 
@@ -134,7 +135,8 @@ class Finalizer:
         )
 
     async def _close_idle(self) -> None:
-        for session in self._sessions[1:]:
+        # One finalizes and one looks for more: to open these two anew each time would cost more than that.
+        for session in self._sessions[2:]:
             if session not in self._under_way:
                 await session.close()
 

@@ -1,4 +1,4 @@
-"""python -m chaos [--minutes M] [--seed S] [--workers N] [--round R] [--schedule] [--report docs/chaos.md]"""
+"""python -m chaos [--minutes M] [--seed S] [--workers N] [--round R] [--only FAULT] [--schedule] …"""
 
 import argparse
 import asyncio
@@ -18,14 +18,14 @@ from batchline.cli.place import set_up_logging
 from benchmarks import machine
 from chaos import report
 from chaos.round import Outcome, play
-from chaos.schedule import schedule
+from chaos.schedule import Fault, schedule
 from chaos.world import World
 
 
 def main() -> None:
     options = _options()
     if options.schedule:
-        print(schedule(options.seed, options.round or 1, options.workers))
+        print(schedule(options.seed, options.round or 1, options.workers, options.only))
         return
     set_up_logging()
     folder = Path(tempfile.mkdtemp(prefix="batchline-chaos-"))
@@ -53,7 +53,8 @@ def main() -> None:
         for outcome in outcomes:
             if outcome.findings:
                 again = f"--seed {options.seed} --workers {options.workers} --round {outcome.schedule.round}"
-                print(f"again: python -m chaos {again}")
+                only = "".join(f" --only {_name(fault)}" for fault in options.only)
+                print(f"again: python -m chaos {again}{only}")
         sys.exit(f"seed {options.seed}: {len(results.findings)} findings; logs are in {folder}")
     shutil.rmtree(folder)
 
@@ -69,7 +70,7 @@ async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
     world = await World.begin(folder, options.seed, options.workers)
     try:
         for number in _rounds(options):
-            plan = schedule(options.seed, number, options.workers)
+            plan = schedule(options.seed, number, options.workers, options.only)
             print(plan, flush=True)
             outcomes.append(await play(world, plan, known))
             print(report.told(outcomes[-1]), flush=True)
@@ -84,12 +85,32 @@ def _rounds(options: argparse.Namespace) -> Iterator[int]:
     return iter((options.round,)) if options.round else count(1)
 
 
+def _fault(name: str) -> Fault:
+    try:
+        return Fault[name.upper().replace("-", "_")]
+    except KeyError:
+        known = ", ".join(map(_name, Fault))
+        raise argparse.ArgumentTypeError(f"there is no fault {name}; there are {known}") from None
+
+
+def _name(fault: Fault) -> str:
+    return fault.name.lower().replace("_", "-")
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos")
     parser.add_argument("--minutes", type=float, default=2.0, help="rounds begin for so long; at least one")
     parser.add_argument("--seed", type=int, default=None, help="decides the schedule; at random if not given")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--round", type=int, default=None, help="this round of the seed alone")
+    parser.add_argument(
+        "--only",
+        type=_fault,
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="only this fault, by its name in chaos/schedule.py: kill-worker, read-only, …; may be repeated",
+    )
     parser.add_argument(
         "--schedule", action="store_true", help="print the schedule of a round, and do nothing"
     )

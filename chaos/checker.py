@@ -21,9 +21,12 @@ from chaos.clients import Placed, Shown
 from chaos.inputs import Line
 from chaos.ledger import Entry, Event
 from chaos.schedule import ATTEMPTS
+from chaos.upstream import PADDINGS
 
 _NEVER_RAN = {"batch_cancelled": "cancelled", "batch_expired": "expired"}
 _SILENCES = {"timeout": (Event.HUNG, Event.LATE), "connection_lost": (Event.DROPPED,)}
+# An answer of which there was too much is a failure of its line alone.
+_TOO_LARGE = ("response_too_large", "result_refused")
 _MOST = 20
 
 
@@ -232,7 +235,10 @@ class _Examined:
             yield self._finding(Kind.WRONG, f"line {ordered.custom_id} was answered, but not by the upstream")
             return
         answer = msgspec.json.decode(answer_to(inputs.URL, keys[attempt].body))
-        if line["response"]["body"] != answer or line["response"]["status_code"] != 200:
+        given = dict(line["response"]["body"])
+        padding = given.pop("padding", "")
+        whole = not padding or (len(padding) == padding.count("x") and len(padding) in PADDINGS)
+        if given != answer or not whole or line["response"]["status_code"] != 200:
             yield self._finding(Kind.WRONG, f"line {ordered.custom_id} has the answer of another one")
 
     def _failed(self, line: Any) -> Iterator[Finding]:
@@ -247,6 +253,8 @@ class _Examined:
                 )
             elif status != 400 and attempt != ATTEMPTS:
                 yield self._finding(Kind.WRONG, f"line {ordered.custom_id} was given up at attempt {attempt}")
+            return
+        if _code(line) in _TOO_LARGE and any(entry.events[Event.OVERSIZED] for entry in keys.values()):
             return
         last = keys.get(ATTEMPTS)
         silences = _SILENCES.get(_code(line), ())

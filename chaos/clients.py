@@ -16,7 +16,7 @@ import openai
 from batchline import ids
 from batchline.engine import batches as ordering
 from batchline.engine.ingest import Source, ingest
-from batchline.model import DEFAULT_TENANT, RunSettings
+from batchline.model import RunSettings
 from batchline.store import batches
 from batchline.store.session import Session, StoreUnavailable
 from chaos import inputs
@@ -25,7 +25,8 @@ from chaos.schedule import ATTEMPTS, TIMEOUT, Order
 _PAUSE = 0.3
 # A client gives up on one answer long before it gives up on its order.
 _ANSWER_LIMIT = 10.0
-_TENANT = DEFAULT_TENANT
+# Requests at once of a client that floods the server.
+_FLOODING = 32
 
 T = TypeVar("T")
 
@@ -54,9 +55,10 @@ class Shown:
 
 
 class Clients:
-    def __init__(self, database: str, server: str, upstream: str) -> None:
+    def __init__(self, database: str, server: str, upstream: str, starving: str) -> None:
         self._database = database
         self._upstream = upstream
+        self._starving = starving
         self._openai = openai.AsyncOpenAI(
             api_key="none", base_url=f"{server}/v1", max_retries=0, timeout=_ANSWER_LIMIT
         )
@@ -72,6 +74,17 @@ class Clients:
         through = self._through_api if placed.order.through == "api" else self._through_engine
         placed.batch_id = await _until_answered(lambda: through(placed.order))
         placed.made.set()
+
+    async def flood(self) -> None:
+        """Ask the server as fast as it answers, until cancelled. Whatever it answers is right."""
+        await asyncio.gather(*(self._ask_again_and_again() for _ in range(_FLOODING)))
+
+    async def _ask_again_and_again(self) -> None:
+        while True:
+            try:
+                await self._openai.batches.list(limit=100)
+            except openai.APIError:
+                await asyncio.sleep(_PAUSE)
 
     async def read(self, batch_id: UUID) -> Shown:
         """A batch and its files, as the server gives them out."""
@@ -121,16 +134,20 @@ class Clients:
         file = await ingest(
             self._database,
             [Source(order.name, [inputs.content(order)])],
-            tenant=_TENANT,
+            tenant=order.tenant,
             filename=f"{order.name}.jsonl",
         )
         async with Session(self._database, "client", timeout=_ANSWER_LIMIT) as session:
             batch = await ordering.create(
                 session,
-                tenant=_TENANT,
+                tenant=order.tenant,
                 file_id=file.id,
                 window=order.window,
-                settings=RunSettings(upstream=self._upstream, max_attempts=ATTEMPTS, timeout=TIMEOUT),
+                settings=RunSettings(
+                    upstream=self._starving if order.starving else self._upstream,
+                    max_attempts=ATTEMPTS,
+                    timeout=TIMEOUT,
+                ),
                 resume_key=order.name,
             )
         return batch.id

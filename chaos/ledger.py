@@ -13,6 +13,8 @@ class Event(StrEnum):
     DROPPED = "dropped"
     LATE = "late"
     """Answered after its time limit."""
+    OVERSIZED = "oversized"
+    """Answered with far more bytes than others."""
 
 
 @dataclass(slots=True)

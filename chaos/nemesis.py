@@ -7,14 +7,18 @@ from collections.abc import Sequence
 
 from chaos.clients import Placed
 from chaos.proxy import Proxy
-from chaos.schedule import AT_UPSTREAM, EVERYBODY, STORM, Fault, Stroke
+from chaos.schedule import AT_UPSTREAM, EVERYBODY, STORM, Fault, Stroke, orders_of
 from chaos.world import World
 
 
 class Nemesis:
-    def __init__(self, world: World, orders: Sequence[Placed]) -> None:
+    """Strokes that bring batches along add them to `orders`, and those who place them to `placing`."""
+
+    def __init__(self, world: World, orders: list[Placed], placing: list[asyncio.Task[None]]) -> None:
         self._world = world
         self._orders = orders
+        self._placing = placing
+        self._flooding: dict[Stroke, asyncio.Task[None]] = {}
         self.struck: Counter[Fault] = Counter()
         """Faults that found somebody to strike: a worker that is dead already cannot be killed."""
 
@@ -26,9 +30,9 @@ class Nemesis:
         try:
             await asyncio.sleep(STORM)
         finally:
-            for task in striking:
+            for task in (*striking, *self._flooding.values()):
                 task.cancel()
-            ended = await asyncio.gather(*striking, return_exceptions=True)
+            ended = await asyncio.gather(*striking, *self._flooding.values(), return_exceptions=True)
         for error in ended:
             if isinstance(error, Exception):
                 raise error
@@ -71,6 +75,20 @@ class Nemesis:
                 return world.lose_store()
             case Fault.CANCEL | Fault.PAUSE:
                 return await self._ask(stroke)
+            case Fault.FAIL_FINALIZING:
+                return await self._block(stroke)
+            case Fault.READ_ONLY:
+                return await world.postgres.refuse_writes()
+            case Fault.FULL_DATABASE:
+                return world.postgres.fill_disk()
+            case Fault.FLOOD:
+                self._flooding[stroke] = asyncio.create_task(world.clients.flood())
+                self._order(stroke)
+                return True
+            case Fault.STARVE:
+                world.upstream.be(stroke.fault, stroke.strength)
+                self._order(stroke)
+                return True
             case _:
                 world.upstream.be(stroke.fault, stroke.strength)
                 return True
@@ -91,6 +109,14 @@ class Nemesis:
                 world.find_store()
             case Fault.PAUSE:
                 await world.clients.resume(self._orders[stroke.whom])
+            case Fault.FAIL_FINALIZING:
+                world.unblock_outputs()
+            case Fault.READ_ONLY:
+                await world.postgres.accept_writes()
+            case Fault.FULL_DATABASE:
+                await world.postgres.free_disk()
+            case Fault.FLOOD:
+                self._flooding[stroke].cancel()
             case fault if fault in AT_UPSTREAM:
                 world.upstream.stop_being(fault)
 
@@ -102,6 +128,18 @@ class Nemesis:
             return await self._world.clients.pause(placed)
         await self._world.clients.cancel(placed)
         return placed.cancelled
+
+    async def _block(self, stroke: Stroke) -> bool:
+        placed = self._orders[stroke.whom]
+        await placed.made.wait()
+        assert placed.batch_id is not None
+        return self._world.block_outputs(placed.batch_id)
+
+    def _order(self, stroke: Stroke) -> None:
+        for order in orders_of(stroke, self._orders[0].order.name):
+            placed = Placed(order)
+            self._orders.append(placed)
+            self._placing.append(asyncio.create_task(self._world.clients.place(placed)))
 
     def _proxies(self, stroke: Stroke) -> list[Proxy]:
         everybody = stroke.whom == EVERYBODY

@@ -5,21 +5,31 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import LiteralString
 
+import psutil
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
+from chaos.disk import Disk
 
 # Connections that nobody has noticed to be dead count too.
 _SETTINGS = {"max_connections": "300"}
+_END_CONNECTIONS = """
+SELECT pg_terminate_backend(pid)
+FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 
 
 class Postgres:
     """Started by `start`; `url` reaches it directly, past every proxy."""
 
-    def __init__(self, server: EmbeddedPostgres) -> None:
+    def __init__(self, server: EmbeddedPostgres, disk: Disk) -> None:
         self._server = server
+        self._disk = disk
         self._pid = server.postmaster_pid
         self._rising: asyncio.Task[None] | None = None
         self.url = server.url
@@ -27,9 +37,10 @@ class Postgres:
 
     @classmethod
     async def start(cls, folder: Path) -> "Postgres":
+        disk = Disk.at(folder)
         server = await asyncio.to_thread(EmbeddedPostgres.start, folder, settings=_SETTINGS)
         await asyncio.to_thread(migrate.up, server.url)
-        return cls(server)
+        return cls(server, disk)
 
     @property
     def socket(self) -> Path:
@@ -50,6 +61,34 @@ class Postgres:
             os.kill(self._pid, how)
         return True
 
+    async def refuse_writes(self) -> bool:
+        """As after a failover to a server that is not the primary yet. False if it cannot be reached."""
+        return await asyncio.to_thread(self._change, "ALTER SYSTEM SET default_transaction_read_only = on")
+
+    async def accept_writes(self) -> bool:
+        return await asyncio.to_thread(self._change, "ALTER SYSTEM RESET default_transaction_read_only")
+
+    def _change(self, setting: LiteralString) -> bool:
+        """Change a setting for everybody, and end all connections."""
+        try:
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                connection.execute(setting)
+                connection.execute("SELECT pg_reload_conf()")
+                connection.execute(_END_CONNECTIONS)
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def fill_disk(self) -> bool:
+        return not self.down and self._disk.fill()
+
+    async def free_disk(self) -> None:
+        """Make room. It may have fallen over meanwhile: then it is started again."""
+        self._disk.free()
+        if self._rising is None and not _lives(self._pid):
+            self.down = True
+        await self.up()
+
     async def up(self) -> None:
         """Start it again, if it is down, and wait until it has recovered."""
         if self.down and self._rising is None:
@@ -59,6 +98,8 @@ class Postgres:
             await asyncio.shield(self._rising)
 
     async def _rise(self) -> None:
+        # Nobody starts a server on a full disk.
+        self._disk.free()
         # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
         joined = await asyncio.to_thread(EmbeddedPostgres.start, self._server.data_dir, settings=_SETTINGS)
         self._pid = joined.postmaster_pid
@@ -69,3 +110,12 @@ class Postgres:
     async def stop(self) -> None:
         await self.up()
         await asyncio.to_thread(self._server.stop)
+        self._disk.keep_log()
+        self._disk.unmount()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

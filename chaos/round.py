@@ -46,7 +46,7 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
     await world.ready()
     orders = [Placed(order) for order in schedule.orders]
     placing = [asyncio.create_task(_place(world, placed)) for placed in orders]
-    nemesis = Nemesis(world, orders)
+    nemesis = Nemesis(world, orders, placing)
     try:
         await nemesis.rage(schedule.strokes)
         await world.heal()

@@ -11,6 +11,8 @@ from enum import StrEnum
 from random import Random
 from typing import Literal
 
+from batchline.model import DEFAULT_TENANT
+
 STORM = 30.0
 """Seconds in which faults begin; whatever still lasts then is healed."""
 LEASE = 2.0
@@ -46,9 +48,16 @@ class Fault(StrEnum):
     PAUSE = "batch paused, then resumed"
     DEADLINE = "batch with a short deadline"
     KILL_SERVER = "API server killed (SIGKILL)"
+    FAIL_FINALIZING = "one batch cannot be finalized"
+    READ_ONLY = "database read-only, connections ended"
+    FULL_DATABASE = "database disk full"
+    OVERSIZED = "upstream answers of many megabytes"
+    FLOOD = "a tenant floods the server and orders many batches"
+    STARVE = "another upstream refuses or stalls"
 
 
-AT_UPSTREAM = (Fault.HANG, Fault.DROP, Fault.REFUSE, Fault.LATE, Fault.FORGET)
+AT_UPSTREAM = (Fault.HANG, Fault.DROP, Fault.REFUSE, Fault.LATE, Fault.FORGET, Fault.OVERSIZED, Fault.STARVE)
+OF_AN_ORDER = (Fault.CANCEL, Fault.PAUSE, Fault.FAIL_FINALIZING)
 ON_THE_WIRE = (Fault.CUT, Fault.DELAY, Fault.HALF_OPEN)
 
 # For how long: least and most seconds. What is not here is over at once.
@@ -69,6 +78,12 @@ _LASTING: dict[Fault, tuple[float, float]] = {
     Fault.FORGET: (2.0, 8.0),
     Fault.PAUSE: (1.0, 6.0),
     Fault.KILL_SERVER: (0.1, 3.0),
+    Fault.FAIL_FINALIZING: (4.0, 12.0),
+    Fault.READ_ONLY: (1.0, 8.0),
+    Fault.FULL_DATABASE: (1.0, 6.0),
+    Fault.OVERSIZED: (1.0, 3.0),
+    Fault.FLOOD: (2.0, 8.0),
+    Fault.STARVE: (4.0, 12.0),
 }
 
 # How hard: least and most of whatever the fault's strength means.
@@ -81,12 +96,16 @@ _STRENGTHS: dict[Fault, tuple[float, float]] = {
     Fault.REFUSE: (0.05, 0.5),
     Fault.LATE: (0.05, 0.3),
     Fault.FORGET: (1.0, 1.0),
+    Fault.OVERSIZED: (0.001, 0.006),
+    Fault.FLOOD: (10.0, 40.0),  # batches
+    Fault.STARVE: (0.0, 1.0),  # below one half it answers 429, above it takes its time
 }
 
 _KILLABLE = tuple(fault for fault in Fault if fault is not Fault.DEADLINE)
 _MODELS = ("sim-small", "sim-large", "sim-other")
 _SHORT_WINDOWS = ("5s", "9s", "15s")
 _LONG_WINDOW = "24h"
+_STARVING_LINES = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +137,9 @@ class Order:
     every_bad: int
     window: str
     through: Literal["engine", "api"]
+    tenant: str = DEFAULT_TENANT
+    # It goes to the upstream that a fault lets starve others.
+    starving: bool = False
 
     @property
     def short(self) -> bool:
@@ -144,12 +166,39 @@ class Schedule:
         return "\n".join([f"seed {self.seed}, round {self.round}", *(f"  {row}" for row in rows)])
 
 
-def schedule(seed: int, round_no: int, workers: int) -> Schedule:
-    """The same for the same arguments, on every machine."""
+def schedule(seed: int, round_no: int, workers: int, only: Sequence[Fault] = ()) -> Schedule:
+    """The same for the same arguments, on every machine. `only` these faults; none named: all."""
     dice = Random(f"{seed}/{round_no}/{workers}")
     orders = tuple(_orders(dice, f"{seed}-{round_no}"))
-    strokes = sorted(_strokes(dice, workers, orders), key=lambda stroke: stroke.at)
+    faults = tuple(fault for fault in _KILLABLE if not only or fault in only)
+    strokes = sorted(_strokes(dice, workers, orders, faults), key=lambda stroke: stroke.at)
     return Schedule(seed, round_no, orders, tuple(strokes))
+
+
+def orders_of(stroke: Stroke, prefix: str) -> list[Order]:
+    """The batches that a stroke brings along: those of a flooding tenant, or of a starving upstream."""
+    match stroke.fault:
+        case Fault.FLOOD:
+            return [
+                Order(
+                    f"{prefix}-flood-{stroke.at:g}-{number}",
+                    stroke.at,
+                    2,
+                    _MODELS[:1],
+                    0,
+                    _LONG_WINDOW,
+                    "engine",
+                    tenant="flood",
+                )
+                for number in range(int(stroke.strength))
+            ]
+        case Fault.STARVE:
+            name = f"{prefix}-starving-{stroke.at:g}"
+            return [
+                Order(name, stroke.at, _STARVING_LINES, _MODELS[:1], 0, _LONG_WINDOW, "engine", starving=True)
+            ]
+        case _:
+            return []
 
 
 def _orders(dice: Random, prefix: str) -> Iterator[Order]:
@@ -168,22 +217,25 @@ def _orders(dice: Random, prefix: str) -> Iterator[Order]:
         )
 
 
-def _strokes(dice: Random, workers: int, orders: Sequence[Order]) -> Iterator[Stroke]:
+def _strokes(
+    dice: Random, workers: int, orders: Sequence[Order], faults: Sequence[Fault]
+) -> Iterator[Stroke]:
     """Each kind once, and as many again of any kind; workers are struck most often."""
-    weights = [4 if fault is Fault.KILL_WORKER or fault is Fault.FREEZE_WORKER else 1 for fault in _KILLABLE]
-    for fault in (*_KILLABLE, *dice.choices(_KILLABLE, weights, k=dice.randint(6, 14))):
+    weights = [4 if fault is Fault.KILL_WORKER or fault is Fault.FREEZE_WORKER else 1 for fault in faults]
+    for fault in (*faults, *dice.choices(faults, weights, k=dice.randint(6, 14))):
         least, most = _LASTING.get(fault, (0.0, 0.0))
         whom = _whom(dice, fault, workers, len(orders))
         at = dice.uniform(0.5, STORM - 0.5)
-        if fault in (Fault.CANCEL, Fault.PAUSE):
+        if fault in OF_AN_ORDER:
             # While it runs, if all goes well: nothing can be asked of a batch before it is there.
-            at = min(orders[whom].at + dice.uniform(0.5, 5.0), STORM - 0.5)
+            after = 0.0 if fault is Fault.FAIL_FINALIZING else dice.uniform(0.5, 5.0)
+            at = min(orders[whom].at + after, STORM - 0.5)
         yield Stroke(
             at=round(at, 2),
             fault=fault,
             whom=whom,
             lasts=round(dice.uniform(least, most), 2),
-            strength=round(dice.uniform(*_STRENGTHS.get(fault, (0.0, 0.0))), 2),
+            strength=round(dice.uniform(*_STRENGTHS.get(fault, (0.0, 0.0))), 4),
         )
 
 
@@ -194,7 +246,7 @@ def _whom(dice: Random, fault: Fault, workers: int, orders: int) -> int:
             return dice.choice(crew)
         case Fault.CUT | Fault.DELAY | Fault.HALF_OPEN:
             return dice.choice([EVERYBODY, *crew])
-        case Fault.CANCEL | Fault.PAUSE:
+        case Fault.CANCEL | Fault.PAUSE | Fault.FAIL_FINALIZING:
             return dice.randrange(orders)
         case _:
             return EVERYBODY

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from batchline.simulate import answer_to
-from batchline.simulate.http import Connection, Request
+from batchline.simulate.http import Connection, Handler, Request
 from chaos.ledger import Entry, Event, Ledger
 from chaos.schedule import TIMEOUT, Fault
 
@@ -21,7 +21,17 @@ LATENCY = 0.15
 REFUSED = "refuse this"
 """A line that says this is answered 400, always."""
 
+PADDINGS = tuple(megabytes * 1024 * 1024 for megabytes in (2, 8, 24, 70))
+"""Of oversized answers, in bytes; the last one is more than Batchline takes."""
+
 _ERRORS = (429, 500, 503)
+# An upstream that stalls takes this share of the time limit.
+_STALL = 0.7
+
+
+def padded(answer: bytes, size: int) -> bytes:
+    """The same answer with one more member, so large."""
+    return b'%b,"padding":"%b"}' % (answer.rstrip()[:-1], b"x" * size)
 
 
 class Upstream:
@@ -31,26 +41,34 @@ class Upstream:
         self._moods: dict[Fault, float] = {}
         self._running: dict[str, list[Connection]] = {}
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self.url = ""
+        self.starving_url = ""
+        """Of another upstream with the same ledger, which refuses or stalls when it is told to."""
 
     @property
     def in_flight(self) -> int:
         return len(self._running)
 
     async def start(self) -> None:
+        self.url = await self._listen(self._handle)
+        self.starving_url = await self._listen(self._handle_starving)
+
+    async def _listen(self, handle: Handler) -> str:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._handle, self, loop), "127.0.0.1", 0, backlog=1024
+        server = await loop.create_server(
+            lambda: Connection(handle, self, loop), "127.0.0.1", 0, backlog=1024
         )
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        self._servers.append(server)
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
     async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in tuple(self._connections):
             connection.abort()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
@@ -81,6 +99,22 @@ class Upstream:
         else:
             self._admit(connection, key, entry)
 
+    def _handle_starving(self, connection: Connection, request: Request) -> None:
+        strength = self._moods.get(Fault.STARVE)
+        if request.method != b"POST" or strength is None:
+            self._handle(connection, request)
+            return
+        key = (request.key or b"").decode("latin-1")
+        entry = self.ledger.request(key, request.body)
+        if key in self._running:
+            self._running[key].append(connection)
+        elif entry.runs:
+            self._later(LATENCY, lambda: self._answer(connection, key, entry))
+        elif strength < 0.5:
+            self._say(connection, key, entry, 429, b'{"error":{"message":"injected 429"}}')
+        else:
+            self._run(key, entry, [connection], _STALL * TIMEOUT, twice=False)
+
     def _admit(self, connection: Connection, key: str, entry: Entry) -> None:
         if self._strikes(Fault.HANG, key):
             entry.events[Event.HUNG] += 1
@@ -94,9 +128,8 @@ class Upstream:
             self._drop(connection, key, entry)
         else:
             late = self._strikes(Fault.LATE, key)
-            self._run(
-                key, entry, [connection], TIMEOUT * (0.4 + self._point("late", key)) if late else LATENCY
-            )
+            seconds = TIMEOUT * (0.4 + self._point("late", key)) if late else LATENCY
+            self._run(key, entry, [connection], seconds, twice=late)
 
     def _drop(self, connection: Connection, key: str, entry: Entry) -> None:
         """Half of those that are dropped were run before."""
@@ -119,6 +152,7 @@ class Upstream:
         callers: list[Connection],
         seconds: float,
         to_drop: Connection | None = None,
+        twice: bool = False,
     ) -> None:
         self._running[key] = callers
 
@@ -131,12 +165,16 @@ class Upstream:
             if to_drop is not None:
                 to_drop.hang_up()
             for caller in callers:
-                self._answer(caller, key, entry, twice=seconds > LATENCY)
+                self._answer(caller, key, entry, twice=twice)
 
         self._later(seconds, ran)
 
     def _answer(self, caller: Connection, key: str, entry: Entry, twice: bool = False) -> None:
-        self._say(caller, key, entry, 200, answer_to("/v1/chat/completions", entry.body), twice=twice)
+        answer = answer_to("/v1/chat/completions", entry.body)
+        if self._strikes(Fault.OVERSIZED, key):
+            entry.events[Event.OVERSIZED] += 1
+            answer = padded(answer, PADDINGS[int(self._point("size", key) * len(PADDINGS))])
+        self._say(caller, key, entry, 200, answer, twice=twice)
 
     def _say(
         self,

@@ -4,7 +4,9 @@ clients.
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 from chaos.clients import Clients
 from chaos.crew import Member
@@ -65,7 +67,8 @@ class World:
             ("serve", "--no-worker", "--no-auth", "--port", str(port), *place, "--database", database),
             folder / "server.log",
         )
-        self.clients = Clients(database, f"http://127.0.0.1:{port}", upstream.url)
+        self.clients = Clients(database, f"http://127.0.0.1:{port}", upstream.url, upstream.starving_url)
+        self._blocked: set[Path] = set()
 
     @classmethod
     async def begin(cls, folder: Path, seed: int, workers: int) -> "World":
@@ -102,12 +105,20 @@ class World:
     async def heal(self) -> None:
         """End every fault, whatever is under way."""
         self.find_store()
+        self.unblock_outputs()
         self.upstream.heal()
         for proxy in self.all_proxies():
             proxy.heal()
         for member in self.members:
             member.heal()
-        await self.postgres.up()
+        await self.postgres.free_disk()
+        await self._accept_writes()
+
+    async def _accept_writes(self) -> None:
+        """It may be recovering from a full disk."""
+        async with asyncio.timeout(_READY_LIMIT):
+            while not await self.postgres.accept_writes():  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK)
 
     def forget_connections(self) -> None:
         """The server is told at last of clients that it has not heard of since they were struck."""
@@ -144,6 +155,24 @@ class World:
         if self._hidden.exists():
             self.objects.unlink()
             self._hidden.rename(self.objects)
+
+    def block_outputs(self, batch_id: UUID) -> bool:
+        """Let something lie where the files of this batch should go. False if they are there already."""
+        place = self.objects / "outputs" / batch_id.hex
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch(exist_ok=False)
+        except OSError:
+            # Also while the whole store is away.
+            return False
+        self._blocked.add(place)
+        return True
+
+    def unblock_outputs(self) -> None:
+        for place in set(self._blocked):
+            with suppress(OSError):
+                place.unlink()
+                self._blocked.discard(place)
 
     @property
     def _hidden(self) -> Path:

@@ -262,6 +262,11 @@ async def pass_time(db: Session) -> None:
     await sql(db, "UPDATE spans SET available_at = now() WHERE worker_id IS NULL AND available_at > now()")
 
 
+async def end_finalize_backoff(db: Session) -> None:
+    """Every finalization that failed may be tried again."""
+    await sql(db, "UPDATE batches SET finalize_after = now() WHERE finalize_after > now()")
+
+
 async def overrun(db: Session, batch_id: UUID) -> None:
     """The batch is past its deadline."""
     await sql(

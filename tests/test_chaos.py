@@ -22,11 +22,12 @@ from chaos import evidence, inputs, report
 from chaos.checker import Batch, Finding, Kind, check, check_shown
 from chaos.clients import Placed, Shown
 from chaos.crew import Member
+from chaos.disk import Disk
 from chaos.ledger import Entry, Event
 from chaos.proxy import Proxy
 from chaos.round import Outcome
-from chaos.schedule import ATTEMPTS, EVERYBODY, STORM, Fault, Order, schedule
-from chaos.upstream import REFUSED, Upstream
+from chaos.schedule import ATTEMPTS, EVERYBODY, OF_AN_ORDER, STORM, Fault, Order, Stroke, orders_of, schedule
+from chaos.upstream import PADDINGS, REFUSED, Upstream
 from tests.builders import a_batch, a_worker, on, sql, take
 from tests.processes import wait_for
 
@@ -57,8 +58,43 @@ def test_every_kind_of_fault_is_in_every_round_and_strikes_somebody_who_is_there
     assert {stroke.fault for stroke in plan.strokes} == set(Fault) - {Fault.DEADLINE}
     for stroke in plan.strokes:
         assert 0 <= stroke.at < STORM
-        concerned = len(plan.orders) if stroke.fault in (Fault.CANCEL, Fault.PAUSE) else 3
+        concerned = len(plan.orders) if stroke.fault in OF_AN_ORDER else 3
         assert stroke.whom == EVERYBODY or 0 <= stroke.whom < concerned
+
+
+def test_a_schedule_may_be_of_some_faults_only() -> None:
+    plan = schedule(1, 1, 3, (Fault.FLOOD, Fault.STARVE))
+    assert {stroke.fault for stroke in plan.strokes} == {Fault.FLOOD, Fault.STARVE}
+    options = ["--seed", "1", "--workers", "3", "--only", "flood", "--only", "starve", "--schedule"]
+    command = [sys.executable, "-m", "chaos", *options]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.strip() == str(plan)
+
+
+def test_a_flood_and_a_starving_upstream_bring_batches_of_their_own() -> None:
+    flood = orders_of(Stroke(3.0, Fault.FLOOD, EVERYBODY, 2.0, 12.0), "o")
+    assert len({order.name for order in flood}) == 12
+    assert {order.tenant for order in flood} == {"flood"}
+    (starving,) = orders_of(Stroke(3.0, Fault.STARVE, EVERYBODY, 2.0, 0.2), "o")
+    assert starving.starving
+    assert orders_of(Stroke(3.0, Fault.CUT, EVERYBODY, 0.0, 0.0), "o") == []
+
+
+# The database's disk
+
+
+def test_a_disk_that_is_full_takes_next_to_nothing_until_there_is_room(tmp_path: Path) -> None:
+    disk = Disk.at(tmp_path / "disk")
+    try:
+        (disk.folder / "before").write_bytes(b"x" * 1_000_000)
+        if not disk.fill():
+            pytest.skip("no file system can be mounted here")
+        with pytest.raises(OSError, match="No space left"):
+            (disk.folder / "while").write_bytes(b"x" * 1_000_000)
+        disk.free()
+        (disk.folder / "after").write_bytes(b"x" * 1_000_000)
+    finally:
+        disk.unmount()
 
 
 # The proxy
@@ -203,9 +239,40 @@ async def upstream() -> AsyncIterator[Upstream]:
         await running.stop()
 
 
-async def sent(running: Upstream, key: str, content: str = "hello") -> bytes:
+def test_an_oversized_answer_is_the_same_answer_and_megabytes_more() -> None:
+    async def scenario() -> None:
+        async with upstream() as running:
+            usual = await sent(running, "b-1-1")
+            running.be(Fault.OVERSIZED, 1.0)
+            body = (await sent(running, "b-1-1")).partition(b"\r\n\r\n")[2]
+            given = msgspec.json.decode(body)
+            assert len(given.pop("padding")) in PADDINGS
+            assert given == msgspec.json.decode(usual.partition(b"\r\n\r\n")[2])
+            assert running.ledger.entries["b-1-1"].events[Event.OVERSIZED] == 1
+
+    within_limit(scenario())
+
+
+def test_only_the_other_upstream_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.upstream.TIMEOUT", 0.5)
+
+    async def scenario() -> None:
+        async with upstream() as running:
+            running.be(Fault.STARVE, 0.1)
+            assert b"HTTP/1.1 429 " in await sent(running, url=running.starving_url, key="b-1-1")
+            assert b"HTTP/1.1 200 " in await sent(running, "b-2-1")
+            running.be(Fault.STARVE, 0.9)
+            assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-3-1")
+            running.heal()
+            assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-1-1")
+            assert running.ledger.entries["b-1-1"].runs == 1
+
+    within_limit(scenario())
+
+
+async def sent(running: Upstream, key: str, content: str = "hello", url: str | None = None) -> bytes:
     """All that is answered to one request, on a connection of its own."""
-    port = int(re.findall(r":(\d+)/", running.url)[0])
+    port = int(re.findall(r":(\d+)/", url or running.url)[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": content}]})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: {key}\r\n"
@@ -429,6 +496,28 @@ def test_the_answer_of_another_line_is_found() -> None:
     )
     mixed = replace(batch, output=msgspec.json.Encoder().encode_lines(rows))
     assert kinds(placed, mixed, ledger) == {Kind.WRONG}
+
+
+def test_a_padded_answer_is_right_and_a_cut_one_is_found() -> None:
+    placed, batch, ledger = a_finished_round()
+    rows = [msgspec.json.decode(line) for line in batch.output.splitlines()]
+    rows[0]["response"]["body"]["padding"] = "x" * PADDINGS[0]
+    whole = replace(batch, output=msgspec.json.Encoder().encode_lines(rows))
+    assert kinds(placed, whole, ledger) == set()
+    rows[0]["response"]["body"]["padding"] = "x" * (PADDINGS[0] - 1)
+    cut = replace(batch, output=msgspec.json.Encoder().encode_lines(rows))
+    assert kinds(placed, cut, ledger) == {Kind.WRONG}
+
+
+def test_a_line_may_fail_for_its_size_only_if_the_answer_was_oversized() -> None:
+    placed, batch, ledger = a_finished_round()
+    rows = [msgspec.json.decode(line) for line in batch.errors.splitlines()]
+    rows[0].update(response=None, error={"code": "response_too_large", "message": ""})
+    failed = replace(batch, errors=msgspec.json.Encoder().encode_lines(rows))
+    assert kinds(placed, failed, ledger) == {Kind.WRONG}
+    number = int(rows[0]["id"].rpartition("_")[2])
+    ledger[key_of(batch, number)].events[Event.OVERSIZED] += 1
+    assert kinds(placed, failed, ledger) == set()
 
 
 def test_a_key_that_was_run_twice_is_found_unless_the_upstream_broke_its_rule() -> None:

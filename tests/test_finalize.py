@@ -23,7 +23,19 @@ from batchline.store.outputs import Contended, Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import WorkerId
 from batchline.store.statements import Statement, statement
-from tests.builders import a_batch, a_worker, completed, failed, kill, on, overrun, read, sql, take
+from tests.builders import (
+    a_batch,
+    a_worker,
+    completed,
+    end_finalize_backoff,
+    failed,
+    kill,
+    on,
+    overrun,
+    read,
+    sql,
+    take,
+)
 
 AT_ONCE = timedelta(0)
 NASTY_IDS = [
@@ -476,6 +488,7 @@ def test_contention_that_lasts_is_a_typed_error_and_the_batch_can_be_taken_again
         rival.connection.close()
         assert (await read(db, batch)).status is BatchStatus.FINALIZING
         await kill(db, worker)
+        await end_finalize_backoff(db)
         await ended(finalize_one(db, objects, a_worker()))
         await sweep_objects(db, objects, AT_ONCE)
         assert stored_keys(folder) == await recorded_keys(db)
@@ -556,6 +569,7 @@ def test_an_object_store_that_fails_leaves_the_batch_for_the_next_try(
         assert (await read(db, batch)).status is BatchStatus.FINALIZING
         assert await finalizer_of(db, batch) is None, "it should have let go of the batch"
         blocker.unlink()
+        await end_finalize_backoff(db)
         await ended(finalize_one(db, objects, a_worker()))
         assert stored_keys(folder) == await recorded_keys(db)
 
@@ -579,6 +593,7 @@ def test_if_the_second_file_fails_the_first_one_is_removed(
         with pytest.raises(ObjectStoreUnavailable):
             await finalize_one(db, FullForErrors(objects._store), a_worker())
         assert stored_keys(folder) == []
+        await end_finalize_backoff(db)
         await ended(finalize_one(db, objects, a_worker()))
 
     on(database_url, scenario)
@@ -649,6 +664,7 @@ def test_a_finalizer_that_loses_the_database_in_mid_stream_leaves_no_object(
                 await work
         assert stored_keys(folder) == []
         assert await finalizer_of(db, batch) is None
+        await end_finalize_backoff(db)
         await ended(finalize_one(db, Objects.at(folder), a_worker()))
 
     on(database_url, scenario)

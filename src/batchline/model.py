@@ -116,6 +116,10 @@ class Batch(msgspec.Struct, frozen=True):
     errors: tuple[ContentError, ...] | None = None
     # It waits for an approval, or to be released.
     held_at: datetime | None = None
+    # How often finalizing has failed, when it is tried again, and why it failed last: for operators only.
+    finalize_failures: int = 0
+    finalize_after: datetime | None = None
+    finalize_error: str | None = None
 
     @property
     def status(self) -> BatchStatus:

@@ -10,8 +10,9 @@ from uuid import UUID
 import typer
 from rich.table import Column, Table
 
+from batchline import ids
 from batchline.cli import options, progress
-from batchline.cli.console import CommandError, out, print_json, read_batch_id, show_batch
+from batchline.cli.console import CommandError, finalize_trouble, out, print_json, read_batch_id, show_batch
 from batchline.cli.failing import failing
 from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
 from batchline.cli.options import Exit
@@ -183,6 +184,9 @@ def list_batches(
                 f"{batch.created_at:%Y-%m-%d %H:%M:%S}",
             )
         out().print(table)
+        for batch in found:
+            if trouble := finalize_trouble(batch):
+                out().print(f"{ids.show(ids.BATCH, batch.id)}: {trouble}", markup=False)
 
 
 async def _list(place: Place, limit: int, after: UUID | None) -> list[Batch]:
@@ -267,3 +271,5 @@ def _tell(batch: Batch, as_json: bool) -> None:
         f" of {counts['total']:,}",
         markup=False,
     )
+    if trouble := finalize_trouble(batch):
+        out().print(f"  {trouble}", markup=False)

@@ -101,8 +101,19 @@ def show_batch(batch: Batch) -> dict[str, Any]:
                 "cancelled_at",
             )
         },
+        "finalize_failures": batch.finalize_failures,
+        "finalize_error": batch.finalize_error,
         "summary": batch.summary,
     }
+
+
+def finalize_trouble(batch: Batch) -> str | None:
+    """Why a batch whose lines are all done has not ended, if that was tried in vain."""
+    if not batch.finalize_failures or batch.ended_at is not None:
+        return None
+    times = "once" if batch.finalize_failures == 1 else f"{batch.finalize_failures} times"
+    again = f"; next try at {batch.finalize_after:%H:%M:%S}" if batch.finalize_after else ""
+    return f"finalizing has failed {times}: {batch.finalize_error}{again}"
 
 
 def read_batch_id(text: str) -> Any:

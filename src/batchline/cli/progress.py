@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from batchline.cli.console import finalize_trouble
 from batchline.model import Batch, BatchStatus
 from batchline.store import batches
 from batchline.store.session import Session
@@ -68,7 +69,7 @@ class Gauge:
             in_flight=in_flight,
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
-            note=note,
+            note=note or finalize_trouble(batch) or "",
         )
 
     def _rate(self, done: int) -> float:

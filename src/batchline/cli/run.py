@@ -38,6 +38,8 @@ from batchline.worker.worker import Worker
 
 _REFRESH = 0.25
 _AWAIT_ROOM = 30.0
+# `run` gives up when its batch cannot be finalized so many times, half a minute after the first one.
+_FINALIZE_TRIES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ async def run(order: RunOrder, place: Place) -> RunOutcome:
         finished_before, interrupted = batch.ended_at is not None, False
         if not finished_before:
             batch, interrupted = await _work(order, place, session, batch)
+        if _cannot_end(batch):
+            raise CommandError(
+                f"the batch cannot be ended: {batch.finalize_error}; no result is lost;"
+                f" remove the cause, then go on with\n  {order.command}",
+                Exit.SOME_FAILED,
+            )
         if not interrupted:
             await _save(order, place, session, batch)
         return RunOutcome(batch, resumed, finished_before, interrupted)
@@ -95,6 +103,8 @@ async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tu
         await batches.change_settings(session, found.id, order.settings)
         if found.paused_at is not None:
             await batches.resume(session, found.id)
+        # Whoever starts the command again has removed what was in the way.
+        await batches.retry_finalizing(session, found.id)
         return found, True
     # Only now, when nothing is in the way of a new batch, is the old one forgotten.
     await batches.retire(session, DEFAULT_TENANT, key)
@@ -167,7 +177,7 @@ async def _watch(
         try:
             batch, snapshot = await gauge.read(_note(executor, worker))
             screen.show(snapshot)
-            if batch.ended_at is not None or over:
+            if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
         except StoreUnavailable as error:
             if over:
@@ -175,6 +185,10 @@ async def _watch(
         waits = [working, asyncio.ensure_future(ended.wait())]
         await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
         waits[1].cancel()
+
+
+def _cannot_end(batch: Batch) -> bool:
+    return batch.ended_at is None and batch.finalize_failures >= _FINALIZE_TRIES
 
 
 def _note(executor: HttpExecutor, worker: Worker) -> str:

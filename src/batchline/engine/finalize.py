@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from batchline import ids
+from batchline.engine.masking import masked_text
 from batchline.engine.objects import INPUTS, OUTPUTS, PARTS, Objects, ObjectStoreUnavailable
 from batchline.model import Batch, File
 from batchline.store import batches, outputs
@@ -28,6 +29,7 @@ from batchline.store.spans import WorkerId
 # Seed 004: contention is over within 30 ms as a rule.
 _COMMIT_TRIES = 5
 _COMMIT_PAUSE = 0.05
+_MAX_REASON = 500
 
 
 class Signals(Protocol):
@@ -63,18 +65,47 @@ async def finalize_one(
     """Take a batch that waits for it (or the given one) and end it.
 
     None if there was none to take, or if another finalizer took it over. The caller renews the worker's
-    lease meanwhile. Whatever fails leaves the batch to be taken again.
+    lease meanwhile. A batch that fails can be taken again after its back-off.
     """
     batch = await batches.claim_finalizing(session, worker, batch_id)
     if batch is None:
         return None
     try:
+        return await finalize(session, objects, worker, batch, signals)
+    except Exception as error:
+        with suppress(StoreUnavailable):
+            await put_off(session, worker, batch, error)
+        raise
+
+
+async def finalize(
+    session: Session, objects: Objects, worker: WorkerId, batch: Batch, signals: Signals | None = None
+) -> Batch | None:
+    """End a batch that the worker has taken; None if another finalizer took it over.
+
+    If this raises an Exception, the worker still has the batch: `put_off` lets go of it.
+    """
+    try:
         return await _Finalizing(session, objects, worker, batch, signals or _Nobody()).run()
-    except BaseException:
+    except asyncio.CancelledError:
         # If the database is away, the lease is what frees the batch.
         with suppress(StoreUnavailable):
             await batches.yield_finalizing(session, worker.id, batch.id)
         raise
+
+
+async def put_off(session: Session, worker: WorkerId, batch: Batch, error: Exception) -> float | None:
+    """Let go of a batch that could not be finalized, until its back-off is over; how many seconds that is.
+
+    The reason is kept with the batch for operators. It names no secret: a store's error may quote a URL.
+    """
+    return await batches.put_off_finalizing(session, worker.id, batch.id, reason(error))
+
+
+def reason(error: Exception) -> str:
+    """Why a finalization failed, in one short line."""
+    lines = str(error).strip().splitlines()
+    return masked_text(lines[0] if lines else type(error).__name__)[:_MAX_REASON]
 
 
 async def sweep_objects(session: Session, objects: Objects, older_than: timedelta) -> int:

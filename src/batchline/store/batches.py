@@ -142,16 +142,49 @@ async def conclude(session: Session, batch_id: UUID) -> bool:
         return bool(frozen)
 
 
-async def claim_finalizing(session: Session, worker: WorkerId, batch_id: UUID | None = None) -> Batch | None:
+async def claim_finalizing(
+    session: Session,
+    worker: WorkerId,
+    batch_id: UUID | None = None,
+    *,
+    under_way: Sequence[UUID] = (),
+    after_tenant: str = "",
+    max_lines: int | None = None,
+) -> Batch | None:
+    """Take a batch to finalize, or the given one, unless it waits for its back-off.
+
+    The worker's batches that are `under_way` are not taken twice. Tenants take turns, beginning after
+    `after_tenant`.
+    """
     rows = await session.records(
         statement("claim_finalizing"),
-        {"worker": worker.id, "name": worker.name, "lease": worker.lease, "batch": batch_id},
+        {
+            "worker": worker.id,
+            "name": worker.name,
+            "lease": worker.lease,
+            "batch": batch_id,
+            "under_way": list(under_way),
+            "after_tenant": after_tenant,
+            "max_lines": max_lines,
+        },
     )
     return batch_of(rows[0]) if rows else None
 
 
 async def yield_finalizing(session: Session, worker_id: UUID, batch_id: UUID) -> None:
     await session.rows(statement("yield_finalizing"), {"batch": batch_id, "worker": worker_id})
+
+
+async def put_off_finalizing(session: Session, worker_id: UUID, batch_id: UUID, error: str) -> float | None:
+    """Note a failure; the seconds until the next try, or None if another worker has the batch."""
+    params = {"batch": batch_id, "worker": worker_id, "error": error}
+    rows = await session.rows(statement("put_off_finalizing"), params)
+    return float(rows[0][0]) if rows else None
+
+
+async def retry_finalizing(session: Session, batch_id: UUID) -> None:
+    """Forget the back-off of a batch whose finalization failed."""
+    await session.rows(statement("retry_finalizing"), {"batch": batch_id})
 
 
 async def summarize(session: Session, batch_id: UUID) -> list[tuple[str, int | None, int, int]]:

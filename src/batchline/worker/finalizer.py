@@ -1,67 +1,213 @@
-"""Finalizes batches one after another, when told that there is one."""
+"""Finalizes batches, several at once, when told that there are some.
+
+A batch that fails is put off by its own back-off, which is kept in the database, and the next one is taken:
+one batch never keeps another from its end. An object store that refuses one batch after another is away; then
+it is asked for one batch at a time, less and less often.
+"""
 
 import asyncio
+import random
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 
-from batchline.engine.finalize import FinalizeMismatch, finalize_one
+from batchline import ids
+from batchline.engine.finalize import FinalizeMismatch, finalize, put_off, reason
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
+from batchline.executors.retry import Backoff
 from batchline.model import Batch
-from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store import batches
+from batchline.store.session import Session, StatementRefused, StoreUnavailable
+from batchline.store.spans import Scope, WorkerId
 from batchline.worker.lease import Lease
+
+# So many batches are finalized at once. Each streams in flat memory, on a session of its own.
+_AT_ONCE = 4
+# The last free session is for batches of at most so many lines: however many large files are being written, a
+# small batch ends soon.
+_SMALL = 10_000
+# A retry that comes due sooner than this is not left to a poll.
+_SOON = 60.0
+# What may happen to a batch, and is told in one line; anything else is told with its traceback.
+_EXPECTED = (StoreUnavailable, StatementRefused, ObjectStoreUnavailable, FinalizeMismatch)
 
 _log = structlog.get_logger("batchline.finalizer")
 
 
 class Finalizer:
+    """Its sessions are opened when first needed; all but two are closed when there is nothing to do."""
+
     def __init__(
         self,
-        session: Session,
+        url: str,
         lease: Lease,
         scope: Scope,
         objects: Objects,
         on_ended: Callable[[Batch], None],
     ) -> None:
-        self._session = session
+        self._sessions = [Session(url, "finalize") for _ in range(_AT_ONCE)]
         self._lease = lease
         self._scope = scope
         self._objects = objects
         self._on_ended = on_ended
         self._called = asyncio.Event()
-        self._working = False
+        self._claiming = False
+        self._under_way: dict[Session, UUID] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_tenant = ""
+        self._outage = _Outage()
+        # When batches that failed here come due again, and when the object store is asked again (None).
+        self._timers: dict[UUID | None, asyncio.TimerHandle] = {}
         # Why the last try did not succeed, for people; None once one has.
         self.trouble: str | None = None
 
     @property
     def busy(self) -> bool:
-        return self._working or self._called.is_set()
+        return self._claiming or bool(self._under_way) or self._called.is_set()
+
+    @property
+    def waiting(self) -> bool:
+        """Something that failed here will soon be tried again."""
+        return bool(self._timers)
 
     def call(self) -> None:
-        self._called.set()
+        """There may be a batch to finalize."""
+        if None not in self._timers:
+            self._called.set()
 
     async def run(self) -> None:
-        while True:
-            await self._called.wait()
-            self._working = True
-            self._called.clear()
-            try:
-                await self._finalize_all()
-            finally:
-                self._working = False
-
-    async def _finalize_all(self) -> None:
-        """Until none is left, or one fails: a poll will bring us back to that."""
         try:
             while True:
-                batch = await finalize_one(
-                    self._session, self._objects, self._lease.worker, self._scope.batch_id
-                )
-                self.trouble = None
-                if batch is None:
-                    return
-                self._on_ended(batch)
-        except (StoreUnavailable, ObjectStoreUnavailable, FinalizeMismatch) as error:
-            self.trouble = str(error)
-            _log.error("cannot finalize", reason=str(error))
+                await self._called.wait()
+                self._claiming = True
+                self._called.clear()
+                try:
+                    await self._start_all()
+                except StoreUnavailable as error:
+                    # A poll brings us back.
+                    self.trouble = reason(error)
+                    _log.error("cannot look for batches to finalize", reason=self.trouble)
+                finally:
+                    self._claiming = False
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for timer in self._timers.values():
+            timer.cancel()
+        for session in self._sessions:
+            await session.close()
+
+    async def _start_all(self) -> None:
+        """Take batches until none is left to take, or no session is free."""
+        while (session := self._free_session()) is not None:
+            worker = self._lease.worker
+            batch = await self._claim(session, worker)
+            if batch is None:
+                await self._close_idle()
+                return
+            self._last_tenant = batch.tenant
+            self._under_way[session] = batch.id
+            task = asyncio.create_task(self._finalize(session, worker, batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _free_session(self) -> Session | None:
+        alone = self._outage.suspected or self._scope.batch_id is not None
+        if None in self._timers or (alone and self._under_way):
+            return None
+        return next((session for session in self._sessions if session not in self._under_way), None)
+
+    async def _claim(self, session: Session, worker: WorkerId) -> Batch | None:
+        last = len(self._under_way) == len(self._sessions) - 1
+        return await batches.claim_finalizing(
+            session,
+            worker,
+            self._scope.batch_id,
+            under_way=tuple(self._under_way.values()),
+            after_tenant=self._last_tenant,
+            max_lines=_SMALL if last else None,
+        )
+
+    async def _close_idle(self) -> None:
+        # One finalizes and one looks for more: to open these two anew each time would cost more than that.
+        for session in self._sessions[2:]:
+            if session not in self._under_way:
+                await session.close()
+
+    async def _finalize(self, session: Session, worker: WorkerId, batch: Batch) -> None:
+        try:
+            ended = await finalize(session, self._objects, worker, batch)
+            self._succeeded(ended)
+        except Exception as error:  # noqa: BLE001
+            # Whatever is wrong with one batch must not touch the others.
+            await self._failed(session, worker, batch, error)
+        finally:
+            del self._under_way[session]
+            # There may be another one that found no session before.
+            self.call()
+
+    def _succeeded(self, ended: Batch | None) -> None:
+        self._outage.over()
+        self.trouble = None
+        if ended is not None:
+            self._on_ended(ended)
+
+    async def _failed(self, session: Session, worker: WorkerId, batch: Batch, error: Exception) -> None:
+        self.trouble = reason(error)
+        if isinstance(error, ObjectStoreUnavailable) and (pause := self._outage.refused()):
+            self._call_in(pause, None)
+        try:
+            delay = await put_off(session, worker, batch, error)
+        except StoreUnavailable:
+            # The batch is still ours. A poll brings us back to it.
+            delay = None
+        _log.error(
+            "cannot finalize",
+            batch=ids.show(ids.BATCH, batch.id),
+            reason=self.trouble,
+            again_in=delay and round(delay, 1),
+            exc_info=None if isinstance(error, _EXPECTED) else error,
+        )
+        if delay is not None and delay < _SOON:
+            self._call_in(delay, batch.id)
+
+    def _call_in(self, seconds: float, what: UUID | None) -> None:
+        def due() -> None:
+            del self._timers[what]
+            self.call()
+
+        if what in self._timers:
+            self._timers[what].cancel()
+        # A moment later than the database's clock says.
+        self._timers[what] = asyncio.get_running_loop().call_later(seconds + 0.005, due)
+
+
+class _Outage:
+    """Tells an object store that is away from one that refuses a batch or two."""
+
+    _SUSPICIOUS = 3
+    _BACKOFF = Backoff(least=1.0, most=60.0)
+
+    def __init__(self) -> None:
+        self._refusals = 0
+
+    @property
+    def suspected(self) -> bool:
+        return self._refusals >= self._SUSPICIOUS
+
+    def refused(self) -> float:
+        """One more in a row was refused; for how many seconds to leave the store alone."""
+        self._refusals += 1
+        if not self.suspected:
+            return 0.0
+        longest = self._BACKOFF.ceiling(self._refusals - self._SUSPICIOUS + 1)
+        return random.uniform(longest / 2, longest)
+
+    def over(self) -> None:
+        self._refusals = 0

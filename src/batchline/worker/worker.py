@@ -60,9 +60,7 @@ class Worker:
         self._settings = settings
         self._on_ended = on_ended
         self._executor = executor
-        self._sessions = {
-            name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "finalize", "tell")
-        }
+        self._sessions = {name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "tell")}
         self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
@@ -72,7 +70,7 @@ class Worker:
         )
         posts = posts or [Post(scope, settings.concurrency)]
         self.crews = [self._new_crew(post, clock, turn) for post in posts]
-        self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
+        self.finalizer = Finalizer(url, self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
         self.attendant = self._new_attendant(scope, objects)
@@ -260,6 +258,7 @@ class Worker:
             or any(crew.claimer.busy for crew in self.crews)
             or self._strays.busy
             or self._retries.waiting
+            or self.finalizer.waiting
             or self.messenger.busy
         )
 

@@ -1,5 +1,5 @@
 -- doctor_notes: what is not wrong, but worth knowing: items in the hands of workers that are gone, which the next
--- claim takes over, and rows of deleted batches and files, which the orphans' duty removes.
+-- claim takes over, batches whose files could not be written yet, and rows of deleted batches and files, which the orphans' duty removes.
 WITH
 note AS (
     SELECT
@@ -18,6 +18,22 @@ note AS (
     WHERE s.worker_id IS NOT NULL
       AND coalesce(w.lease_until < now(), true)
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+    UNION ALL
+    SELECT
+        'finalize_failed',
+        b.id,
+        NULL,
+        format(
+            'finalizing has failed %%s times; not tried again before %%s; the last error was: %%s',
+            b.finalize_failures,
+            to_char(b.finalize_after AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'),
+            b.finalize_error
+        )
+    FROM batches AS b
+    WHERE b.finalizing_at IS NOT NULL
+      AND b.ended_at IS NULL
+      AND b.finalize_failures > 0
+      AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
     UNION ALL
     SELECT 'orphans', NULL, r.lane_id, format('%%s results are of a lane that is gone', count(*))
     FROM results AS r

@@ -15,7 +15,10 @@ batch AS (
         completed_at = CASE WHEN b.cancelling_at IS NULL AND b.expiring_at IS NULL THEN now() END,
         output_file_id = %(output_file)s::uuid,
         error_file_id = %(error_file)s::uuid,
-        summary = %(summary)s
+        summary = %(summary)s,
+        finalize_failures = 0,
+        finalize_after = NULL,
+        finalize_error = NULL
     WHERE b.id = %(batch)s AND b.finalizer = %(worker)s AND b.finalizing_at IS NOT NULL AND b.ended_at IS NULL
     RETURNING b.*
 ),

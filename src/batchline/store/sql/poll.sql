@@ -1,6 +1,6 @@
 -- poll: all that an idle worker asks, in one statement: is there work, is a batch to finalize, is a duty due, is
 -- there news for the outside, and how many seconds until the next known thing comes due (a retry, the end of a
--- lease, a deadline, a duty, an event, a delivery).
+-- lease, a deadline, a duty, an event, a delivery, a finalization that failed before).
 -- No locks.
 WITH RECURSIVE
 freed AS (
@@ -109,26 +109,40 @@ event AS (
 ),
 delivery AS (
     SELECT min(due_at) AS at FROM webhooks WHERE due_at IS NOT NULL
+),
+-- Of the batches that nobody else is finalizing: whether one can be finalized now, and else when the first can be. Not
+-- both: while an object store is away, many are due and not tried, and each that joins them must not cost a poll.
+finalizing AS (
+    SELECT
+        coalesce(bool_or(b.finalize_after IS NULL OR b.finalize_after <= now()), false) AS due,
+        CASE WHEN min(coalesce(b.finalize_after, now())) > now() THEN min(b.finalize_after) END AS at
+    FROM batches AS b
+    WHERE b.finalizing_at IS NOT NULL
+      AND b.ended_at IS NULL
+      AND (
+          b.finalizer IS NULL
+          OR b.finalizer = %(worker)s
+          OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
+      )
+      AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
 )
 SELECT
     EXISTS (SELECT FROM fresh)
     OR coalesce(freed.at <= now(), false)
     OR coalesce(held.at < now(), false) AS claimable,
-    EXISTS (
-        SELECT
-        FROM batches AS b
-        WHERE b.finalizing_at IS NOT NULL
-          AND b.ended_at IS NULL
-          AND (
-              b.finalizer IS NULL
-              OR b.finalizer = %(worker)s
-              OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
-          )
-          AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
-    ) AS finalizable,
+    finalizing.due AS finalizable,
     coalesce(least(deadline.at, duty.at, closing.at) <= now(), false) AS duty_due,
     extract(
-        epoch FROM least(freed.at, held.at, deadline.at, duty.at, event.at, delivery.at, closing.at) - now()
+        epoch FROM least(
+            freed.at,
+            held.at,
+            deadline.at,
+            duty.at,
+            event.at,
+            delivery.at,
+            closing.at,
+            finalizing.at
+        ) - now()
     )::float8 AS next_due,
     extract(epoch FROM freed.at - now())::float8 AS next_free,
     coalesce(least(event.at, delivery.at) <= now(), false) AS news
@@ -138,4 +152,5 @@ CROSS JOIN closing
 CROSS JOIN deadline
 CROSS JOIN event
 CROSS JOIN delivery
+CROSS JOIN finalizing
 LEFT JOIN freed ON true

@@ -296,7 +296,8 @@ def test_thirty_one_of_thirty_is_a_400_that_says_so(database_url: str, tmp_path:
 
 
 def test_too_many_requests_of_all_in_one_minute_are_refused(database_url: str, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests_per_minute=5))
+    limits = replace(SETTINGS.limits, requests_per_minute=5, user_requests_percent=100)
+    settings = replace(SETTINGS, limits=limits)
     with serving(database_url, tmp_path, settings, REGISTRY) as server:
         tenant = Tenant(server)
         with tenant.caller("anna") as anna, tenant.caller("bert") as bert:
@@ -318,7 +319,7 @@ def test_too_many_requests_of_all_in_one_minute_are_refused(database_url: str, t
 def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
     database_url: str, tmp_path: Path
 ) -> None:
-    settings = replace(SETTINGS, limits=replace(GENEROUS, requests_per_minute=1))
+    settings = replace(SETTINGS, limits=replace(GENEROUS, requests_per_minute=5, user_requests_percent=100))
     body = {"items": items(1), "request_id": str(uuid4())}
     with serving(database_url, tmp_path, settings, REGISTRY) as server:
         client = server.http(server.key("acme", Role.ADMIN, "anna"))
@@ -334,8 +335,10 @@ def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
                 database_url,
                 lambda db: sql(
                     db,
-                    "INSERT INTO api_windows SELECT date_trunc('minute', now()) + n * interval '1 minute', 9"
-                    " FROM generate_series(0, 9) AS n ON CONFLICT (starts_at) DO UPDATE SET requests = 9",
+                    "INSERT INTO api_windows (starts_at, requests, kind, tenant, user_id)"
+                    " SELECT date_trunc('minute', now()) + n * interval '1 minute', 9, 'write', '', ''"
+                    " FROM generate_series(0, 9) AS n"
+                    " ON CONFLICT (starts_at, kind, tenant, user_id) DO UPDATE SET requests = 9",
                 ),
             )
             again = submit_again()

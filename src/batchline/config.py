@@ -115,7 +115,10 @@ class LimitSettings:
     """How much may be pending at once, in two layers: of all together, and of each user."""
 
     max_pending_parents: int = 100
+    # Of all users together: so many reads, and as many writes.
     requests_per_minute: int = 1000
+    # How much of that one user may take, in percent.
+    user_requests_percent: int = 25
     user_pending_parents: int = 3
     user_pending_children: int = 30
     # Seconds from one submission of a user to the next.

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchline.api.acting import Acting, InCounters, InGovernor
+from batchline.api.acting import Acting, Deciding, InCounters, InGovernor
 from batchline.api.context import Context, InContext
 from batchline.api.governed import (
     PREFIX,
@@ -165,7 +165,7 @@ async def retried(
 
 @router.post("/batches/{batch_id}/cancel", **_CHANGED)
 async def cancel_batch(
-    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
 ) -> GovernedBatchObject:
     """What is in flight finishes, the rest never runs. Again: the same."""
     async with context.sessions.one() as session:
@@ -175,7 +175,7 @@ async def cancel_batch(
 @router.post("/batches/{batch_id}/approve", **_CHANGED)
 async def approve_batch(
     batch_id: BatchId,
-    actor: Acting,
+    actor: Deciding,
     context: InContext,
     governor: InGovernor,
     asked: Approve | None = None,
@@ -190,7 +190,7 @@ async def approve_batch(
 @router.post("/batches/{batch_id}/reject", **_CHANGED)
 async def reject_batch(
     batch_id: BatchId,
-    actor: Acting,
+    actor: Deciding,
     context: InContext,
     governor: InGovernor,
     asked: Decision | None = None,
@@ -203,7 +203,7 @@ async def reject_batch(
 
 @router.post("/batches/{batch_id}/pause", **_CHANGED)
 async def pause_batch(
-    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
 ) -> GovernedBatchObject:
     async with context.sessions.one() as session:
         return shown(await governor.pause(session, actor, read_id(batch_id)))
@@ -211,7 +211,7 @@ async def pause_batch(
 
 @router.post("/batches/{batch_id}/resume", **_CHANGED)
 async def resume_batch(
-    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
 ) -> GovernedBatchObject:
     """Run on, unless an approval or a release is waited for: then these are what it waits for."""
     async with context.sessions.one() as session:

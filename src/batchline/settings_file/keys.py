@@ -56,6 +56,7 @@ OPERATION: dict[str, Reader] = {
 LIMITS: dict[str, Reader] = {
     "max_pending_parents": values.count(1, 1_000_000),
     "requests_per_minute": values.count(1, 10_000_000),
+    "user_requests_percent": values.count(1, 100),
     "user_pending_parents": values.count(1, 1_000_000),
     "user_pending_children": values.count(1, 1_000_000),
     "cooldown_seconds": values.count(0, 31_536_000),

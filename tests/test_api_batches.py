@@ -32,7 +32,7 @@ from tests.builders import (
     take,
 )
 from tests.scenes import database
-from tests.serving import NOWHERE, Server, serving
+from tests.serving import Server, serving
 
 T = TypeVar("T")
 
@@ -579,10 +579,6 @@ def test_the_models_are_those_of_the_upstreams(server_url: str, template: str, t
             client.models.retrieve("unknown")
         with pytest.raises(openai.NotFoundError):
             client.models.retrieve("*")
-
-
-def test_an_upstream_for_anything_serves_any_model(client: openai.OpenAI) -> None:
-    assert client.models.retrieve("whatever").owned_by == NOWHERE.name
 
 
 def test_an_upstream_that_is_away_lists_no_models_and_holds_nobody_up(client: openai.OpenAI) -> None:

@@ -153,7 +153,10 @@ class ServerSettings:
     allow_private_webhooks: bool = False
     # Without it everybody is the one admin of the default tenant, on this machine only.
     authentication: bool = True
-    # Connections to the database: for short statements, and for streams that take as long as their reader.
+    # Whether /openapi.json, which names every operation, is there without a key; None: only where the server
+    # listens on loopback.
+    public_openapi: bool | None = None
+    # Connections to the database: for short statements, and for the pages of downloads.
     sessions: int = 16
     streams: int = 16
     # An object store's URL; None: a folder under data_dir.

@@ -22,8 +22,9 @@ from batchline.api.refusals import governed_responses
 from batchline.engine import access
 from batchline.engine.access import Actor
 from batchline.engine.governance import Governor
-from batchline.engine.refusals import LimitReached
+from batchline.engine.refusals import LimitReached, NotThere
 from batchline.model import Approval, GovernedBatch
+from batchline.store.session import Session
 
 router = APIRouter(prefix=PREFIX, tags=["operations"])
 
@@ -105,7 +106,7 @@ async def list_batches(
 ) -> GovernedBatchList:
     """Newest first: a user's own; approvers and admins see all of their tenant."""
     async with context.sessions.one() as session:
-        last = None if after is None else await access.visible(session, actor, read_id(after))
+        last = None if after is None else await _listed(session, actor, after)
         page = await access.page(
             session,
             actor,
@@ -117,6 +118,14 @@ async def list_batches(
     data = [shown(batch) for batch in page[:limit]]
     has_more = len(page) > limit
     return GovernedBatchList(data=data, has_more=has_more, next_after=data[-1].batch_id if has_more else None)
+
+
+async def _listed(session: Session, actor: Actor, after: str) -> GovernedBatch:
+    """A batch that a page may begin after."""
+    try:
+        return await access.visible(session, actor, read_id(after))
+    except NotThere as refused:
+        raise NotThere(refused.message, param="after") from None
 
 
 @router.get("/batches/{batch_id}", responses=governed_responses(404))

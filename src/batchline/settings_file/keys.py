@@ -18,6 +18,7 @@ SERVER: dict[str, Reader] = {
     "operations_retention": values.time_or_never,
     "upload_lifetime": values.time,
     "allow_private_webhooks": values.flag,
+    "public_openapi": values.flag,
     "sessions": values.count(1, 1000),
     "streams": values.count(1, 1000),
     "objects": values.text,

@@ -21,6 +21,7 @@ ROOM = 128 * 1024
 _ANY_SIZE = 2**31 - 1
 _FIRST_WIDTH, _MAX_WIDTH = 256, 8192
 _LAST_LINE = 2**31 - 1
+_MARKS = (b"\r", b"\x01", b"\x02")
 _BREAKS = re.compile(rb"[\n\r\x01\x02]")
 _CONTROL_TO_SPACE = bytes.maketrans(bytes(range(32)), b" " * 32)
 
@@ -51,7 +52,7 @@ class Source(Protocol):
 class Pages:
     """One reader's way through the lines of a source."""
 
-    def __init__(self, source: Source, room: int = ROOM) -> None:
+    def __init__(self, source: Source, room: int) -> None:
         self._source = source
         self._room = room
         self._after = 0
@@ -82,7 +83,7 @@ class Pages:
         return self._taken(_before_large(found))
 
     def _taken(self, found: Sequence[tuple[int, bytes]]) -> bytes:
-        lines = b"".join(_one_line(line) for _, line in found)
+        lines = _joined([line for _, line in found])
         last = found[-1][0] if found else self._after
         full = len(lines) >= self._room
         width = 2 * (last - self._after) if full else 2 * self._width
@@ -137,23 +138,23 @@ class _Requests:
 
     def _lanes(self) -> dict[str, object]:
         return {
-            "file": self._file_no,
-            "lanes": list(self._cursors),
+            "file_no": self._file_no,
+            "lane_nos": list(self._cursors),
             "cursors": list(self._cursors.values()),
         }
 
 
-async def of_output(session: Session, batch_id: UUID) -> Pages:
+async def of_output(session: Session, batch_id: UUID, room: int = ROOM) -> Pages:
     """The lines that a batch has completed so far."""
-    return Pages(_Results([lane.id for lane in await find_lanes(session, batch_id)]))
+    return Pages(_Results([lane.id for lane in await find_lanes(session, batch_id)]), room)
 
 
-async def of_input(session: Session, file_id: UUID) -> Pages:
+async def of_input(session: Session, file_id: UUID, room: int = ROOM) -> Pages:
     """The requests of an input file whose content lies in `lines`."""
     rows = await session.rows(statement("lanes_of_file"), {"file": file_id})
     if not rows:
         raise FileNotThere(f"file {file_id} has no lines")
-    return Pages(_Requests(rows[0][0], {lane_no: url for _, lane_no, url in rows}))
+    return Pages(_Requests(rows[0][0], {lane_no: url for _, lane_no, url in rows}), room)
 
 
 def _before_large(found: Sequence[Numbered]) -> list[tuple[int, bytes]]:
@@ -165,7 +166,12 @@ def _before_large(found: Sequence[Numbered]) -> list[tuple[int, bytes]]:
     return fitting
 
 
-def _one_line(line: bytes) -> bytes:
-    """JSON allows line breaks between values only, where a space is as good; and one item is one line. The
+def _joined(lines: Sequence[bytes]) -> bytes:
+    """Each on a line of its own. JSON allows line breaks between values only, where a space is as good. The
     bytes are those of the finished file (store/outputs.py)."""
-    return (line.translate(_CONTROL_TO_SPACE) if _BREAKS.search(line) else line) + b"\n"
+    block = b"".join(line + b"\n" for line in lines)
+    if block.count(b"\n") == len(lines) and not any(mark in block for mark in _MARKS):
+        return block
+    return b"".join(
+        (line.translate(_CONTROL_TO_SPACE) if _BREAKS.search(line) else line) + b"\n" for line in lines
+    )

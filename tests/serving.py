@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx2
@@ -82,6 +82,9 @@ def serving(
     """A server on this database, with its objects in a folder, until the context ends."""
     set_up_logging()
     chosen = settings or ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
+    if chosen.public_openapi is None:
+        # As `serve` does on loopback.
+        chosen = replace(chosen, public_openapi=True)
     objects = Objects.at(chosen.objects or folder / "objects")
     running = _Running(database, objects, chosen, registry)
     thread = threading.Thread(target=running.run, name="server")

@@ -1,6 +1,7 @@
 """/v1/batches through the official client: every object, status, page, and refusal of the contract."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -31,8 +32,9 @@ from tests.builders import (
     sql,
     take,
 )
+from tests.processes import simulated
 from tests.scenes import database
-from tests.serving import NOWHERE, Server, serving
+from tests.serving import Server, serving
 
 T = TypeVar("T")
 
@@ -581,8 +583,31 @@ def test_the_models_are_those_of_the_upstreams(server_url: str, template: str, t
             client.models.retrieve("*")
 
 
-def test_an_upstream_for_anything_serves_any_model(client: openai.OpenAI) -> None:
-    assert client.models.retrieve("whatever").owned_by == NOWHERE.name
+def test_behind_an_upstream_for_anything_only_the_models_that_it_lists_are_there(
+    database_url: str, tmp_path: Path
+) -> None:
+    with simulated() as upstream:
+        anything = UpstreamSettings("any", upstream.url)
+        settings = ServerSettings(upstreams=(anything,), sessions=4, streams=2)
+        with serving(database_url, tmp_path, settings) as server:
+            client = server.client()
+            listed = [model.id for model in client.models.list()]
+            assert listed
+            for model in listed:
+                assert client.models.retrieve(model).owned_by == "any"
+            with pytest.raises(openai.NotFoundError):
+                client.models.retrieve("nope")
+
+
+def test_a_batch_of_videos_is_taken(server: Server, client: openai.OpenAI) -> None:
+    line = {"custom_id": "v", "method": "POST", "url": "/v1/videos", "body": {"model": "m", "prompt": "x"}}
+    file = client.files.create(file=("v.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/videos",
+        completion_window="24h",
+    )
+    assert (batch.endpoint, batch.errors) == ("/v1/videos", None)
 
 
 def test_an_upstream_that_is_away_lists_no_models_and_holds_nobody_up(client: openai.OpenAI) -> None:

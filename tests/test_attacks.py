@@ -19,12 +19,13 @@ from batchline.api import limits
 from batchline.api import server as http_server
 from batchline.cli.place import set_up_logging
 from batchline.config import ServerSettings
-from batchline.ids import FILE, PART, new_id, show
+from batchline.ids import PART, new_id, show
 from batchline.store.session import Session
-from tests.builders import a_batch, a_worker, complete, on, sql, take
+from tests.builders import on, sql
 from tests.processes import wait_for
 from tests.scenes import database
 from tests.serving import NOWHERE, Server, serving
+from tests.slow_readers import a_running_output, rest_of, stalled
 
 CHAT: Final = "/v1/chat/completions"
 ENVELOPE = {"message", "type", "param", "code"}
@@ -401,55 +402,17 @@ def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.Mo
     assert set(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]) == ENVELOPE
 
 
-def test_a_reader_that_takes_nothing_is_let_go_with_its_connection_to_the_database(
+def test_a_reader_that_takes_nothing_is_let_go(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TAKEN_WITHIN", 0.3)
     settings = ServerSettings(upstreams=(NOWHERE,), sessions=4, streams=2)
     with serving(database_url, tmp_path, settings) as server:
         key = server.key()
-        output = on(database_url, a_running_batch_with_much_output)
-        readers = [begun_reading(server, key, output) for _ in range(2)]
-        try:
-            wait_for("no stream to be left", lambda: not streaming(database_url), 30)
-            with server.http(key) as http, http.stream("GET", f"/v1/files/{output}/content") as answer:
-                assert answer.status_code == 200
-        finally:
+        output = on(database_url, a_running_output)
+        with stalled(server.url, key, output, 2) as readers:
             for reader in readers:
-                reader.close()
-
-
-async def a_running_batch_with_much_output(db: Session) -> str:
-    """More than sockets and buffers keep for somebody who does not read."""
-    worker, batch = a_worker(), await a_batch(db, 2001)
-    for _ in range(2):
-        await complete(db, worker, await take(db, worker, 1000))
-    output_id = new_id()
-    planned = "UPDATE batches SET planned_output_id = %(output)s WHERE id = %(id)s"
-    await sql(db, planned, output=output_id, id=batch.id)
-    await sql(db, "UPDATE results SET output = output || repeat(' ', 20000)")
-    return show(FILE, output_id)
-
-
-def begun_reading(server: Server, key: str, file_id: str) -> socket.socket:
-    place = urlsplit(server.url)
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(30)
-    connection.connect((place.hostname, place.port))
-    head = f"GET /v1/files/{file_id}/content HTTP/1.1\r\nhost: {place.netloc}\r\n"
-    connection.sendall(f"{head}authorization: Bearer {key}\r\n\r\n".encode())
-    assert connection.recv(15) == b"HTTP/1.1 200 OK"
-    return connection
-
-
-def streaming(url: str) -> int:
-    query = """
-        SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name = 'batchline stream' AND state <> 'idle'
-    """
-    ((count,),) = on(url, lambda db: sql(db, query))
-    return int(count)
+                assert b"\r\n0\r\n\r\n" not in rest_of(reader)[-16:]
 
 
 def begun_upload(server: Server, key: str) -> socket.socket:

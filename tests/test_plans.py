@@ -29,11 +29,13 @@ JIT_ABOVE_COST = (
 )
 
 TYPES = {
+    "after": "integer",
     "batch": "uuid",
     "besides": "text[]",
     "cached_tokens": "bigint[]",
     "channel": "text",
     "chunk": "integer",
+    "cursors": "integer[]",
     "delay": "float8",
     "delays": "float8[]",
     "ended_groups": "integer[]",
@@ -45,8 +47,11 @@ TYPES = {
     "input_tokens": "bigint[]",
     "endpoint": "text",
     "file": "uuid",
+    "file_no": "bigint",
     "keys": "text[]",
     "kinds": "smallint[]",
+    "lane_nos": "integer[]",
+    "lanes": "bigint[]",
     "lease": "interval",
     "limit": "smallint",
     "messages": "text[]",
@@ -63,6 +68,7 @@ TYPES = {
     "resume_key": "text",
     "retried_groups": "integer[]",
     "retried_ordinals": "integer[]",
+    "room": "integer",
     "settings": "jsonb",
     "sizes": "integer[]",
     "span": "bigint",
@@ -70,7 +76,9 @@ TYPES = {
     "status_codes": "smallint[]",
     "task": "text",
     "tenant": "text",
+    "until": "integer",
     "upstream": "text",
+    "urls": "text[]",
     "window": "text",
     "window_seconds": "float8",
     "worker": "uuid",
@@ -468,3 +476,30 @@ def test_clearing_away_results_reads_a_chunk_of_them(ground: Ground, busy_batch:
 
     assert not plan.seq_scans
     assert plan.rows["results"] == 2 * 100, "each is found, and deleted"
+
+
+# Pages of downloads
+
+
+def test_a_page_of_results_reads_its_line_numbers_of_each_lane_only(ground: Ground) -> None:
+    lanes = [1_000_000 + n for n in range(5)]
+
+    page = ground.explain("page_results", lanes=lanes, after=100, until=150, room=131_072)
+    following = ground.explain("next_result", lanes=lanes, after=150)
+
+    assert not page.seq_scans | following.seq_scans
+    assert page.rows["results"] == 5 * 50
+    assert following.rows["results"] == 5
+
+
+def test_a_page_of_requests_reads_its_line_numbers_only(ground: Ground) -> None:
+    lanes = {"file_no": 1, "lane_nos": [0, 7], "cursors": [100, 0]}
+
+    page = ground.explain(
+        "page_requests", **lanes, urls=["/v1/embeddings"] * 2, after=100, until=150, room=131_072
+    )
+    following = ground.explain("next_request", **lanes)
+
+    assert not page.seq_scans | following.seq_scans
+    assert page.rows["lines"] <= 1 + 50
+    assert following.rows["lines"] == 1

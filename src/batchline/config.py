@@ -117,7 +117,10 @@ class LimitSettings:
     """How much may be pending at once, in two layers: of all together, and of each user."""
 
     max_pending_parents: int = 100
+    # Of all users together: so many reads, and as many writes.
     requests_per_minute: int = 1000
+    # How much of that one user may take, in percent.
+    user_requests_percent: int = 25
     user_pending_parents: int = 3
     user_pending_children: int = 30
     # Seconds from one submission of a user to the next.
@@ -152,7 +155,10 @@ class ServerSettings:
     allow_private_webhooks: bool = False
     # Without it everybody is the one admin of the default tenant, on this machine only.
     authentication: bool = True
-    # Connections to the database: for short statements, and for streams that take as long as their reader.
+    # Whether /openapi.json, which names every operation, is there without a key; None: only where the server
+    # listens on loopback.
+    public_openapi: bool | None = None
+    # Connections to the database: for short statements, and for the pages of downloads.
     sessions: int = 16
     streams: int = 16
     # An object store's URL; None: a folder under data_dir.

@@ -147,6 +147,15 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+class RequestKind(StrEnum):
+    """What requests are counted as, by the minute; none of them counts against another."""
+
+    READ = "read"
+    WRITE = "write"
+    # Decisions on batches and admins' calls: limited per user, whatever others do.
+    DECISION = "decision"
+
+
 class ApiKey(msgspec.Struct, frozen=True):
     """Who may call the server, and for which tenant. The secret itself is kept nowhere."""
 

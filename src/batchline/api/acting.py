@@ -1,4 +1,8 @@
-"""Who calls a route of governed operations, and whether all together have called too often in this minute."""
+"""Who calls a route of governed operations, and whether there were too many requests in this minute.
+
+Only authenticated requests are counted. Reads and writes have a window each, of which a user has a share at
+most. Decisions and admins' calls have a window per user alone, so others' load never refuses them.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,14 +10,15 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from batchline.api.auth import Called
-from batchline.api.context import InContext
+from batchline.api.context import Context, InContext
 from batchline.api.errors import ApiError
 from batchline.api.metrics import Counters
 from batchline.api.refusals import told
+from batchline.engine import limits as checks
 from batchline.engine.access import Actor
 from batchline.engine.governance import Governor
 from batchline.engine.refusals import LimitReached
-from batchline.model import Role
+from batchline.model import RequestKind, Role
 from batchline.store import limits
 
 
@@ -39,15 +44,18 @@ class Caller:
     over: LimitReached | None
 
 
-async def _caller(called: Called, context: InContext) -> Caller:
-    most = context.settings.limits.requests_per_minute
-    async with context.sessions.one() as session:
-        requests, left = await limits.count_request(session)
+async def _counted(called: Called, context: InContext, kind: RequestKind) -> Caller:
     actor = Actor(called.tenant, called.user, called.role, alone=called.key_id is None)
-    if requests <= most:
-        return Caller(actor, None)
-    message = f"All users together may make {most} requests a minute."
-    return Caller(actor, LimitReached("global_requests_per_minute", requests, most, left, message))
+    allowed = context.settings.limits
+    share = checks.share_of_requests(allowed, alone=actor.alone)
+    async with context.sessions.one() as session:
+        counted = await limits.count_request(session, actor.tenant, actor.user, kind, share)
+    return Caller(actor, checks.requests_exceeded(allowed, counted, share))
+
+
+async def _caller(request: Request, called: Called, context: InContext) -> Caller:
+    kind = RequestKind.READ if request.method in ("GET", "HEAD") else RequestKind.WRITE
+    return await _counted(called, context, kind)
 
 
 Submitting = Annotated[Caller, Depends(_caller)]
@@ -55,16 +63,28 @@ Submitting = Annotated[Caller, Depends(_caller)]
 
 
 async def _actor(caller: Submitting, context: InContext, counters: InCounters) -> Actor:
+    return _within_limits(caller, context, counters)
+
+
+Acting = Annotated[Actor, Depends(_actor)]
+
+
+async def _decider(called: Called, context: InContext, counters: InCounters) -> Actor:
+    return _within_limits(await _counted(called, context, RequestKind.DECISION), context, counters)
+
+
+Deciding = Annotated[Actor, Depends(_decider)]
+"""For what ends, stops or lets run a batch: it must be possible also while others flood the server."""
+
+
+def _within_limits(caller: Caller, context: Context, counters: Counters) -> Actor:
     if caller.over is not None:
         counters.limited(caller.over)
         raise told(caller.over, context.settings.limits.contact_admin)
     return caller.actor
 
 
-Acting = Annotated[Actor, Depends(_actor)]
-
-
-async def _admin(actor: Acting) -> Actor:
+async def _admin(actor: Deciding) -> Actor:
     if actor.role is not Role.ADMIN:
         raise ApiError(403, "Only admins may do this.", code="PERMISSION_DENIED")
     return actor

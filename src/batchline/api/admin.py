@@ -78,7 +78,8 @@ class Level(BaseModel):
 
 class GlobalStatus(BaseModel):
     pending_parents: Level
-    requests_per_minute: Level
+    reads_per_minute: Level
+    writes_per_minute: Level
 
 
 class UserStatus(BaseModel):
@@ -163,7 +164,7 @@ async def status(actor: Administering, context: InContext) -> LimitStatus:
     """What is pending, of all and of each user of whom there is something to tell."""
     defaults = context.settings.limits
     async with context.sessions.one() as session:
-        requests = await limits.requests_now(session)
+        window = await limits.requests_now(session)
         mine = await limits.measure(session, actor.tenant, actor.user)
         users = [
             _user(user, await limits.measure(session, actor.tenant, user), context)
@@ -171,7 +172,8 @@ async def status(actor: Administering, context: InContext) -> LimitStatus:
         ]
     overall = GlobalStatus(
         pending_parents=Level(current_value=mine.all_parents, max_value=defaults.max_pending_parents),
-        requests_per_minute=Level(current_value=requests, max_value=defaults.requests_per_minute),
+        reads_per_minute=Level(current_value=window.reads, max_value=defaults.requests_per_minute),
+        writes_per_minute=Level(current_value=window.writes, max_value=defaults.requests_per_minute),
     )
     return LimitStatus(overall=overall, users=users)
 

@@ -21,6 +21,8 @@ from batchline.api import (
 )
 from batchline.api.access import AccessLog
 from batchline.api.context import Context
+from batchline.api.document import add_document
+from batchline.api.downloads import Downloads
 from batchline.api.errors import handle_errors
 from batchline.api.limits import BodyLimit, Patience
 from batchline.api.metrics import Counters
@@ -56,6 +58,7 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
         title="Batchline",
         version=__version__,
         description="Very large batches on PostgreSQL, for OpenAI's clients.",
+        openapi_url=None,
         # A redirect would make a client send its body, and its key, a second time.
         redirect_slashes=False,
         lifespan=_life,
@@ -67,10 +70,12 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     app.state.governor = Governor(
         known, settings.limits, settings.operation_window, preparing=app.state.preparing
     )
+    app.state.downloads = Downloads(context.sessions)
     app.state.counters = counters
     # Before the route for operations of any name.
     for router in (submissions.submission_routes(known), *ROUTERS):
         app.include_router(router)
+    add_document(app, settings)
     handle_errors(app, counters.unread)
     handle_refusals(app, settings.limits.contact_admin)
     app.add_middleware(BodyLimit, most=context.settings.max_json_bytes, unread=counters.unread)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from urllib.parse import quote
 
 from fastapi import Request, Response
@@ -11,28 +11,46 @@ from starlette.types import Receive, Scope, Send
 
 from batchline import ids
 from batchline.api.context import Context
+from batchline.api.downloads import Downloads
 from batchline.api.errors import ApiError
+from batchline.api.limits import BLOCK
 from batchline.engine.objects import Objects
 from batchline.model import Batch, File
-from batchline.store import outputs
+from batchline.store import pages
+
+Blocks = AsyncGenerator[bytes]
 
 _MEDIA_TYPE = "application/octet-stream"
+# Each block of an object costs a thread's turn.
+_READ = 2 * BLOCK
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
 class Streamed(StreamingResponse):
-    """Lets go of what it streams from as soon as the client has gone."""
+    """Takes a place before it reads anything, and lets go of all as soon as the client has gone.
 
-    def __init__(self, blocks: AsyncGenerator[bytes], status: int, headers: Mapping[str, str]) -> None:
+    What cannot be read at all is refused before the answer begins.
+    """
+
+    def __init__(
+        self,
+        place: AbstractAsyncContextManager[None],
+        blocks: Blocks,
+        status: int,
+        headers: Mapping[str, str],
+    ) -> None:
         super().__init__(blocks, status, headers, _MEDIA_TYPE)
+        self._place = place
         self._blocks = blocks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._blocks):
+        async with aclosing(self._blocks), self._place:
+            # In no variable: who reads slowly would keep it until the end.
+            self.body_iterator = _begun(await anext(self._blocks, b""), self._blocks)
             await super().__call__(scope, receive, send)
 
 
-async def stored(request: Request, objects: Objects, file: File) -> Response:
+def stored(request: Request, objects: Objects, downloads: Downloads, file: File) -> Response:
     """The object of a file. It never changes, so the file's id names its content (ETag)."""
     assert file.object_key is not None
     etag = f'"{file.id.hex}"'
@@ -48,11 +66,11 @@ async def stored(request: Request, objects: Objects, file: File) -> Response:
     headers["content-length"] = str(end - start)
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=_MEDIA_TYPE)
-    blocks = _exactly(objects.read(file.object_key, start, end), end - start)
-    return Streamed(await _begun(blocks), status, headers)
+    blocks = _exactly(objects.read(file.object_key, start, end, at_least=_READ), end - start)
+    return Streamed(downloads.place(file.tenant), blocks, status, headers)
 
 
-async def so_far(request: Request, context: Context, batch: Batch) -> Response:
+def so_far(request: Request, context: Context, downloads: Downloads, batch: Batch) -> Response:
     """What a batch that still runs has finished, in input order, and how much that is."""
     headers = {
         **_headers(output_name(batch)),
@@ -64,54 +82,60 @@ async def so_far(request: Request, context: Context, batch: Batch) -> Response:
     }
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_MEDIA_TYPE)
-    return Streamed(await _begun(_finished(context, batch)), 200, headers)
+    return Streamed(downloads.place(batch.tenant), _finished(context, downloads, batch), 200, headers)
 
 
-async def rebuilt(request: Request, context: Context, file: File) -> Response:
+def rebuilt(request: Request, context: Context, downloads: Downloads, file: File) -> Response:
     """The lines of a file that a command took in: the same requests, in another spelling maybe."""
     headers = _headers(file.filename)
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_MEDIA_TYPE)
-    return Streamed(await _begun(_lines(context, file)), 200, headers)
+    return Streamed(downloads.place(file.tenant), _lines(context, downloads, file), 200, headers)
 
 
 def output_name(batch: Batch) -> str:
     return f"{ids.show(ids.BATCH, batch.id)}_output.jsonl"
 
 
-async def _finished(context: Context, batch: Batch) -> AsyncGenerator[bytes]:
-    async with context.sessions.stream() as session, outputs.lines(session, batch.id, "output") as lines:
-        async for block in lines:
+async def _finished(context: Context, downloads: Downloads, batch: Batch) -> Blocks:
+    async with context.sessions.stream() as session:
+        lines = await pages.of_output(session, batch.id)
+    async with aclosing(downloads.blocks(lines)) as blocks:
+        async for block in blocks:
             yield block
+    # Those that the header counts were there when the answer began, so they have been deleted since.
+    _check_whole(lines.count >= batch.completed)
 
 
-async def _lines(context: Context, file: File) -> AsyncGenerator[bytes]:
-    async with context.sessions.stream() as session, outputs.input_lines(session, file.id) as lines:
-        async for block in lines:
+async def _lines(context: Context, downloads: Downloads, file: File) -> Blocks:
+    async with context.sessions.stream() as session:
+        lines = await pages.of_input(session, file.id)
+    async with aclosing(downloads.blocks(lines)) as blocks:
+        async for block in blocks:
             yield block
+    _check_whole(lines.count == file.line_count)
 
 
-async def _exactly(blocks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes]:
+async def _exactly(blocks: AsyncIterator[bytes], size: int) -> Blocks:
     """An object that is shorter than its file says is an error, not the end."""
     left = size
     async for block in blocks:
         left -= len(block)
         yield block
-    if left != 0:
+    _check_whole(left == 0)
+
+
+def _check_whole(whole: bool) -> None:
+    """Content that is shorter than it should be is an error, not the end: the answer is broken off."""
+    if not whole:
         raise ApiError(500, "The stored content is not whole.", code="server_error", type="server_error")
 
 
-async def _begun(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same blocks, once the first is here: what cannot be read at all is refused before the answer."""
-    first = await anext(blocks, b"")
-
-    async def all_of_them() -> AsyncGenerator[bytes]:
-        async with aclosing(blocks):
-            yield first
-            async for block in blocks:
-                yield block
-
-    return all_of_them()
+async def _begun(first: bytes, blocks: Blocks) -> Blocks:
+    yield first
+    del first
+    async for block in blocks:
+        yield block
 
 
 def _headers(filename: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from batchline import ids
 from batchline.api import content
 from batchline.api.auth import Called, Caller
 from batchline.api.context import Context, InContext
+from batchline.api.downloads import InDownloads
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.intake import (
     LEAST_LIFE,
@@ -123,7 +124,7 @@ async def create_file(
     return show_file(file)
 
 
-@router.get("", responses=documented())
+@router.get("", responses=documented(404))
 async def list_files(
     context: InContext,
     called: Called,
@@ -161,15 +162,17 @@ async def get_file(file_id: str, context: InContext, called: Called) -> FileObje
     response_class=Response,
     responses={**documented(404, 416), **_CONTENT, 304: {"description": "It is what the client has."}},
 )
-async def get_content(file_id: str, request: Request, context: InContext, called: Called) -> Response:
+async def get_content(
+    file_id: str, request: Request, context: InContext, called: Called, downloads: InDownloads
+) -> Response:
     """The content, or a range of it; of a running batch's output, what is finished so far."""
     match await _found(context, called, file_id):
         case File(object_key=None) as file:
-            return await content.rebuilt(request, context, file)
+            return content.rebuilt(request, context, downloads, file)
         case File() as file:
-            return await content.stored(request, context.objects, file)
+            return content.stored(request, context.objects, downloads, file)
         case batch:
-            return await content.so_far(request, context, batch)
+            return content.so_far(request, context, downloads, batch)
 
 
 @router.delete("/{file_id}", responses=documented(404, 409))
@@ -243,7 +246,7 @@ async def _listed(context: Context, called: Caller, shown: str) -> File:
             file = await files.get(session, file_id)
         if file is not None and file.tenant == called.tenant:
             return file
-    raise ApiError(400, f"No such file: {shown[:100]}", code="invalid_value", param="after")
+    raise not_found("file", shown, "after")
 
 
 def _read(shown: str) -> UUID | None:

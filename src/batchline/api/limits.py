@@ -20,8 +20,13 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 # A body that is read whole comes within this time, from its first byte to its last.
 BODY_WITHIN = 60.0
-# Who takes nothing of an answer for this long has gone, or holds a connection to the database for nothing.
+# Who takes nothing of an answer for this long has gone, or holds a place for nothing.
 TAKEN_WITHIN = 60.0
+# Who has been waited for this long in all must have been worth it: bytes per second, as for what comes in.
+PATIENCE = 120.0
+MIN_RATE = 1024
+# What is given to the server at once, which keeps it until the client takes it.
+BLOCK = 64 * 1024
 
 # These limit what they take themselves, while they take it.
 _STREAMED = re.compile(r"/v1/files/?|/v1/uploads/[^/]+/parts/?")
@@ -32,7 +37,7 @@ class Stalled(Exception):
 
 
 class Patience:
-    """Gives up on who does not read its answer."""
+    """Gives every answer out in small blocks, and gives up on who does not read it, or hardly does."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -41,15 +46,39 @@ class Patience:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        taking = _Taking(send)
+        await self._app(scope, receive, taking.send)
 
-        async def impatient(message: Message) -> None:
-            try:
-                async with asyncio.timeout(TAKEN_WITHIN):
-                    await send(message)
-            except TimeoutError:
-                raise Stalled(f"nothing was taken for {TAKEN_WITHIN:g} s") from None
 
-        await self._app(scope, receive, impatient)
+class _Taking:
+    """How a client takes one answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._size = 0
+        self._waited = 0.0
+
+    async def send(self, message: Message) -> None:
+        body = message.get("body", b"")
+        # The server keeps what a client does not take, so it is given no more than a block at once.
+        for start in range(0, len(body) - BLOCK, BLOCK):
+            part = body[start : start + BLOCK]
+            await self._in_time({"type": message["type"], "body": part, "more_body": True})
+        if len(body) > BLOCK:
+            message = {**message, "body": body[(len(body) - 1) // BLOCK * BLOCK :]}
+        await self._in_time(message)
+
+    async def _in_time(self, message: Message) -> None:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(TAKEN_WITHIN):
+                await self._send(message)
+        except TimeoutError:
+            raise Stalled(f"nothing was taken for {TAKEN_WITHIN:g} s") from None
+        self._size += len(message.get("body", b""))
+        self._waited += time.monotonic() - began
+        if self._waited > PATIENCE and self._size < self._waited * MIN_RATE:
+            raise Stalled(f"only {self._size:,} bytes were taken in {self._waited:.0f} s")
 
 
 class BodyLimit:

@@ -9,7 +9,7 @@ from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import documented, not_found
 from batchline.api.routing import AuthenticatedRoute
-from batchline.config import ANY_MODEL
+from batchline.config import ANY_MODEL, ServerSettings
 from batchline.executors.catalog import Catalog
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=AuthenticatedRoute)
@@ -34,22 +34,28 @@ def _catalog(request: Request) -> Catalog:
     return catalog
 
 
+InCatalog = Annotated[Catalog, Depends(_catalog)]
+
+
 @router.get("", responses=documented())
-async def list_models(
-    context: InContext, caller: Called, catalog: Annotated[Catalog, Depends(_catalog)]
-) -> ModelList:
+async def list_models(context: InContext, caller: Called, catalog: InCatalog) -> ModelList:
     """The models that upstreams name, and those that an upstream for any model says it has."""
-    heard = await catalog.models()
-    owners = {model: name for name, models in heard.items() for model in models}
-    owners |= {model: upstream.name for upstream in context.settings.upstreams for model in upstream.models}
-    owners.pop(ANY_MODEL, None)
+    owners = await _owners(context.settings, catalog)
     return ModelList(data=[ModelObject(id=model, owned_by=owners[model]) for model in sorted(owners)])
 
 
 @router.get("/{model:path}", responses=documented(404))
-async def get_model(model: str, context: InContext, caller: Called) -> ModelObject:
-    """A model that can be run, also by an upstream that takes any."""
-    upstream = context.settings.upstream_for(model)
-    if upstream is None or model == ANY_MODEL:
+async def get_model(model: str, context: InContext, caller: Called, catalog: InCatalog) -> ModelObject:
+    """A model of the list. An upstream for any model may run others too, which nobody can name before."""
+    owners = await _owners(context.settings, catalog)
+    if model not in owners:
         raise not_found("model", model, "model")
-    return ModelObject(id=model, owned_by=upstream.name)
+    return ModelObject(id=model, owned_by=owners[model])
+
+
+async def _owners(settings: ServerSettings, catalog: Catalog) -> dict[str, str]:
+    """The upstream of each model."""
+    owners = {model: name for name, models in (await catalog.models()).items() for model in models}
+    owners |= {model: upstream.name for upstream in settings.upstreams for model in upstream.models}
+    owners.pop(ANY_MODEL, None)
+    return owners

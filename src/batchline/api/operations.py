@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchline.api.acting import Acting, InCounters, InGovernor
+from batchline.api.acting import Acting, Deciding, InCounters, InGovernor
 from batchline.api.context import Context, InContext
 from batchline.api.governed import (
     PREFIX,
@@ -24,8 +24,9 @@ from batchline.api.routing import AuthenticatedRoute
 from batchline.engine import access
 from batchline.engine.access import Actor
 from batchline.engine.governance import Governor
-from batchline.engine.refusals import LimitReached
+from batchline.engine.refusals import LimitReached, NotThere
 from batchline.model import Approval, GovernedBatch
+from batchline.store.session import Session
 
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
@@ -107,7 +108,7 @@ async def list_batches(
 ) -> GovernedBatchList:
     """Newest first: a user's own; approvers and admins see all of their tenant."""
     async with context.sessions.one() as session:
-        last = None if after is None else await access.visible(session, actor, read_id(after))
+        last = None if after is None else await _listed(session, actor, after)
         page = await access.page(
             session,
             actor,
@@ -119,6 +120,14 @@ async def list_batches(
     data = [shown(batch) for batch in page[:limit]]
     has_more = len(page) > limit
     return GovernedBatchList(data=data, has_more=has_more, next_after=data[-1].batch_id if has_more else None)
+
+
+async def _listed(session: Session, actor: Actor, after: str) -> GovernedBatch:
+    """A batch that a page may begin after."""
+    try:
+        return await access.visible(session, actor, read_id(after))
+    except NotThere as refused:
+        raise NotThere(refused.message, param="after") from None
 
 
 @router.get("/batches/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
@@ -167,7 +176,7 @@ async def retried(
 
 @router.post("/batches/{batch_id}/cancel", **_CHANGED)
 async def cancel_batch(
-    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
 ) -> GovernedBatchObject:
     """What is in flight finishes, the rest never runs. Again: the same."""
     async with context.sessions.one() as session:
@@ -177,7 +186,7 @@ async def cancel_batch(
 @router.post("/batches/{batch_id}/approve", **_CHANGED)
 async def approve_batch(
     batch_id: BatchId,
-    actor: Acting,
+    actor: Deciding,
     context: InContext,
     governor: InGovernor,
     asked: Approve | None = None,
@@ -192,7 +201,7 @@ async def approve_batch(
 @router.post("/batches/{batch_id}/reject", **_CHANGED)
 async def reject_batch(
     batch_id: BatchId,
-    actor: Acting,
+    actor: Deciding,
     context: InContext,
     governor: InGovernor,
     asked: Decision | None = None,
@@ -205,7 +214,7 @@ async def reject_batch(
 
 @router.post("/batches/{batch_id}/pause", **_CHANGED)
 async def pause_batch(
-    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
 ) -> GovernedBatchObject:
     async with context.sessions.one() as session:
         return shown(await governor.pause(session, actor, read_id(batch_id)))
@@ -213,7 +222,7 @@ async def pause_batch(
 
 @router.post("/batches/{batch_id}/resume", **_CHANGED)
 async def resume_batch(
-    batch_id: BatchId, actor: Acting, context: InContext, governor: InGovernor
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
 ) -> GovernedBatchObject:
     """Run on, unless an approval or a release is waited for: then these are what it waits for."""
     async with context.sessions.one() as session:

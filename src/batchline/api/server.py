@@ -1,4 +1,5 @@
-"""uvicorn as we run it: it leaves signals to its owner, and takes no endless or endlessly slow heads."""
+"""uvicorn as we run it: it leaves signals to its owner, takes no endless or endlessly slow heads, and keeps
+nothing without end for clients that do not read."""
 
 import asyncio
 import socket
@@ -15,6 +16,8 @@ from batchline.api import limits
 # The request line and all headers. The parser itself would keep any amount.
 MOST_HEAD = 64 * 1024
 _HEAD_WITHIN = 30.0
+# Longer than an answer waits itself (api/limits.py), which then says so in the log.
+_LONGER = 5.0
 # What is under way when the server is told to stop may take this long.
 _GRACE = 30
 
@@ -27,6 +30,7 @@ class LimitedHttp(HttpToolsProtocol):
     _head: int | None = 0
     _late: asyncio.TimerHandle | None = None
     _body_is_here = True
+    _stuck: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -34,7 +38,22 @@ class LimitedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_here()
+        self._is_taken()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_taken()
+
+    def resume_writing(self) -> None:
+        self._is_taken()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        # Closing waits for what is not taken yet.
+        if self.transport.get_write_buffer_size():
+            self._expect_taken()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -78,6 +97,17 @@ class LimitedHttp(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _expect_taken(self) -> None:
+        """What the client does not take in time is dropped, with the connection: also after its answer has
+        ended or was given up, when only the connection keeps it."""
+        self._is_taken()
+        self._stuck = self.loop.call_later(limits.TAKEN_WITHIN + _LONGER, self.transport.abort)
+
+    def _is_taken(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def _too_late(self) -> None:
         self._refuse(b"408 Request Timeout", b"The request's headers did not come in time.")

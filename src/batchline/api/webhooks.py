@@ -288,12 +288,10 @@ async def list_deliveries(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> DeliveryList:
     """What was said to an endpoint, newest first, for 30 days. OpenAI's API has no such call."""
-    event_id = None if after is None else ids.read(ids.EVENT, after)
-    if after is not None and event_id is None:
-        raise not_found("delivery", after, "after")
     async with context.sessions.one() as session:
         found = await _named(session, caller, webhook_endpoint_id)
-        page = await webhooks.deliveries(session, found.id, limit=limit + 1, after=event_id)
+        last = None if after is None else await _delivered(session, found.id, after)
+        page = await webhooks.deliveries(session, found.id, limit=limit + 1, after=last)
     data = [_told(delivery) for delivery in page[:limit]]
     return DeliveryList(
         data=data,
@@ -323,6 +321,14 @@ async def _named(session: Session, caller: Caller, text: str, param: str = "webh
     if found is None:
         raise _unknown(text, param)
     return found
+
+
+async def _delivered(session: Session, webhook_id: UUID, text: str) -> UUID:
+    """The event of a delivery that a page may begin after."""
+    event_id = ids.read(ids.EVENT, text)
+    if event_id is None or not await webhooks.has_delivery(session, webhook_id, event_id):
+        raise not_found("delivery", text, "after")
+    return event_id
 
 
 def _event(

@@ -51,7 +51,8 @@ def status(
         everybody = found["global"]
         out().print(
             f"of all: {_level(everybody['pending_parents'])} batches pending,"
-            f" {_level(everybody['requests_per_minute'])} requests this minute"
+            f" {_level(everybody['reads_per_minute'])} reads and"
+            f" {_level(everybody['writes_per_minute'])} writes this minute"
         )
         table = Table(
             Column("user", no_wrap=True), "batches", "children", "cooldown", "exempt until", box=None
@@ -73,11 +74,12 @@ async def _status(place: Place, tenant: str, allowed: LimitSettings) -> dict[str
         measured = {user: await limits.measure(session, tenant, user) for user in users}
         everybody = await limits.measure(session, tenant, "")
         exempt = {each.user_id: each for each in await limits.exemptions(session, tenant)}
-        requests = await limits.requests_now(session)
+        window = await limits.requests_now(session)
     return {
         "global": {
             "pending_parents": _of(everybody.all_parents, allowed.max_pending_parents),
-            "requests_per_minute": _of(requests, allowed.requests_per_minute),
+            "reads_per_minute": _of(window.reads, allowed.requests_per_minute),
+            "writes_per_minute": _of(window.writes, allowed.requests_per_minute),
         },
         "users": [_user(user, now, allowed, exempt.get(user)) for user, now in measured.items()],
     }

@@ -64,6 +64,8 @@ def serve(
         # What is wrong with an operation is said before anything is started.
         registry(settings)
         settings = replace(settings, authentication=not no_auth)
+        if settings.public_openapi is None:
+            settings = replace(settings, public_openapi=_is_loopback(host))
         with (
             open_place(database, data_dir, objects=settings.objects) as place,
             _listening(host, port) as sock,

@@ -9,7 +9,7 @@ import msgspec
 
 from batchline.config import LimitSettings
 from batchline.engine.refusals import LimitReached, TooLarge
-from batchline.store.limits import Measured
+from batchline.store.limits import Counted, Measured
 
 # How long to wait for others' batches to end, where nobody can say how long it takes.
 _WAIT = 30
@@ -43,6 +43,25 @@ def check(limits: LimitSettings, now: Measured, *, children: int, held: int = 0,
 def check_retried(limits: LimitSettings, now: Measured, children: int) -> None:
     """A batch that runs again is pending as any other, but nothing new: so without cooldown."""
     check(limits, msgspec.structs.replace(now, since_last=None), children=children)
+
+
+def share_of_requests(limits: LimitSettings, *, alone: bool) -> int:
+    """Requests of one kind that one user may make in a minute; all of them where there is no other user."""
+    if alone:
+        return limits.requests_per_minute
+    return math.ceil(limits.requests_per_minute * limits.user_requests_percent / 100)
+
+
+def requests_exceeded(limits: LimitSettings, counted: Counted, share: int) -> LimitReached | None:
+    """The error for a request that is one too many in this minute: of its user, or of all users."""
+    if counted.mine > share:
+        message = f"You may make {share} requests of this kind per minute."
+        return LimitReached("user_requests_per_minute", counted.mine, share, counted.left, message)
+    most = limits.requests_per_minute
+    if counted.everybody is not None and counted.everybody > most:
+        message = f"All users together may make {most} requests of this kind per minute."
+        return LimitReached("global_requests_per_minute", counted.everybody, most, counted.left, message)
+    return None
 
 
 def _check_cooldown(limits: LimitSettings, now: Measured) -> None:

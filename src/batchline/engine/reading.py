@@ -26,6 +26,7 @@ ENDPOINTS = frozenset(
         "/v1/moderations",
         "/v1/images/generations",
         "/v1/images/edits",
+        "/v1/videos",
     }
 )
 MOST_ERRORS = 100

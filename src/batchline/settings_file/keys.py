@@ -18,6 +18,7 @@ SERVER: dict[str, Reader] = {
     "operations_retention": values.time_or_never,
     "upload_lifetime": values.time,
     "allow_private_webhooks": values.flag,
+    "public_openapi": values.flag,
     "sessions": values.count(1, 1000),
     "streams": values.count(1, 1000),
     "objects": values.text,
@@ -56,6 +57,7 @@ OPERATION: dict[str, Reader] = {
 LIMITS: dict[str, Reader] = {
     "max_pending_parents": values.count(1, 1_000_000),
     "requests_per_minute": values.count(1, 10_000_000),
+    "user_requests_percent": values.count(1, 100),
     "user_pending_parents": values.count(1, 1_000_000),
     "user_pending_children": values.count(1, 1_000_000),
     "cooldown_seconds": values.count(0, 31_536_000),

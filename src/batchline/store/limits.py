@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from batchline.model import RequestKind
 from batchline.store import audit
 from batchline.store.audit import Event
 from batchline.store.session import Row, Session, run
@@ -74,17 +75,36 @@ def _measured(rows: list[Row]) -> Measured:
     return Measured(*row)
 
 
-async def count_request(session: Session) -> tuple[int, float]:
-    """Requests in this minute, this one included, and the seconds until the next minute."""
-    ((requests, left),) = await session.rows(statement("count_request"), {})
-    if requests == 1:
+class Counted(msgspec.Struct, frozen=True):
+    """Requests of one kind in this minute, this one included."""
+
+    mine: int
+    # Of all users; None: this one is not counted there.
+    everybody: int | None
+    # Seconds until the next minute.
+    left: float
+
+
+class Window(msgspec.Struct, frozen=True):
+    """All users' requests in this minute so far."""
+
+    reads: int
+    writes: int
+
+
+async def count_request(session: Session, tenant: str, user: str, kind: RequestKind, share: int) -> Counted:
+    """Count one more; beyond the user's share it counts for this user alone."""
+    params = {"tenant": tenant, "user": user, "kind": kind.value, "share": share}
+    (row,) = await session.rows(statement("count_request"), params)
+    counted = Counted(*row)
+    if counted.mine == 1:
         await session.rows(statement("forget_windows"), {})
-    return requests, left
+    return counted
 
 
-async def requests_now(session: Session) -> int:
-    ((requests,),) = await session.rows(statement("current_window"), {})
-    return int(requests)
+async def requests_now(session: Session) -> Window:
+    (row,) = await session.rows(statement("current_window"), {})
+    return Window(*row)
 
 
 async def set_override(

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-HEAD = "0009"
+HEAD = "0010"
 _HERE = Path(__file__).parent / "migrations"
 # Any number: all who migrate one database ask for the same lock, and it ends with their transaction.
 _LOCK = 0x6261746368

@@ -1,7 +1,7 @@
 """A bounded number of sessions, shared by requests that come and go.
 
-A request takes a session for as long as its statements last. Streams, which last as long as their reader
-likes, have a bound of their own: a slow download must not keep others from a status.
+A request takes a session for as long as its statements last, never for as long as its client takes to read.
+The pages of downloads have a bound of their own: many downloads must not keep others from a status.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Sessions:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Session]:
-        """A session for a stream that may take as long as its reader."""
+        """A session for one page of a download."""
         async with self._streams.one() as session:
             yield session
 

@@ -162,6 +162,11 @@ async def deliveries(
     return [_delivery(row) for row in await session.records(statement("list_deliveries"), params)]
 
 
+async def has_delivery(session: Session, webhook_id: UUID, event_id: UUID) -> bool:
+    params = {"webhook": webhook_id, "event": event_id}
+    return bool(await session.rows(statement("find_delivery"), params))
+
+
 async def fan_out(session: Session, event_id: UUID) -> int:
     """How many webhooks have got a delivery of the event now."""
     ((told,),) = await session.rows(statement("fan_out"), {"event": event_id})

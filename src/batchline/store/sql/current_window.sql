@@ -1,2 +1,6 @@
--- current_window: requests in this minute so far.
-SELECT coalesce((SELECT requests FROM api_windows WHERE starts_at = date_trunc('minute', now())), 0)
+-- current_window: all users' reads and writes in this minute so far. Locks: none.
+SELECT
+    coalesce(sum(requests) FILTER (WHERE kind = 'read'), 0)::integer AS reads,
+    coalesce(sum(requests) FILTER (WHERE kind = 'write'), 0)::integer AS writes
+FROM api_windows
+WHERE starts_at = date_trunc('minute', now()) AND tenant = '' AND user_id = ''

@@ -1,0 +1,41 @@
+"""/openapi.json and /docs: the API's own document, which names every registered operation with its schema.
+
+Where it is public, it takes no key. Elsewhere it takes one, and /docs, which sends none, is not there.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from batchline.api.auth import Called
+from batchline.config import ServerSettings
+
+_PATH = "/openapi.json"
+
+
+def add_document(app: FastAPI, settings: ServerSettings) -> None:
+    """For an application that was made without a document of its own (`openapi_url=None`)."""
+
+    async def document() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    async def document_for_callers(called: Called) -> JSONResponse:
+        return await document()
+
+    async def swagger() -> HTMLResponse:
+        return get_swagger_ui_html(openapi_url=_PATH, title=app.title)
+
+    async def redoc() -> HTMLResponse:
+        return get_redoc_html(openapi_url=_PATH, title=app.title)
+
+    hidden: dict[str, Any] = {"include_in_schema": False}
+    if settings.authentication and settings.public_openapi:
+        app.add_api_route(_PATH, document, **hidden)
+    else:
+        # Without keys, a caller is whoever is on this machine, and no page of somebody else's in a browser.
+        app.add_api_route(_PATH, document_for_callers, **hidden)
+    if settings.public_openapi or not settings.authentication:
+        app.add_api_route("/docs", swagger, **hidden)
+        app.add_api_route("/redoc", redoc, **hidden)

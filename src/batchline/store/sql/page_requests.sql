@@ -1,0 +1,38 @@
+-- page_requests: the requests of a file with line numbers after `after` up to `until`, in input order, as far as they fit
+-- into `room` bytes: the first that does not fit ends the page. A body that is larger than `room` itself comes as NULL.
+--
+-- `cursors` has, for each of `lane_nos`, the ordinal of its first line after `after`. Lanes whose first line lies beyond the
+-- page cost one look into the primary key each; the others have at most `until - after` lines in it.
+-- Locks: none. Each page has a snapshot of its own, so nothing is held while a client reads slowly.
+SELECT
+    line_no,
+    CASE
+        WHEN size <= %(room)s
+        THEN '{"custom_id":' || to_json(custom_id)::text || ',"method":"POST","url":' || to_json(url)::text
+            || ',"body":' || body || '}'
+    END AS line,
+    lane_no
+FROM (
+    SELECT
+        l.line_no,
+        l.custom_id,
+        l.body,
+        lane.url,
+        lane.lane_no,
+        octet_length(l.body) AS size,
+        sum(octet_length(l.body)) OVER (ORDER BY l.line_no) AS total
+    FROM unnest(%(lane_nos)s::integer[], %(cursors)s::integer[], %(urls)s::text[]) AS lane (lane_no, cursor, url)
+    JOIN lines AS first
+        ON first.file_no = %(file_no)s
+        AND first.lane_no = lane.lane_no
+        AND first.ordinal = lane.cursor
+        AND first.line_no <= %(until)s
+    JOIN lines AS l
+        ON l.file_no = %(file_no)s
+        AND l.lane_no = lane.lane_no
+        AND l.ordinal >= lane.cursor
+        AND l.ordinal < lane.cursor + (%(until)s::integer - %(after)s::integer)
+        AND l.line_no <= %(until)s
+) AS request
+WHERE total - size < %(room)s
+ORDER BY line_no

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from batchline.model import Item, Verdict
+from batchline.model import Item, Ran
 
 
 class Fence(Protocol):
@@ -21,8 +21,9 @@ class Executor(Protocol):
         """An item may wait before it is sent: one that is not this worker's any more then is not sent."""
         ...
 
-    async def run(self, item: Item) -> Verdict:
-        """Run the item once. Whatever goes wrong is a verdict on this item; only cancellation is raised."""
+    async def run(self, item: Item) -> Ran:
+        """Run the item once. Whatever goes wrong is a verdict on this item, or that it timed out; only
+        cancellation is raised."""
         ...
 
     def wind_down(self) -> None:

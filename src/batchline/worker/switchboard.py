@@ -1,15 +1,14 @@
 """Passes on what the listener hears to those parts of the worker that it concerns."""
 
 import asyncio
-from collections.abc import Sequence
 from uuid import UUID
 
 from batchline.store.events import Event, Handover
 from batchline.worker.attendant import Attendant
-from batchline.worker.crew import Crew
 from batchline.worker.handovers import Handovers
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.messenger import Messenger
+from batchline.worker.producers import Producers
 from batchline.worker.strays import Strays
 
 # A request that was made is on its way after this long; far less than what is left of a lease then.
@@ -19,14 +18,14 @@ _MOMENT = 0.01
 class Switchboard:
     def __init__(
         self,
-        crews: Sequence[Crew],
+        producers: Producers,
         handovers: Handovers,
         strays: Strays,
         attendant: Attendant,
         heartbeat: Heartbeat,
         messenger: Messenger,
     ) -> None:
-        self._crews = crews
+        self._producers = producers
         self._handovers = handovers
         self._strays = strays
         self._attendant = attendant
@@ -54,8 +53,8 @@ class Switchboard:
             case "open":
                 self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
-                for crew in self._crews:
-                    crew.give_back(event.batch_id)
+                for producer in self._producers:
+                    producer.give_back(event.batch_id)
                 self._attendant.call()
             case "ended":
                 # One that fails while validating ends without a worker that would tell of it.
@@ -75,5 +74,5 @@ class Switchboard:
         self._opened(batch_id)
 
     def _opened(self, batch_id: UUID | None) -> None:
-        for crew in self._crews:
-            crew.claimer.announce(batch_id)
+        for claimer in self._producers.claimers:
+            claimer.announce(batch_id)

@@ -21,6 +21,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker import kin
 from batchline.worker.attendant import Attendant
+from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock, steady
 from batchline.worker.crew import Crew, Post
 from batchline.worker.finalizer import Finalizer
@@ -29,8 +30,10 @@ from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.messenger import EventListener, Messenger
+from batchline.worker.producers import Producers, UpstreamFinder
 from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
+from batchline.worker.slots import Slots
 from batchline.worker.strays import Strays
 from batchline.worker.switchboard import Switchboard
 from batchline.worker.tasks import first, send_home
@@ -39,7 +42,8 @@ _log = structlog.get_logger("batchline.worker")
 
 
 class Worker:
-    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out.
+    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out, and
+    one for each upstream in the scope of `upstreams`, while it has work.
 
     `listen_url` is the database's own address, where `url` is a pooler's.
     """
@@ -53,6 +57,7 @@ class Worker:
         scope: Scope,
         *,
         posts: Sequence[Post] = (),
+        upstreams: Post | None = None,
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
         clock: Clock = steady,
@@ -71,11 +76,15 @@ class Worker:
         self._strays = Strays(
             self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
         )
+        self._clock = clock
+        self._turn = turn
         posts = posts or [Post(scope, settings.concurrency)]
-        self.crews = [self._new_crew(post, clock, turn) for post in posts]
+        self.crews = Producers([self._new_crew(post.scope, Slots(post.concurrency)) for post in posts])
+        if upstreams is not None:
+            self.crews.finder = self._new_finder(UpstreamFinder(upstreams, self.crews, self._new_crew))
         self._listener = Listener(listen_url or url, self._heard)
         self._handovers = Handovers(
-            self.crews, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
+            self.crews.lasting, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
         )
         self.finalizer = Finalizer(self._sessions["finalize"], self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
@@ -89,16 +98,29 @@ class Worker:
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
-    def _new_crew(self, post: Post, clock: Clock, turn: asyncio.Lock) -> Crew:
+    def _new_crew(self, scope: Scope, slots: Slots, on_idle: Callable[[Crew], None] | None = None) -> Crew:
         return Crew(
-            post,
+            scope,
+            slots,
             self._sessions["claim"],
             self._executor,
             self.settler,
             self.lease,
             self._settings,
-            clock,
-            turn,
+            self._clock,
+            self._turn,
+            self._strays,
+            self._nothing_found,
+            on_idle,
+        )
+
+    def _new_finder(self, finder: UpstreamFinder) -> Claimer:
+        return Claimer(
+            self._sessions["claim"],
+            self.lease,
+            finder.scope,
+            finder,
+            self._turn,
             self._strays,
             self._nothing_found,
         )
@@ -110,7 +132,7 @@ class Worker:
             scope,
             self._settings,
             objects,
-            [crew.claimer for crew in self.crews],
+            self.crews,
             self.finalizer,
             self.messenger,
             self._handovers.standing,
@@ -120,7 +142,7 @@ class Worker:
     @property
     def claimed(self) -> int:
         """Items, since it began."""
-        return sum(crew.claimer.claimed for crew in self.crews)
+        return self.crews.claimed
 
     def stop(self) -> None:
         """First call: finish what was sent, then leave. Second call: release it and leave now."""
@@ -133,7 +155,7 @@ class Worker:
             await self._arrive()
             async with asyncio.TaskGroup() as services:
                 # Runners end by themselves, once their buffer is closed; the others are sent home one by one.
-                running = [services.create_task(crew.dispatcher.run()) for crew in self.crews]
+                self.crews.start(services)
                 settling = services.create_task(self.settler.run())
                 heartbeat = services.create_task(self._heartbeat.run())
                 finalizing = services.create_task(self.finalizer.run())
@@ -141,7 +163,6 @@ class Worker:
                 seekers = [
                     services.create_task(task)
                     for task in (
-                        *(crew.claimer.run() for crew in self.crews),
                         self._strays.run(),
                         self.attendant.run(),
                         self._listener.run(),
@@ -149,7 +170,8 @@ class Worker:
                 ]
                 await self._until_told()
                 await send_home(seekers)
-                await self._finish(running, settling)
+                await self.crews.stop_claiming()
+                await self._finish(self.crews.dispatching, settling)
                 await self._finish_finalizing(finalizing)
                 await self._finish_telling(telling)
                 await send_home([heartbeat])
@@ -247,7 +269,7 @@ class Worker:
         """Something is held, may be claimable, or waits here for another try."""
         return (
             self._holding()
-            or any(crew.claimer.busy for crew in self.crews)
+            or any(claimer.busy for claimer in self.crews.claimers)
             or self._strays.busy
             or self._retries.waiting
             or self.messenger.busy
@@ -280,5 +302,5 @@ class Worker:
         self._switchboard.heard(event)
 
     def _look_for_work(self) -> None:
-        for crew in self.crews:
-            crew.claimer.hope.set()
+        for claimer in self.crews.claimers:
+            claimer.hope.set()

@@ -12,6 +12,7 @@ from batchline.engine.objects import Objects
 from batchline.model import Item, Ran, TimedOut
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.worker.crew import Post
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, on, read, sql
 from tests.executing import Answering
@@ -112,6 +113,45 @@ def test_a_server_that_never_answers_uses_up_attempts_one_line_at_a_time(
     assert counters == (0, 12)
     assert retries == 48
     assert executor.company[-1] == 1
+
+
+def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
+    database_url: str, tmp_path: Path
+) -> None:
+    class Recovering(Hanging):
+        """Hangs until eight requests have timed out."""
+
+        async def run(self, item: Item) -> Ran:  # type: ignore[override]
+            ran = await super().run(item)
+            if len(self.attempts) >= 8:
+                self.hanging = ()
+            return ran
+
+    executor, ended = Recovering(*range(1, 9)), asyncio.Queue[int]()
+
+    async def scenario(db: Session) -> None:
+        worker = Worker(
+            database_url,
+            executor,
+            Objects.at(tmp_path / "objects"),
+            WorkerSettings(lease=30.0),
+            Scope(),
+            posts=[Post(Scope(besides_below=("http://",)), 1)],
+            upstreams=Post(Scope(below=("http://",)), 8),
+            on_ended=lambda batch: ended.put_nowait(batch.completed),
+        )
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.run())
+            await a_batch(db, {"m": 8}, upstream="http://slow")
+            assert await ended.get() == 8
+            assert len(worker.crews) == 1
+            executor.company.clear()
+            await a_batch(db, {"m": 30}, upstream="http://slow")
+            assert await ended.get() == 30
+            worker.stop()
+
+    on(database_url, scenario)
+    assert max(executor.company[:5]) <= 5, "four, and one more for eight answers"
 
 
 def test_more_is_in_flight_again_when_time_outs_are_over(database_url: str, tmp_path: Path) -> None:

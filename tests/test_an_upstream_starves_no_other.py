@@ -10,8 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from batchline.config import WorkerSettings
+from batchline.cli.worker_command import posts_for
+from batchline.config import ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.engine.objects import Objects
+from batchline.engine.registry import Registry
 from batchline.model import Batch, Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -168,6 +170,19 @@ def test_what_is_in_flight_at_many_upstreams_is_finished_when_the_worker_stops(
 
     on(database_url, scenario)
     assert len(executor.sent) == 50
+
+
+def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> None:
+    server = ServerSettings(
+        upstreams=(
+            UpstreamSettings("gpu", "http://gpu/v1", models=("large",), concurrency=7),
+            UpstreamSettings("any", "http://any/v1"),
+        )
+    )
+    posts, upstreams = posts_for(server, Registry([]), WorkerSettings(), Scope())
+    assert posts[0] == Post(Scope(keys=("large", "http://gpu/v1")), 7)
+    assert posts[1].scope.besides == upstreams.scope.besides == ("large", "http://gpu/v1")
+    assert posts[1].scope.besides_below == upstreams.scope.below == UPSTREAMS
 
 
 def test_a_scope_of_keys_that_begin_so_takes_no_others(database_url: str) -> None:

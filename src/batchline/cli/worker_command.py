@@ -122,7 +122,7 @@ async def _work(
         {APPROVALS: approvals},
     )
     scope = Scope(besides_below=() if operations else (BELOW,))
-    posts, upstreams = _posts(routed, operations, settings, scope)
+    posts, upstreams = posts_for(routed, operations, settings, scope)
     worker = Worker(
         place.url,
         executor,
@@ -148,7 +148,7 @@ async def _work(
     return worker.claimed
 
 
-def _posts(
+def posts_for(
     server: ServerSettings, operations: Registry, settings: WorkerSettings, scope: Scope
 ) -> tuple[list[Post], Post]:
     """A crew for each upstream of the settings, so that a slow one holds up no other, and one for all other

@@ -19,7 +19,7 @@ from batchline.executors import urls
 from batchline.executors.executor import Executor
 from batchline.executors.http import HttpExecutor, HttpSettings
 from batchline.executors.retry import Backoff
-from batchline.model import Claim, Completed, Deferred, Failed, Item, Retry, RunSettings, Usage, Verdict
+from batchline.model import Claim, Completed, Deferred, Failed, Item, Ran, Retry, RunSettings, TimedOut, Usage
 
 BATCH = UUID("0198c0de-0000-7000-8000-000000000001")
 KEY = "sk-very-secret-4711"
@@ -171,7 +171,7 @@ def an_item(
     return Item(claim, line_no - 1, line_no, f"line-{line_no}".encode(), b'{"model": "m",  "n":1}')
 
 
-def line_of(verdict: Verdict) -> dict[str, Any]:
+def line_of(verdict: Ran) -> dict[str, Any]:
     assert isinstance(verdict, Completed | Failed), f"expected an outcome, got {verdict}"
     return cast(dict[str, Any], json.loads(verdict.output))
 
@@ -185,10 +185,10 @@ async def an_executor(settings: HttpSettings | None = None, **options: Any) -> A
         await executor.close()
 
 
-def verdict_on(behaviour: Behaviour, settings: HttpSettings | None = None, **options: Any) -> Verdict:
+def verdict_on(behaviour: Behaviour, settings: HttpSettings | None = None, **options: Any) -> Ran:
     """What the executor says of one item whose upstream behaves so."""
 
-    async def judged() -> Verdict:
+    async def judged() -> Ran:
         async with upstream_that(behaviour) as upstream, an_executor(settings) as executor:
             return await executor.run(an_item(upstream.url, **options))
 
@@ -447,9 +447,6 @@ def test_the_delay_grows_with_the_attempts() -> None:
 @pytest.mark.parametrize(
     ("behaviour", "code"),
     [
-        pytest.param(hangs, "timeout", id="hangs before the headers"),
-        pytest.param(says(http(200, b"{}")[:20]), "timeout", id="hangs in the headers"),
-        pytest.param(says(CUT_SHORT), "timeout", id="hangs in the body"),
         pytest.param(says_and_closes(b""), "connection_lost", id="closes before the headers"),
         pytest.param(says_and_closes(CUT_SHORT), "connection_lost", id="closes in the body"),
         pytest.param(says_and_resets(b""), "connection_lost", id="resets before the headers"),
@@ -479,10 +476,24 @@ def test_a_request_that_may_have_arrived_counts_as_an_attempt(behaviour: Behavio
     assert line_of(last)["error"] == {"code": code, "message": again.message}
 
 
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        pytest.param(hangs, id="before the headers"),
+        pytest.param(says(http(200, b"{}")[:20]), id="in the headers"),
+        pytest.param(says(CUT_SHORT), id="in the body"),
+    ],
+)
+def test_a_request_that_hangs_times_out(behaviour: Behaviour) -> None:
+    for attempt in (1, 3):
+        ran = verdict_on(behaviour, timeout=0.3, attempt=attempt)
+        assert isinstance(ran, TimedOut), "the worker judges whether it counts, also at the last attempt"
+        assert (ran.error_code, ran.message) == ("timeout", "no complete answer in time")
+        assert ran.delay > 0
+
+
 def test_nothing_waits_much_longer_than_its_batch_has_left() -> None:
-    verdict = verdict_on(hangs, timeout=600.0, seconds_left=-5.0)
-    assert isinstance(verdict, Retry)
-    assert verdict.error_code == "timeout"
+    assert isinstance(verdict_on(hangs, timeout=600.0, seconds_left=-5.0), TimedOut)
 
 
 def test_a_refused_connection_is_no_attempt_and_can_be_seen() -> None:
@@ -718,7 +729,7 @@ def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
     def fails() -> float:
         raise RuntimeError("no clock")
 
-    async def test(upstream: Upstream) -> list[Verdict]:
+    async def test(upstream: Upstream) -> list[Ran]:
         options: dict[str, Any] = {"api_key_env": "THE_KEY", "timeout": 0.3}
         taken, refusing = an_upstream_that_refuses()
         with taken:

@@ -16,7 +16,7 @@ from batchline.engine.templates import RequestTemplate
 from batchline.executors.executor import Fence
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor, contains
-from batchline.model import Completed, Deferred, Failed, Item, Retry, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut
 from tests.test_http_executor import Behaviour, Upstream, an_item, answers, hangs, line_of, upstream_that
 
 KEY = "the-key-of-the-cluster"
@@ -51,7 +51,7 @@ class Elsewhere:
         self.items: list[Item] = []
         self.calls: list[str] = []
 
-    async def run(self, item: Item) -> Verdict:
+    async def run(self, item: Item) -> Ran:
         self.items.append(item)
         return Deferred(item)
 
@@ -88,13 +88,13 @@ async def running(
 
 def outcome(
     *behaviours: Behaviour, item: Any = ITEM, attempt: int = 1, name: str = "make"
-) -> tuple[Verdict, Any]:
+) -> tuple[Ran, Any]:
     """The verdict, and the requests that led to it."""
 
-    async def run() -> tuple[Verdict, Any]:
+    async def run() -> tuple[Ran, Any]:
         async with upstream_that(*behaviours) as upstream:
 
-            async def test(executor: OperationExecutor) -> Verdict:
+            async def test(executor: OperationExecutor) -> Ran:
                 return await executor.run(an_order(item, attempt=attempt, name=name))
 
             return await running(upstream, test), upstream.requests
@@ -108,7 +108,7 @@ def failure(*behaviours: Behaviour, **options: Any) -> Failed:
     return verdict
 
 
-def code_of(verdict: Verdict) -> str:
+def code_of(verdict: Ran) -> str:
     code: str = line_of(verdict)["error"]["code"]
     return code
 
@@ -230,7 +230,7 @@ def test_an_unknown_operation_fails_the_item_with_a_code() -> None:
 
 
 def test_a_worker_without_operations_leaves_them_to_others() -> None:
-    async def run() -> Verdict:
+    async def run() -> Ran:
         executor = OperationExecutor(Registry(), (), HttpExecutor(environ={}), Elsewhere())
         return await executor.run(an_order())
 
@@ -260,11 +260,11 @@ def test_an_operation_of_another_kind_goes_to_its_handler() -> None:
     operation = Operation("greet", None, executor="greeter")
     greeted: list[Any] = []
 
-    async def greet(operation: Operation, item: Item) -> Verdict:
+    async def greet(operation: Operation, item: Item) -> Ran:
         greeted.append((operation.name, json.loads(item.body)))
         return Completed(item, 200, b"{}")
 
-    async def run(handlers: dict[str, Any]) -> Verdict:
+    async def run(handlers: dict[str, Any]) -> Ran:
         http = HttpExecutor(environ={})
         executor = OperationExecutor(Registry([operation]), (), http, Elsewhere(), handlers)
         return await executor.run(an_order(name="greet"))
@@ -280,15 +280,15 @@ def test_one_items_surprise_is_a_verdict_on_it_alone() -> None:
 
     operation = Operation("odd", RequestTemplate("cluster", "/x", body=surprising))
 
-    async def run() -> Sequence[Verdict]:
+    async def run() -> Sequence[Ran]:
         async with upstream_that(said(200, {})) as upstream:
 
-            async def test(executor: OperationExecutor) -> Sequence[Verdict]:
+            async def test(executor: OperationExecutor) -> Sequence[Ran]:
                 return await asyncio.gather(
                     executor.run(an_order(name="odd")), executor.run(an_order(name="make"))
                 )
 
-            verdicts: Sequence[Verdict] = await running(upstream, test, operation, MAKE)
+            verdicts: Sequence[Ran] = await running(upstream, test, operation, MAKE)
             return verdicts
 
     odd, good = asyncio.run(run())
@@ -296,16 +296,16 @@ def test_one_items_surprise_is_a_verdict_on_it_alone() -> None:
     assert isinstance(good, Completed)
 
 
-def test_an_upstream_that_is_away_costs_no_attempt_and_a_hanging_one_does() -> None:
+def test_a_request_of_an_operation_that_hangs_times_out() -> None:
     quick = Operation("make", RequestTemplate("cluster", "/x"), timeout=0.2)
 
-    async def run() -> Verdict:
+    async def run() -> Ran:
         async with upstream_that(hangs) as upstream:
             return await running(upstream, lambda executor: executor.run(an_order()), quick)  # type: ignore[no-any-return]
 
-    verdict = asyncio.run(run())
-    assert isinstance(verdict, Retry)
-    assert verdict.error_code == "timeout"
+    ran = asyncio.run(run())
+    assert isinstance(ran, TimedOut)
+    assert ran.error_code == "timeout"
 
 
 # --- Secrets -----------------------------------------------------------------------------------------------

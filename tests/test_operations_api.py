@@ -19,7 +19,7 @@ from batchline.engine.registry import Registry
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor
-from batchline.model import Failed, Role
+from batchline.model import Failed, Role, TimedOut
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.builders import a_worker, on, sql, take
@@ -561,7 +561,8 @@ async def _decide(db: Session, url: str) -> None:
     executor = OperationExecutor(REGISTRY, (), http, http, {APPROVALS: approvals})
     worker = a_worker()
     taken = [item for item in await take(db, worker) if item.claim.model == APPROVE.name]
-    await spans.settle(db, worker.id, [await executor.run(item) for item in taken])
+    verdicts = [await executor.run(item) for item in taken]
+    await spans.settle(db, worker.id, [each for each in verdicts if not isinstance(each, TimedOut)])
     await executor.close()
     await approvals.close()
     await end_all(db)

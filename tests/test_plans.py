@@ -31,6 +31,7 @@ JIT_ABOVE_COST = (
 TYPES = {
     "after": "integer",
     "batch": "uuid",
+    "below": "text[]",
     "besides": "text[]",
     "cached_tokens": "bigint[]",
     "channel": "text",
@@ -207,12 +208,18 @@ class Ground:
                 cursor.execute("DEALLOCATE guarded")
 
     def claim(
-        self, *, keys: list[str] | None = None, besides: Sequence[str] = (), batch: UUID | None = None
+        self,
+        *,
+        keys: list[str] | None = None,
+        besides: Sequence[str] = (),
+        below: list[str] | None = None,
+        batch: UUID | None = None,
     ) -> Plan:
         return self.explain(
             "claim",
             keys=keys,
             besides=list(besides),
+            below=below,
             batch=batch,
             worker=new_id(),
             name="worker",
@@ -264,6 +271,21 @@ def test_a_claim_for_all_but_some_keys_looks_at_the_tenants_of_the_others_only(g
 
     assert not plan.seq_scans - {"workers"}
     assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
+
+
+def test_a_claim_for_keys_that_begin_alike_looks_at_the_tenants_of_those_only(ground: Ground) -> None:
+    plan = ground.claim(below=["k1%"], besides=["k3"])
+
+    assert not plan.seq_scans - {"workers"}
+    assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
+
+
+def test_a_claim_for_keys_that_nothing_begins_with_looks_at_the_keys_only(ground: Ground) -> None:
+    plan = ground.claim(below=["http://%", "https://%"])
+
+    assert not plan.seq_scans - {"workers"}
+    assert plan.rows["lanes"] <= KEYS + 5
+    assert plan.rows["spans"] <= 3 * WORKERS
 
 
 def test_a_claim_for_a_tenant_alone_looks_at_no_other(ground: Ground) -> None:
@@ -334,6 +356,7 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
         batch=batch,
         keys=None,
         besides=["k3"],
+        below=None,
         worker=new_id(),
         name="worker",
         lease=timedelta(seconds=60),

@@ -347,13 +347,28 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """The request never left, so this was no attempt; try again `delay` seconds from now."""
+    """This was no attempt: the request never left, or its time-out does not count (worker/slots.py). Try it
+    again `delay` seconds from now, under the same idempotency key."""
 
     item: Item
     delay: float = 0.0
 
 
 Verdict: TypeAlias = Completed | Failed | Retry | Deferred
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """No complete answer came in time. Not a verdict yet: the executor cannot know whether too much was in
+    flight. The worker makes it a Retry or a Failed if it counts as an attempt, a Deferred if not."""
+
+    item: Item
+    error_code: str
+    message: str
+    delay: float
+
+
+Ran: TypeAlias = Verdict | TimedOut
+"""What it comes to that an item was run."""
 
 
 class Settled(msgspec.Struct, frozen=True):

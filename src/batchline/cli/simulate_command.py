@@ -28,6 +28,9 @@ def simulate(
     error_rate: Annotated[
         float, typer.Option("--error-rate", min=0, max=1, help="Share answered 5xx.")
     ] = 0.0,
+    refuse_rate: Annotated[
+        float, typer.Option("--refuse-rate", min=0, max=1, help="Share answered 429.")
+    ] = 0.0,
     hang_rate: Annotated[
         float, typer.Option("--hang-rate", min=0, max=1, help="Share never answered.")
     ] = 0.0,
@@ -35,6 +38,10 @@ def simulate(
         float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is cut.")
     ] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Decides answers and faults.")] = 0,
+    keyless: Annotated[
+        bool,
+        typer.Option("--keyless", help="Ignore Idempotency-Keys; skip what a client no longer waits for."),
+    ] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Keep every execution for GET /executions.")
     ] = False,
@@ -83,6 +90,8 @@ def simulate(
                 concurrency=concurrency,
                 rate_limit=rate_limit,
                 error_rate=error_rate,
+                refuse_rate=refuse_rate,
+                keyless=keyless,
                 hang_rate=hang_rate,
                 drop_rate=drop_rate,
                 seed=seed,

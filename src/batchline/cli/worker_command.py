@@ -20,6 +20,7 @@ from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings, Worker
 from batchline.engine.governance import Governor
 from batchline.engine.operations import APPROVALS, BELOW, url_of
 from batchline.engine.registry import Registry
+from batchline.executors import urls
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operations import OperationExecutor
@@ -45,7 +46,7 @@ def work(
             "-c",
             min=1,
             max=20_000,
-            help="Requests in flight at once, but for upstreams of --config, which say so themselves.",
+            help="Requests in flight at once at each upstream; those of --config say so themselves.",
         ),
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Leave when there is nothing left to do.")] = False,
@@ -122,8 +123,17 @@ async def _work(
         {APPROVALS: approvals},
     )
     scope = Scope(besides_below=() if operations else (BELOW,))
-    posts = _posts(routed, operations, settings, scope)
-    worker = Worker(place.url, executor, place.objects, settings, scope, posts=posts, listen_url=listen)
+    posts, upstreams = posts_for(routed, operations, settings, scope)
+    worker = Worker(
+        place.url,
+        executor,
+        place.objects,
+        settings,
+        scope,
+        posts=posts,
+        upstreams=upstreams,
+        listen_url=listen,
+    )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
@@ -139,21 +149,25 @@ async def _work(
     return worker.claimed
 
 
-def _posts(
+def posts_for(
     server: ServerSettings, operations: Registry, settings: WorkerSettings, scope: Scope
-) -> list[Post]:
-    """A crew for each upstream, so that a slow one holds up no other, and one for all that is left of the
-    scope: the upstream for any model, and batches that name an upstream of their own."""
+) -> tuple[list[Post], Post]:
+    """A crew for each upstream of the settings, so that a slow one holds up no other, and one for all other
+    models. And the scope in which each upstream that a batch names gets a crew, while it has work."""
     named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
     posts = [Post(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
     served = tuple(key for keys, _ in named for key in keys)
-    return [*posts, Post(replace(scope, besides=served), settings.concurrency)]
+    models = replace(scope, besides=served, besides_below=(*scope.besides_below, *urls.SCHEMES))
+    upstreams = Scope(besides=served, below=urls.SCHEMES)
+    return [*posts, Post(models, settings.concurrency)], Post(upstreams, settings.concurrency)
 
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
-    """The models and the operations that are this upstream's by name."""
+    """The models and the operations that are this upstream's by name, and batches that name its URL. Without
+    the former there is none: the upstream for any model has no crew of its own."""
     models = [model for model in upstream.models if model != ANY_MODEL]
-    return (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
+    keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
+    return (*keys, upstream.base_url) if keys else ()
 
 
 def _concurrency(server: ServerSettings) -> int:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from batchline.engine.output import failed_line
 from batchline.executors.retry import Backoff, rounded_up
-from batchline.model import Failed, Item, Retry, Verdict
+from batchline.model import Failed, Item, Ran, Retry, Verdict
 
 _RETRY = Backoff(least=0.5, most=60.0)
 
@@ -26,8 +26,9 @@ class Executor(Protocol):
         """An item may wait before it is sent: one that is not this worker's any more then is not sent."""
         ...
 
-    async def run(self, item: Item) -> Verdict:
-        """Run the item once. Whatever goes wrong is a verdict on this item; only cancellation is raised."""
+    async def run(self, item: Item) -> Ran:
+        """Run the item once. Whatever goes wrong is a verdict on this item, or that it timed out; only
+        cancellation is raised."""
         ...
 
     def wind_down(self) -> None:

@@ -29,7 +29,7 @@ from batchline.executors.executor import Fence, no_fence
 from batchline.executors.faults import MOST_MESSAGE, code_of, message_of, never_left, reason_of
 from batchline.executors.pace import AnswerRate, Pace
 from batchline.executors.retry import Backoff, Outage, asked_delay, rounded_up
-from batchline.model import Completed, Deferred, Failed, Item, Retry, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
 
 _RETRYABLE = frozenset({408, 409, 425, 429})
 # What this worker cannot send at all comes back after this long: another one may be set up for it.
@@ -140,7 +140,7 @@ class HttpExecutor:
         """Upstreams that cannot be connected to at present, and why."""
         return {urls.shown(upstream): outage.reason for upstream, outage in self._outages.items()}
 
-    async def run(self, item: Item) -> Verdict:
+    async def run(self, item: Item) -> Ran:
         route, started = None, 0.0
         try:
             route = self._route(item)
@@ -163,8 +163,8 @@ class HttpExecutor:
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
-    async def send(self, item: Item, order: Order) -> Answer | Verdict:
-        """Send the item as the order says. A verdict: there was no answer, or none that can be kept."""
+    async def send(self, item: Item, order: Order) -> Answer | Ran:
+        """Send the item as the order says. Where there was no answer, or none that can be kept, a verdict."""
         route, started = None, 0.0
         try:
             route = self._route(item)
@@ -237,7 +237,7 @@ class HttpExecutor:
             route.answers.add()
         return Answer(response.status, route.without_key(body), _request_id(item, response), asked)
 
-    def _unanswered(self, item: Item, route: _Route | None, started: float, error: Exception) -> Verdict:
+    def _unanswered(self, item: Item, route: _Route | None, started: float, error: Exception) -> Ran:
         """What it means for the item that there was no answer to read."""
         match error:
             case urls.InvalidUpstream() | MissingKey():
@@ -250,6 +250,8 @@ class HttpExecutor:
             case TransportError() | DecodeError() if route is not None:
                 if never_left(error):
                     return self._unreached(item, route.upstream, started, reason_of(error))
+                if isinstance(error, RequestTimeoutError):
+                    return TimedOut(item, code_of(error), reason_of(error), self._delay(item))
                 return self._again(item, code_of(error), reason_of(error))
             case _:
                 # One item's surprise must not touch its siblings.

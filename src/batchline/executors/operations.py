@@ -27,7 +27,7 @@ from batchline.engine.templates import InvalidValue, Rendered
 from batchline.executors.executor import Executor, Fence
 from batchline.executors.faults import message_of
 from batchline.executors.http import Answer, HttpExecutor, Order
-from batchline.model import Completed, Deferred, Failed, Item, RunSettings, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Ran, RunSettings, Verdict
 
 # Another worker may be set up for what this one is not.
 _ELSEWHERE_DELAY = 30.0
@@ -71,7 +71,7 @@ class OperationExecutor:
         self._warned: set[str] = set()
         self._threads = ThreadPoolExecutor(_THREADS, "judge")
 
-    def run(self, item: Item) -> Coroutine[Any, Any, Verdict]:
+    def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
         # Not a coroutine itself: items that are no operations would pay for it.
         name = operation_of(item.claim.url)
         return self._otherwise.run(item) if name is None else self._run(name, item)
@@ -88,7 +88,7 @@ class OperationExecutor:
 
     # --- One item ------------------------------------------------------------------------------------------
 
-    async def _run(self, name: str, item: Item) -> Verdict:
+    async def _run(self, name: str, item: Item) -> Ran:
         operation = self._registry.find(name)
         if operation is None:
             return self._unknown(name, item)
@@ -114,7 +114,7 @@ class OperationExecutor:
             return self._elsewhere(item, f"this worker has no executor {operation.executor!r}")
         return await handler(operation, item)
 
-    async def _asked(self, operation: Operation, item: Item) -> Verdict:
+    async def _asked(self, operation: Operation, item: Item) -> Ran:
         settings = self._settings.get(operation.name)
         if settings is None or operation.request is None:
             return self._elsewhere(item, f"this worker has no upstream {operation.upstream!r}")
@@ -131,7 +131,7 @@ class OperationExecutor:
             return await self._compared(judged, rendered)
         return self._verdict(judged.meaning, judged)
 
-    async def _compared(self, refused: "_Judged", sent: Rendered) -> Verdict:
+    async def _compared(self, refused: "_Judged", sent: Rendered) -> Ran:
         """Something is there already. Where it is what we were to make, an earlier attempt of ours has made
         it, or somebody else."""
         operation, item = refused.operation, refused.item

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from batchline.config import ANY_MODEL, UpstreamSettings
 from batchline.executors.executor import Executor, Fence
-from batchline.model import Claim, Item, RunSettings, Verdict
+from batchline.model import Claim, Item, Ran, RunSettings
 
 _MOST_CLAIMS = 1000
 
@@ -25,7 +25,7 @@ class RoutingExecutor:
         # Routed once for all items of a claim: the claim as it came, and as it goes on.
         self._claims: dict[int, tuple[Claim, Claim]] = {}
 
-    async def run(self, item: Item) -> Verdict:
+    async def run(self, item: Item) -> Ran:
         claim = item.claim
         if claim.settings.upstream is None and (routed := self._routed(claim)) is not claim:
             item = replace(item, claim=routed)

@@ -4,6 +4,8 @@ import re
 
 from pyreqwest.http import Url
 
+# How an upstream begins, and no model does.
+SCHEMES = ("http://", "https://")
 _VERSIONED = re.compile(r"/v[0-9][^/]*(?:/|$)")
 _USER = re.compile(r"(//)?[^/]*@")
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")

@@ -17,6 +17,7 @@ class Fault(Enum):
     HANG = auto()
     ERROR_500 = auto()
     ERROR_503 = auto()
+    REFUSE = auto()
 
 
 class FaultDice:
@@ -29,6 +30,7 @@ class FaultDice:
             Fault.HANG: settings.hang_rate,
             Fault.ERROR_500: settings.error_rate / 2,
             Fault.ERROR_503: settings.error_rate / 2,
+            Fault.REFUSE: settings.refuse_rate,
         }
         self._ladder = list(zip(accumulate(shares.values()), shares, strict=True))
         self._loaded = any(shares.values())

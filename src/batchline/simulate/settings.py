@@ -25,8 +25,12 @@ class SimulateSettings:
     """Share answered 500 or 503, unexecuted."""
     hang_rate: float = 0.0
     """Share never answered and never executed."""
+    refuse_rate: float = 0.0
+    """Share answered 429 without a Retry-After, unexecuted."""
     drop_rate: float = 0.0
     """Share whose connection is closed unanswered, half of them after they were executed."""
+    keyless: bool = False
+    """Ignore Idempotency-Keys, and drop from the queue what its caller has given up, as llama.cpp does."""
     record: bool = False
     """Keep every execution for GET /executions. Memory grows with each."""
     kubevirt: bool = False
@@ -43,10 +47,10 @@ class SimulateSettings:
         for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "controller_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("error_rate", "hang_rate", "drop_rate"):
+        for name in ("error_rate", "refuse_rate", "hang_rate", "drop_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share from 0 to 1, but is {getattr(self, name)}")
-        if self.error_rate + self.hang_rate + self.drop_rate > 1:
-            raise ValueError("error_rate, hang_rate and drop_rate must not exceed 1 together")
+        if self.error_rate + self.refuse_rate + self.hang_rate + self.drop_rate > 1:
+            raise ValueError("error_rate, refuse_rate, hang_rate and drop_rate must not exceed 1 together")
         if self.max_keys < 1:
             raise ValueError(f"max_keys must be at least 1, but is {self.max_keys}")

@@ -72,6 +72,8 @@ class Upstream:
     def receive(self, caller: Caller, path: bytes, key: bytes | None, body: bytes) -> None:
         """Take one POST request, whose body has arrived in full."""
         self.ledger.requests += 1
+        if self._settings.keyless:
+            key = None
         if key is not None and self._replay(caller, key):
             return
         try:
@@ -108,6 +110,8 @@ class Upstream:
                 raise Refusal(500, "Injected fault: the request was not executed.", type="server_error")
             case Fault.ERROR_503:
                 raise Refusal(503, "Injected fault: the server is overloaded.", type="server_error")
+            case Fault.REFUSE:
+                raise Refusal(429, "Injected fault: too many requests.", type="requests")
 
     def _check_rate(self) -> None:
         wait_s = self._bucket.wait_s() if self._bucket is not None else 0.0
@@ -145,12 +149,18 @@ class Upstream:
             del self._running[execution.key]
         self._in_flight -= 1
         # Before the answers: a caller may send its next request at once, which must not pass the queue.
-        if self._queue:
-            self._start(self._queue.popleft())
+        self._start_next()
         if execution.to_drop is not None:
             execution.to_drop.hang_up()
         for caller in execution.callers:
             _answer_with(execution.ledger, caller, execution.recipe)
+
+    def _start_next(self) -> None:
+        while self._queue:
+            execution = self._queue.popleft()
+            if not self._settings.keyless or not all(caller.gone for caller in execution.callers):
+                self._start(execution)
+                return
 
 
 def _answer_with(ledger: Ledger, caller: Caller, recipe: Recipe) -> None:

@@ -24,19 +24,23 @@ class WorkerId(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What is worked on: the routing keys that are served (None: all), all but some, or one batch only."""
+    """What is worked on: the routing keys that are served (None: all), all but some, or one batch only. The
+    routing key of a line is the upstream that its batch names, or else its model."""
 
     keys: tuple[str, ...] | None = None
     batch_id: UUID | None = None
     besides: tuple[str, ...] = ()
     # Nor those that begin so.
     besides_below: tuple[str, ...] = ()
+    # Only those that begin so; None: all.
+    below: tuple[str, ...] | None = None
 
     def params(self) -> dict[str, object]:
         left = [_literal(key) for key in self.besides] + [_literal(key) + "%" for key in self.besides_below]
         return {
             "keys": None if self.keys is None else list(self.keys),
             "besides": left,
+            "below": None if self.below is None else [_literal(key) + "%" for key in self.below],
             "batch": self.batch_id,
         }
 

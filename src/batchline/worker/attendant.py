@@ -7,7 +7,6 @@ It polls after 750 ms, then after twice as long each time, up to 15 s, and start
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 import structlog
 
@@ -17,10 +16,10 @@ from batchline.engine.objects import Objects
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
-from batchline.worker.claimer import Claimer
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
 from batchline.worker.messenger import Messenger
+from batchline.worker.producers import Producers
 
 # A retry that comes due within this time is worth waiting for, also for a worker that only drains.
 _SOON = 60.0
@@ -36,7 +35,7 @@ class Attendant:
         scope: Scope,
         settings: WorkerSettings,
         objects: Objects,
-        claimers: Sequence[Claimer],
+        producers: Producers,
         finalizer: Finalizer,
         messenger: Messenger,
     ) -> None:
@@ -45,7 +44,7 @@ class Attendant:
         self._scope = scope
         self._settings = settings
         self._objects = objects
-        self._claimers = claimers
+        self._producers = producers
         self._finalizer = finalizer
         self._messenger = messenger
         self._called = asyncio.Event()
@@ -65,7 +64,7 @@ class Attendant:
 
     async def sees_work(self) -> bool:
         """Poll, and set everybody to what there is to do; False when there is nothing now or soon."""
-        for claimer in self._claimers:
+        for claimer in self._producers.claimers:
             if claimer.found.is_set():
                 claimer.found.clear()
                 self._interval = self._settings.poll_least
@@ -73,7 +72,7 @@ class Attendant:
             horizon = await spans.poll(self._session, self._lease.worker.id, self._scope)
             self._next_due = horizon.next_due
             if horizon.claimable:
-                for claimer in self._claimers:
+                for claimer in self._producers.claimers:
                     claimer.hope.set()
             if horizon.finalizable:
                 self._finalizer.call()

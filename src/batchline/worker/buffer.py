@@ -12,16 +12,19 @@ from uuid import UUID
 from batchline.config import WorkerSettings
 from batchline.model import Item
 from batchline.worker.rate import Rate
+from batchline.worker.slots import Slots
 
 _MOST_BYTES = 64 * 2**20
 
 
 class Buffer:
-    def __init__(self, settings: WorkerSettings, rate: Rate) -> None:
+    def __init__(self, settings: WorkerSettings, rate: Rate, slots: Slots) -> None:
         self._settings = settings
         self._rate = rate
+        self._slots = slots
         self._items: deque[Item] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        # Each is told whether an item may be here; False: it is not needed any more.
+        self._waiters: deque[asyncio.Future[bool]] = deque()
         self._hungry = asyncio.Event()
         self._hungry.set()
         self._low = 0
@@ -47,12 +50,13 @@ class Buffer:
         self._wake(len(self._items))
 
     async def take(self) -> Item | None:
-        """The next item; None when the buffer is closed."""
+        """The next item; None when the buffer is closed, or the taker is dismissed."""
         while (item := self.pop()) is None and not self._closed:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             self._hungry.set()
-            await waiter
+            if not await waiter:
+                return None
         return item
 
     def pop(self) -> Item | None:
@@ -73,7 +77,8 @@ class Buffer:
         await self._hungry.wait()
 
     def wanted(self) -> int:
-        return max(self.idle + self._target() - len(self._items), 0)
+        """For the free slots, and to have some ahead."""
+        return max(self._slots.free + self._target() - len(self._items), 0)
 
     def sated(self) -> None:
         """Nothing more is wanted just now."""
@@ -88,6 +93,10 @@ class Buffer:
             self._hungry.set()
         return gone
 
+    def dismiss(self, most: int) -> int:
+        """Tell up to so many takers that wait to wait no more; how many there were."""
+        return self._wake(most, needed=False)
+
     def close(self) -> None:
         """No more items will come; takers that find nothing left go home."""
         self._closed = True
@@ -100,9 +109,11 @@ class Buffer:
             items = min(items, _MOST_BYTES / self._average_size)
         return int(items)
 
-    def _wake(self, most: int) -> None:
-        while most > 0 and self._waiters:
+    def _wake(self, most: int, *, needed: bool = True) -> int:
+        woken = 0
+        while woken < most and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)
-                most -= 1
+                waiter.set_result(needed)
+                woken += 1
+        return woken

@@ -1,6 +1,8 @@
 """Keeps the buffer filled as long as there is hope of work."""
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import structlog
@@ -9,7 +11,6 @@ from batchline.model import Claim, Item
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
-from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 from batchline.worker.strays import Strays
@@ -22,24 +23,46 @@ _MOST_NEW = 64
 _log = structlog.get_logger("batchline.claimer")
 
 
+class Intake(Protocol):
+    """Where claimed items go: a buffer, or what shares them out to several."""
+
+    def __len__(self) -> int: ...
+
+    async def hungry(self) -> None:
+        """Wait until more is wanted."""
+        ...
+
+    def wanted(self) -> int: ...
+
+    def sated(self) -> None:
+        """Nothing more is wanted just now."""
+        ...
+
+    def put(self, items: Sequence[Item]) -> None: ...
+
+
 class Claimer:
+    """`scope` is looked up for each claim: it may change while there are others that claim."""
+
     def __init__(
         self,
         session: Session,
         lease: Lease,
-        scope: Scope,
-        buffer: Buffer,
+        scope: Callable[[], Scope],
+        intake: Intake,
         turn: asyncio.Lock,
         strays: Strays,
+        on_nothing: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
         self._lease = lease
         self._scope = scope
-        self._buffer = buffer
+        self._intake = intake
         # Crews of one worker claim in turn, each to the end: what one has claimed and not yet put into its
         # buffer would look like a stray to another.
         self._turn = turn
         self._strays = strays
+        self._on_nothing = on_nothing
         self._claiming = False
         self._announced: UUID | None = None
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
@@ -55,9 +78,9 @@ class Claimer:
 
     def announce(self, batch_id: UUID | None) -> None:
         """There is new work: in this batch, if it is known. An idle worker has a quick look at it."""
-        if batch_id is not None and self._scope.batch_id not in (None, batch_id):
+        if batch_id is not None and self._scope().batch_id not in (None, batch_id):
             return
-        if not self.busy and not len(self._buffer):
+        if not self.busy and not len(self._intake):
             self._announced = batch_id
         self.hope.set()
 
@@ -65,7 +88,7 @@ class Claimer:
         pause = Pause()
         while True:
             await self.hope.wait()
-            await self._buffer.hungry()
+            await self._intake.hungry()
             # Cleared before the claim, not after it: word of new work that comes meanwhile must not be lost.
             self.hope.clear()
             self._claiming = True
@@ -74,6 +97,8 @@ class Claimer:
                     found = await self._claim()
                 if found:
                     self.hope.set()
+                elif not self.hope.is_set():
+                    self._on_nothing()
                 pause.reset()
             except StoreUnavailable as error:
                 self.hope.set()
@@ -85,18 +110,20 @@ class Claimer:
 
     async def _claim(self) -> bool:
         """Fill the buffer; False when nothing was there."""
-        want = self._buffer.wanted()
+        want = self._intake.wanted()
         if not want:
-            self._buffer.sated()
+            self._intake.sated()
             return True
         if self._lease.lost:
             # A claim under the old name would renew it.
             self._lease.give_up()
         asked_at = self._lease.now()
         worker = self._lease.worker
-        claims, items = await self._ask(worker, want)
+        announced, self._announced = self._announced, None
+        claims, items = await self._ask(worker, want, announced)
         if not claims:
-            return False
+            # It may be another crew's. Each of them looks at it before one looks at everything.
+            return announced is not None
         if self._lease.worker is not worker:
             # The lease was lost while this was asked: what came is the old name's, and is left alone.
             return True
@@ -111,19 +138,18 @@ class Claimer:
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
         self.claimed += len(items)
-        self._buffer.put(items)
+        self._intake.put(items)
         self.found.set()
         # The requests go out before anything else is asked.
         await asyncio.sleep(0)
         return True
 
-    async def _ask(self, worker: WorkerId, want: int) -> tuple[list[Claim], list[Item] | None]:
+    async def _ask(
+        self, worker: WorkerId, want: int, announced: UUID | None
+    ) -> tuple[list[Claim], list[Item] | None]:
         """Claims, and their items where these have come along."""
-        announced, self._announced = self._announced, None
         if announced is not None:
-            claimed = await spans.claim_new(
-                self._session, worker, self._scope, announced, min(want, _MOST_NEW)
+            return await spans.claim_new(
+                self._session, worker, self._scope(), announced, min(want, _MOST_NEW)
             )
-            if claimed[0]:
-                return claimed
-        return await spans.claim(self._session, worker, self._scope, min(want, _MOST)), None
+        return await spans.claim(self._session, worker, self._scope(), min(want, _MOST)), None

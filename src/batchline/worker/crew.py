@@ -1,17 +1,18 @@
 """Those who work on one part of what there is: a claimer, its buffer, and the runners that empty it.
 
 A worker has one crew, or one for each upstream. Each claims only what its own upstream can take, so a slow
-one never fills the places in which lines for another could be under way.
+one never fills the slots in which lines for another could be under way.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import msgspec
 
 from batchline.config import WorkerSettings
 from batchline.executors.executor import Executor
-from batchline.model import Deferred
+from batchline.model import Deferred, Item
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.buffer import Buffer
@@ -21,6 +22,7 @@ from batchline.worker.dispatcher import Dispatcher
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
+from batchline.worker.slots import Slots
 from batchline.worker.strays import Strays
 
 
@@ -32,9 +34,12 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Crew:
+    """`on_idle` is called when it holds nothing and has looked for more in vain."""
+
     def __init__(
         self,
-        post: Post,
+        scope: Scope,
+        slots: Slots,
         session: Session,
         executor: Executor,
         settler: Settler,
@@ -43,13 +48,16 @@ class Crew:
         clock: Clock,
         turn: asyncio.Lock,
         strays: Strays,
+        on_idle: Callable[["Crew"], None] | None = None,
     ) -> None:
-        self.scope = post.scope
+        self.scope = scope
+        self.slots = slots
         self._settler = settler
+        self._on_idle = on_idle
         rate = Rate(clock)
-        self.buffer = Buffer(settings, rate)
-        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency)
-        self.claimer = Claimer(session, lease, post.scope, self.buffer, turn, strays)
+        self.buffer = Buffer(settings, rate, slots)
+        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, slots, self._empty)
+        self.claimer = Claimer(session, lease, lambda: scope, self.buffer, turn, strays, self._nothing_found)
 
     @property
     def holding(self) -> bool:
@@ -58,7 +66,25 @@ class Crew:
     def spans(self) -> set[int]:
         return self.buffer.spans() | self.dispatcher.spans()
 
+    def accept(self, items: Sequence[Item]) -> None:
+        """Take what was claimed for this crew by another, as far as there is room, and give back the rest."""
+        room = self.buffer.wanted()
+        self.buffer.put(items[:room])
+        for item in items[room:]:
+            self._settler.add(Deferred(item))
+
     def give_back(self, batch_id: UUID | None = None) -> None:
         """What was not sent, all of it or that of one batch."""
         for item in self.buffer.discard(batch_id):
             self._settler.add(Deferred(item))
+
+    def _nothing_found(self) -> None:
+        """A claim found nothing, and there has been no word of new work since."""
+        if self._on_idle is not None and not self.holding:
+            self._on_idle(self)
+
+    def _empty(self) -> None:
+        """The last item is done. No more verdicts are coming to wait for."""
+        self._settler.hurry()
+        if self._on_idle is not None and not self.claimer.busy:
+            self._on_idle(self)

@@ -1,15 +1,18 @@
-"""Runs buffered items, as many at once as allowed, and hands their verdicts to the settler."""
+"""Runs buffered items, as many at once as its upstream has slots, and hands their verdicts to the settler."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
+from batchline.engine.output import failed_line
 from batchline.executors.executor import Executor, unexpected
-from batchline.model import Completed, Failed, Item
+from batchline.model import Completed, Deferred, Failed, Retry, TimedOut, Verdict
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
+from batchline.worker.slots import Slots
 
 _DONE = (Completed, Failed)
 
@@ -17,7 +20,11 @@ _log = structlog.get_logger("batchline.dispatcher")
 
 
 class Dispatcher:
-    """A fixed crew of runners: a task for each item would cost more than the item."""
+    """Runners that take one item after the other: a task for each item would cost more than the item.
+
+    There is always one that waits for an item, up to the limit. When the limit is lowered, those beyond it
+    end: at once if they wait, else after the item that they are running.
+    """
 
     def __init__(
         self,
@@ -26,54 +33,87 @@ class Dispatcher:
         settler: Settler,
         lease: Lease,
         rate: Rate,
-        concurrency: int,
+        slots: Slots,
+        on_empty: Callable[[], None],
     ) -> None:
         self._executor = executor
         self._buffer = buffer
         self._settler = settler
         self._lease = lease
         self._rate = rate
-        self._concurrency = concurrency
-        self._running: dict[int, Item] = {}
+        self._slots = slots
+        self._on_empty = on_empty
+        self._runners = 0
 
     @property
     def in_flight(self) -> int:
-        return len(self._running)
+        return len(self._slots.running)
 
     def spans(self) -> set[int]:
-        return {item.claim.span_id for item in self._running.values()}
+        return {item.claim.span_id for item in self._slots.running.values()}
 
     async def run(self) -> None:
         """Until the buffer is closed and empty."""
-        async with asyncio.TaskGroup() as crew:
-            for _ in range(self._concurrency):
-                crew.create_task(self._runner())
+        self._runners = 0
+        async with asyncio.TaskGroup() as runners:
+            self._start_runners(runners)
 
-    async def _runner(self) -> None:
+    def _start_runners(self, runners: asyncio.TaskGroup) -> None:
+        """One for each item that waits, and at least one."""
+        for _ in range(min(max(len(self._buffer), 1), self._slots.limit - self._runners)):
+            self._runners += 1
+            runners.create_task(self._runner(runners))
+
+    async def _runner(self, runners: asyncio.TaskGroup) -> None:
         # Looked up once: this loop is among what an item costs.
-        buffer, lease, executor, settler, running = (
+        buffer, lease, executor, settler, slots, rate = (
             self._buffer,
             self._lease,
             self._executor,
             self._settler,
-            self._running,
+            self._slots,
+            self._rate,
         )
+        running = slots.running
         while (item := buffer.pop() or await buffer.take()) is not None:
+            if self._runners < slots.limit and not buffer.idle:
+                self._start_runners(runners)
             if lease.lost:
                 lease.give_up()
                 continue
+            company, sent_in = len(running), slots.round
             running[id(item)] = item
             try:
-                verdict = await executor.run(item)
-            except Exception:  # noqa: BLE001
-                # One item's surprise must not touch those in flight beside it.
-                _log.exception("executor failed", request=item.request_id)
-                verdict = unexpected(item)
+                try:
+                    verdict = await executor.run(item)
+                except Exception:  # noqa: BLE001
+                    # One item's surprise must not touch those in flight beside it.
+                    _log.exception("executor failed", request=item.request_id)
+                    verdict = unexpected(item)
+                # What must be tried again is not done: an upstream that is away is not a fast one.
+                if isinstance(verdict, _DONE):
+                    rate.count += 1
+                    if slots.adapting:
+                        slots.answered(item)
+                elif isinstance(verdict, TimedOut):
+                    verdict = self._judge(verdict, sent_in, company)
+                settler.add(verdict)
             finally:
                 del running[id(item)]
-            settler.add(verdict)
-            # What must be tried again is not done: an upstream that is away must not look like a fast one.
-            if isinstance(verdict, _DONE):
-                self._rate.count += 1
             if not running and not len(buffer):
-                settler.hurry()
+                self._on_empty()
+            if self._runners > slots.limit:
+                self._runners -= 1
+                return
+
+    def _judge(self, timed_out: TimedOut, sent_in: int, company: int) -> Verdict:
+        """Another attempt if the time-out counts and one is left; the same attempt again if it does not."""
+        item, slots = timed_out.item, self._slots
+        counts = slots.timed_out(item, sent_in, company)
+        self._runners -= self._buffer.dismiss(self._runners - slots.limit)
+        if not counts:
+            return Deferred(item, timed_out.delay)
+        if item.claim.attempt < item.claim.settings.max_attempts:
+            return Retry(item, timed_out.error_code, timed_out.message, timed_out.delay)
+        slots.forget(item)
+        return Failed(item, failed_line(item, timed_out.error_code, timed_out.message))

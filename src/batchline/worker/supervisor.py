@@ -23,6 +23,37 @@ class ServiceFailed(Exception):
     """A service failed several times in a row. The message is for a person."""
 
 
+class Services:
+    """Starts supervised services as tasks of one group. `on_failed` is called when one fails for good."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, on_failed: Callable[[], None]) -> None:
+        self._tasks = tasks
+        self._on_failed = on_failed
+
+    def start(
+        self, name: str, run: Callable[[], Awaitable[None]], on_failure: Callable[[], object] = lambda: None
+    ) -> asyncio.Task[None]:
+        return self._tasks.create_task(self.supervise(name, run, on_failure), name=name)
+
+    async def supervise(
+        self, name: str, run: Callable[[], Awaitable[None]], on_failure: Callable[[], object] = lambda: None
+    ) -> None:
+        try:
+            await supervise(name, run, on_failure)
+        except ServiceFailed:
+            self._on_failed()
+            raise
+
+
+def first_failure(group: ExceptionGroup[Exception]) -> ServiceFailed | None:
+    """The service that failed for good; the others of the group were cancelled because of it."""
+    for error in group.exceptions:
+        found = first_failure(error) if isinstance(error, ExceptionGroup) else error
+        if isinstance(found, ServiceFailed):
+            return found
+    return None
+
+
 async def supervise(
     name: str,
     run: Callable[[], Awaitable[None]],

@@ -1,17 +1,16 @@
 """Passes on what the listener hears to those parts of the worker that it concerns."""
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from batchline.store.events import Event
 from batchline.worker.attendant import Attendant
-from batchline.worker.crew import Crew
 from batchline.worker.messenger import Messenger
+from batchline.worker.producers import Producers
 
 
 class Switchboard:
-    def __init__(self, crews: Sequence[Crew], attendant: Attendant, messenger: Messenger) -> None:
-        self._crews = crews
+    def __init__(self, producers: Producers, attendant: Attendant, messenger: Messenger) -> None:
+        self._producers = producers
         self._attendant = attendant
         self._messenger = messenger
 
@@ -23,13 +22,13 @@ class Switchboard:
             case "open":
                 self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
-                for crew in self._crews:
-                    crew.give_back(event.batch_id)
+                for producer in self._producers:
+                    producer.give_back(event.batch_id)
                 self._attendant.call()
             case "ended":
                 # One that fails while validating ends without a worker that would tell of it.
                 self._messenger.call()
 
     def _opened(self, batch_id: UUID | None) -> None:
-        for crew in self._crews:
-            crew.claimer.announce(batch_id)
+        for claimer in self._producers.claimers:
+            claimer.announce(batch_id)

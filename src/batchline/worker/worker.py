@@ -6,7 +6,7 @@ same idempotency key.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -20,6 +20,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker import kin
 from batchline.worker.attendant import Attendant
+from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock, steady
 from batchline.worker.crew import Crew, Post
 from batchline.worker.finalizer import Finalizer
@@ -27,10 +28,12 @@ from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.messenger import EventListener, Messenger
+from batchline.worker.producers import Producers, UpstreamFinder
 from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
+from batchline.worker.slots import Slots
 from batchline.worker.strays import Strays
-from batchline.worker.supervisor import ServiceFailed, supervise
+from batchline.worker.supervisor import Services, first_failure
 from batchline.worker.switchboard import Switchboard
 from batchline.worker.tasks import first, send_home
 
@@ -38,7 +41,8 @@ _log = structlog.get_logger("batchline.worker")
 
 
 class Worker:
-    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out.
+    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out, and
+    one for each upstream in the scope of `upstreams`, while it has work.
 
     `listen_url` is the database's own address, where `url` is a pooler's.
     """
@@ -52,6 +56,7 @@ class Worker:
         scope: Scope,
         *,
         posts: Sequence[Post] = (),
+        upstreams: Post | None = None,
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
         clock: Clock = steady,
@@ -68,8 +73,12 @@ class Worker:
         self._strays = Strays(
             self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
         )
+        self._clock = clock
+        self._turn = turn
         posts = posts or [Post(scope, settings.concurrency)]
-        self.crews = [self._new_crew(post, clock, turn) for post in posts]
+        self.crews = Producers([self._new_crew(post.scope, Slots(post.concurrency)) for post in posts])
+        if upstreams is not None:
+            self.crews.finder = self._new_finder(UpstreamFinder(upstreams, self.crews, self._new_crew))
         self.finalizer = Finalizer(url, self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.messenger = Messenger(self._sessions["tell"], sender, listeners)
@@ -81,16 +90,28 @@ class Worker:
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
-    def _new_crew(self, post: Post, clock: Clock, turn: asyncio.Lock) -> Crew:
+    def _new_crew(self, scope: Scope, slots: Slots, on_idle: Callable[[Crew], None] | None = None) -> Crew:
         return Crew(
-            post,
+            scope,
+            slots,
             self._sessions["claim"],
             self._executor,
             self.settler,
             self.lease,
             self._settings,
-            clock,
-            turn,
+            self._clock,
+            self._turn,
+            self._strays,
+            on_idle,
+        )
+
+    def _new_finder(self, finder: UpstreamFinder) -> Claimer:
+        return Claimer(
+            self._sessions["claim"],
+            self.lease,
+            finder.scope,
+            finder,
+            self._turn,
             self._strays,
         )
 
@@ -101,7 +122,7 @@ class Worker:
             scope,
             self._settings,
             objects,
-            [crew.claimer for crew in self.crews],
+            self.crews,
             self.finalizer,
             self.messenger,
         )
@@ -109,7 +130,7 @@ class Worker:
     @property
     def claimed(self) -> int:
         """Items, since it began."""
-        return sum(crew.claimer.claimed for crew in self.crews)
+        return self.crews.claimed
 
     @property
     def aborting(self) -> asyncio.Event:
@@ -129,8 +150,8 @@ class Worker:
             await self._run_services()
             await self._leave()
         except ExceptionGroup as group:
-            # The others were cancelled because of it. What is held goes to others when the lease ends.
-            if (failed := _first_failure(group)) is None:
+            # What is held goes to others when the lease ends.
+            if (failed := first_failure(group)) is None:
                 raise
             raise failed from group
         finally:
@@ -139,41 +160,26 @@ class Worker:
                 await session.close()
 
     async def _run_services(self) -> None:
-        async with asyncio.TaskGroup() as services:
-
-            def started(
-                name: str, run: Callable[[], Awaitable[None]], on_failure: Callable[[], object] = lambda: None
-            ) -> asyncio.Task[None]:
-                return services.create_task(self._supervised(name, run, on_failure), name=name)
-
-            # Runners end by themselves, once their buffer is closed; the others are sent home one by one.
-            # Runners that failed leave requests without a verdict: the old name's spans go to others.
-            running = [started("dispatcher", crew.dispatcher.run, self.lease.give_up) for crew in self.crews]
-            settling = started("settler", self.settler.run)
-            heartbeat = started("heartbeat", self._heartbeat.run)
-            finalizing = started("finalizer", self.finalizer.run)
-            telling = started("messenger", self.messenger.run)
+        async with asyncio.TaskGroup() as tasks:
+            services = Services(tasks, self._abort.set)
+            # Runners that failed leave requests without a verdict: others take over the old name's spans.
+            self.crews.start(services, self.lease.give_up, self._strays.lost_track)
+            settling = services.start("settler", self.settler.run)
+            heartbeat = services.start("heartbeat", self._heartbeat.run)
+            finalizing = services.start("finalizer", self.finalizer.run)
+            telling = services.start("messenger", self.messenger.run)
             seekers = [
-                *(started("claimer", crew.claimer.run, self._strays.lost_track) for crew in self.crews),
-                started("strays", self._strays.run),
-                started("attendant", self.attendant.run),
-                started("listener", self._listener.run),
+                services.start("strays", self._strays.run),
+                services.start("attendant", self.attendant.run),
+                services.start("listener", self._listener.run),
             ]
-            await self._until_told()
+            await self._until_told(services)
             await send_home(seekers)
-            await self._finish(running, settling)
+            await self.crews.stop_claiming()
+            await self._finish(self.crews.dispatching, settling)
             await self._finish_finalizing(finalizing)
             await self._finish_telling(telling)
             await send_home([heartbeat])
-
-    async def _supervised(
-        self, name: str, run: Callable[[], Awaitable[None]], on_failure: Callable[[], object]
-    ) -> None:
-        try:
-            await supervise(name, run, on_failure)
-        except ServiceFailed:
-            self._abort.set()
-            raise
 
     async def _arrive(self) -> None:
         try:
@@ -182,11 +188,11 @@ class Worker:
         except StoreUnavailable as error:
             _log.warning("cannot look for dead processes", reason=str(error))
 
-    async def _until_told(self) -> None:
+    async def _until_told(self, services: Services) -> None:
         try:
             async with asyncio.timeout(self._settings.max_seconds):
                 if self._settings.drain:
-                    await self._supervised("drain", self._until_drained, lambda: None)
+                    await services.supervise("drain", self._until_drained)
                 else:
                     await self._stop.wait()
         except TimeoutError:
@@ -255,7 +261,7 @@ class Worker:
         """Something is held, may be claimable, or waits here for another try."""
         return (
             self._holding()
-            or any(crew.claimer.busy for crew in self.crews)
+            or any(claimer.busy for claimer in self.crews.claimers)
             or self._strays.busy
             or self._retries.waiting
             or self.finalizer.waiting
@@ -281,13 +287,5 @@ class Worker:
             self._on_ended(batch)
 
     def _look_for_work(self) -> None:
-        for crew in self.crews:
-            crew.claimer.hope.set()
-
-
-def _first_failure(group: ExceptionGroup[Exception]) -> ServiceFailed | None:
-    for error in group.exceptions:
-        found = _first_failure(error) if isinstance(error, ExceptionGroup) else error
-        if isinstance(found, ServiceFailed):
-            return found
-    return None
+        for claimer in self.crews.claimers:
+            claimer.hope.set()

@@ -3,8 +3,9 @@
 -- First whatever was handed out before and is free again: spans whose time has come (retries, released
 -- work) and spans of workers whose lease is over. Then fresh lines: move the cursor of as many open lanes
 -- as it takes, tenants by what each has in flight, lanes of a tenant by deadline. `keys`, `besides` (all keys
--- but those that are LIKE these) and `batch` narrow both. Only spans are returned; fetch.sql reads their lines
--- afterwards, so a client that freezes in the middle of a megabyte of lines holds no lock.
+-- but those that are LIKE these), `below` (only keys that are LIKE one of these) and `batch` narrow both. Only
+-- spans are returned; fetch.sql reads their lines afterwards, so a client that freezes in the middle of a
+-- megabyte of lines holds no lock.
 --
 -- Locks: spans (SKIP LOCKED: another worker's catch is not worth waiting for), then lanes in id order.
 -- Lanes are waited for: a neighbour holds one for a millisecond, and a worker must not go idle for that. If
@@ -43,6 +44,7 @@ due AS (
       AND n.deadline > now()
       AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
       AND n.key NOT LIKE ALL (%(besides)s::text[])
+      AND (%(below)s::text[] IS NULL OR n.key LIKE ANY (%(below)s::text[]))
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
     ORDER BY s.available_at, s.id
     LIMIT %(limit)s
@@ -60,6 +62,7 @@ abandoned AS (
           AND n.deadline > now()
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
           AND n.key NOT LIKE ALL (%(besides)s::text[])
+          AND (%(below)s::text[] IS NULL OR n.key LIKE ANY (%(below)s::text[]))
           AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
         FOR UPDATE OF s SKIP LOCKED
     ) AS span
@@ -130,7 +133,10 @@ found_key AS (
     ) AS following
 ),
 served AS (
-    SELECT key FROM found_key WHERE key NOT LIKE ALL (%(besides)s::text[])
+    SELECT key
+    FROM found_key
+    WHERE key NOT LIKE ALL (%(besides)s::text[])
+      AND (%(below)s::text[] IS NULL OR key LIKE ANY (%(below)s::text[]))
     UNION ALL
     SELECT DISTINCT unnest(%(keys)s::text[]) WHERE %(batch)s::uuid IS NULL
     -- Never reached, but it makes the planner expect a few keys instead of hundreds, and so keeps the
@@ -292,6 +298,7 @@ candidate AS (
           AND n.deadline > now()
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
           AND n.key NOT LIKE ALL (%(besides)s::text[])
+          AND (%(below)s::text[] IS NULL OR n.key LIKE ANY (%(below)s::text[]))
           AND room.n > 0
         ORDER BY n.id
         LIMIT %(limit)s

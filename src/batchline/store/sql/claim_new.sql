@@ -19,6 +19,7 @@ lane AS (
       AND n.deadline > now()
       AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
       AND n.key NOT LIKE ALL (%(besides)s::text[])
+      AND (%(below)s::text[] IS NULL OR n.key LIKE ANY (%(below)s::text[]))
     ORDER BY n.id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED

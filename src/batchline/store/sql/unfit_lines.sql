@@ -1,5 +1,6 @@
 -- unfit_lines: the first lines of a file that a batch cannot run: another url than its endpoint, or a model that is
--- not among the `served` (NULL: all are). When all is well it reads the file's lanes and no line.
+-- not among the `served` (NULL: all are, but no URL: as a routing key it would name an upstream, with slots of its
+-- own). When all is well it reads the file's lanes and no line.
 --
 -- Lanes are numbered by their first lines, so the first `most` lanes hold the first `most` lines. Locks: none.
 WITH
@@ -7,7 +8,11 @@ lane AS (
     SELECT file_no, lane_no, model, url
     FROM file_lanes
     WHERE file_no = %(file_no)s
-      AND (url <> %(endpoint)s OR (%(served)s::text[] IS NOT NULL AND model <> ALL (%(served)s::text[])))
+      AND (
+          url <> %(endpoint)s
+          OR model <> ALL (%(served)s::text[])
+          OR (%(served)s::text[] IS NULL AND model LIKE ANY (ARRAY ['http://%%', 'https://%%']))
+      )
     ORDER BY lane_no
     LIMIT %(most)s
 )

@@ -6,6 +6,7 @@ data folder and are given relative paths: pg_ctl hands its paths to a shell, whi
 """
 
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -17,8 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-import structlog
 
 from batchline.disk import full_message, has_no_room, says_full
 from batchline.embedded.account import Account, account_for
@@ -42,7 +41,7 @@ _RECOVERY_WITHOUT_ROOM = 20
 _POLL_SECONDS = 0.02
 _LOG_TAIL_BYTES = 4000
 
-_log = structlog.get_logger("batchline.embedded")
+_log = logging.getLogger("batchline.embedded")
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class Cluster:
             waited = time.monotonic() - began
             if waited > _SAY_AFTER and not announced:
                 announced = True
-                _log.warning("waiting until PostgreSQL has recovered", folder=str(self.data_dir))
+                _log.warning("waiting until PostgreSQL in %s has recovered", self.data_dir)
             self._check_patience(waited)
             answers = postmaster.answers()
             if answers and postmaster.status == "ready":

@@ -7,6 +7,7 @@ server runs on, and the next one in finds it ready.
 """
 
 import atexit
+import logging
 import os
 import sys
 import time
@@ -17,8 +18,6 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-import structlog
 
 from batchline.embedded.errors import EmbeddedPostgresError
 from batchline.embedded.postmaster import Postmaster
@@ -32,7 +31,7 @@ _LOCK_WITHIN = 1200
 _SAY_AFTER = 5
 _POLL_SECONDS = 0.01
 
-_log = structlog.get_logger("batchline.embedded")
+_log = logging.getLogger("batchline.embedded")
 
 
 def default_data_dir() -> Path:
@@ -163,7 +162,7 @@ def _lock(file: FileIO, path: Path) -> None:
             waited = time.monotonic() - began
         if waited > _SAY_AFTER and not announced:
             announced = True
-            _log.warning("another process starts or stops PostgreSQL; waiting", folder=str(path.parent))
+            _log.warning("another process starts or stops PostgreSQL in %s; waiting", path.parent)
         if waited > _LOCK_WITHIN:
             raise EmbeddedPostgresError(
                 f"Another process has been starting or stopping PostgreSQL in {path.parent} for "

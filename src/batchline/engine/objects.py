@@ -187,7 +187,7 @@ class Objects:
             raise
 
     async def _call(self, what: object, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with _translated(str(what) if self._folder is None else str(self._folder / str(what))):
+        with _translated(str(what), self.place):
             return await _in_thread(act, *args, **kwargs)
 
 
@@ -214,14 +214,15 @@ def _folder_store(folder: Path) -> LocalStore:
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translated(what: str, place: str = "") -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         raise ObjectNotFound(f"no object {what}") from error
     except (BaseError, OSError) as error:
         if says_full(str(error)):
-            raise ObjectStoreFull(f"disk full: there is no room left for {what}") from error
+            full = f"disk full: there is no room left for {what} in {place or what}"
+            raise ObjectStoreFull(full) from error
         # obstore appends pages of debug output after a blank line.
         raise ObjectStoreUnavailable(f"{what}: {str(error).partition(chr(10))[0]}") from error
 

@@ -35,6 +35,9 @@ def simulate(
         float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is cut.")
     ] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Decides answers and faults.")] = 0,
+    answer_bytes: Annotated[
+        int, typer.Option("--answer-bytes", min=0, metavar="N", help="Make good answers at least this long.")
+    ] = 0,
     record: Annotated[
         bool, typer.Option("--record", help="Keep every execution for GET /executions.")
     ] = False,
@@ -86,6 +89,7 @@ def simulate(
                 hang_rate=hang_rate,
                 drop_rate=drop_rate,
                 seed=seed,
+                answer_bytes=answer_bytes,
                 record=record,
                 kubevirt=kubevirt,
                 token=_token(token_env),

@@ -21,6 +21,7 @@ from batchline.engine.operations import APPROVALS, BELOW, url_of
 from batchline.engine.registry import Registry
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
+from batchline.executors.memory import MIB, BodyMemory
 from batchline.executors.operations import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.store.spans import Scope
@@ -54,6 +55,16 @@ def work(
     lease: Annotated[
         float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
     ] = 15.0,
+    body_memory: Annotated[
+        int,
+        typer.Option(
+            "--body-memory",
+            envvar="BATCHLINE_BODY_MEMORY",
+            min=16,
+            metavar="MIB",
+            help="Memory for requests and answers, whatever upstreams answer.",
+        ),
+    ] = 512,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -87,6 +98,7 @@ def work(
             settings = WorkerSettings(
                 concurrency=concurrency or _concurrency(server),
                 lease=lease,
+                body_memory=body_memory * MIB,
                 drain=drain,
                 max_seconds=max_seconds,
                 allow_private_webhooks=server.allow_private_webhooks,
@@ -111,7 +123,10 @@ async def _work(
 ) -> int:
     # What no upstream of the settings takes goes to that of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
-    http = HttpExecutor(upstream=upstream)
+    scope = Scope(besides_below=() if operations else (BELOW,))
+    posts = _posts(routed, operations, settings, scope)
+    memory = BodyMemory(settings.body_memory, sum(post.concurrency for post in posts))
+    http = HttpExecutor(upstream=upstream, memory=memory)
     approvals = Approvals(place.url, Governor(operations, server.limits, server.operation_window))
     executor = OperationExecutor(
         operations,
@@ -120,9 +135,16 @@ async def _work(
         RoutingExecutor(routed.upstreams, http),
         {APPROVALS: approvals},
     )
-    scope = Scope(besides_below=() if operations else (BELOW,))
-    posts = _posts(routed, operations, settings, scope)
-    worker = Worker(place.url, executor, place.objects, settings, scope, posts=posts, listen_url=listen)
+    worker = Worker(
+        place.url,
+        executor,
+        place.objects,
+        settings,
+        scope,
+        posts=posts,
+        memory=memory,
+        listen_url=listen,
+    )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)

@@ -1,32 +1,40 @@
 """Claimed items that wait to be sent, and how many more are wanted.
 
 The buffer holds about two seconds of work at the measured rate, so that a slow upstream never lets one
-worker hoard (LESSONS 19), and a fast one never waits for a claim.
+worker hoard (LESSONS 19), and a fast one never waits for a claim. It also bounds the bytes of requests, also
+of those in flight: while there are too many, no more are wanted.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from batchline.config import WorkerSettings
 from batchline.model import Item
 from batchline.worker.rate import Rate
 
-_MOST_BYTES = 64 * 2**20
+# One fetch brings no more than this: while it is read, it is in memory twice.
+_MAX_FETCH = 32 * 2**20
 
 
 class Buffer:
-    def __init__(self, settings: WorkerSettings, rate: Rate) -> None:
+    def __init__(self, settings: WorkerSettings, rate: Rate, max_bytes: int) -> None:
         self._settings = settings
         self._rate = rate
+        self._max_bytes = max_bytes
+        # Of items that wait or are run.
+        self._bytes = 0
+        # No more is wanted until there is room for so many bytes.
+        self._needed = 1.0
+        self._short = False
         self._items: deque[Item] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._hungry = asyncio.Event()
         self._hungry.set()
         self._low = 0
         self._average_size = 0.0
-        self._closed = False
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -36,10 +44,15 @@ class Buffer:
         """How many takers wait."""
         return len(self._waiters)
 
-    def put(self, items: Iterable[Item]) -> None:
+    def put(self, items: Iterable[Item], left_out: Sequence[Item] = ()) -> None:
+        """Take items in. `left_out` came without their bodies: they tell how much room the next ones need."""
         arrived = list(items)
-        if arrived:
-            self._average_size = sum(len(item.body) for item in arrived) / len(arrived)
+        size = sum(len(item.body) for item in arrived)
+        self._bytes += size
+        sizes = [item.left_out for item in left_out]
+        if arrived or sizes:
+            self._average_size = (size + sum(sizes)) / (len(arrived) + len(sizes))
+        self._needed = max(self._average_size, min(sizes, default=1))
         self._items.extend(arrived)
         self._low = self._target() // 2
         if len(self._items) > self._low:
@@ -48,7 +61,7 @@ class Buffer:
 
     async def take(self) -> Item | None:
         """The next item; None when the buffer is closed."""
-        while (item := self.pop()) is None and not self._closed:
+        while (item := self.pop()) is None and not self.closed:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             self._hungry.set()
@@ -72,8 +85,35 @@ class Buffer:
         """Wait until more is wanted."""
         await self._hungry.wait()
 
+    def done(self, item: Item) -> None:
+        """An item that was taken is not run any more."""
+        self._bytes -= len(item.body)
+        if self._short and self._has_room:
+            self._hungry.set()
+
     def wanted(self) -> int:
-        return max(self.idle + self._target() - len(self._items), 0)
+        wanted = max(self.idle + self._target() - len(self._items), 0)
+        self._short = wanted > 0 and not self._has_room
+        if self._short:
+            return 0
+        if wanted and self._average_size:
+            wanted = min(wanted, max(1, int(min(self._room, _MAX_FETCH) / self._average_size)))
+        return wanted
+
+    def room_for(self, count: int) -> int | None:
+        """The bytes that so many items may bring. None: any; one that finds nothing else here is always run,
+        however large it is."""
+        if count == 1:
+            return self._room if self._bytes else None
+        return min(self._room, _MAX_FETCH)
+
+    @property
+    def _room(self) -> int:
+        return max(self._max_bytes - self._bytes, 0)
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._bytes or self._room >= self._needed
 
     def sated(self) -> None:
         """Nothing more is wanted just now."""
@@ -85,19 +125,20 @@ class Buffer:
         if gone:
             kept = [item for item in self._items if batch_id is not None and item.claim.batch_id != batch_id]
             self._items = deque(kept)
+            self._bytes -= sum(len(item.body) for item in gone)
             self._hungry.set()
         return gone
 
     def close(self) -> None:
         """No more items will come; takers that find nothing left go home."""
-        self._closed = True
+        self.closed = True
         self._wake(len(self._waiters))
 
     def _target(self) -> int:
         """Two seconds of work; nothing ahead while the rate is unknown. Large bodies make it fewer."""
         items = min(self._rate.per_second * self._settings.buffer_seconds, self._settings.buffer_most)
         if self._average_size:
-            items = min(items, _MOST_BYTES / self._average_size)
+            items = min(items, self._max_bytes / self._average_size)
         return int(items)
 
     def _wake(self, most: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from batchline.config import WorkerSettings
 from batchline.executors.executor import Executor
+from batchline.executors.memory import BodyMemory
 from batchline.model import Deferred
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -44,14 +45,16 @@ class Crew:
         clock: Clock,
         turn: asyncio.Lock,
         strays: Strays,
+        memory: BodyMemory,
+        max_request_bytes: int,
         on_nothing: Callable[[], None],
     ) -> None:
         self.scope = post.scope
         self._settler = settler
         rate = Rate(clock)
-        self.buffer = Buffer(settings, rate)
-        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, post.concurrency)
-        self.claimer = Claimer(session, lease, post.scope, self.buffer, turn, strays, on_nothing)
+        self.buffer = Buffer(settings, rate, max_request_bytes)
+        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, memory, post.concurrency)
+        self.claimer = Claimer(session, lease, post.scope, self.buffer, turn, strays, settler.add, on_nothing)
 
     @property
     def holding(self) -> bool:

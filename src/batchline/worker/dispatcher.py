@@ -1,9 +1,13 @@
-"""Runs buffered items, as many at once as allowed, and hands their verdicts to the settler."""
+"""Runs buffered items, as many at once as allowed, and hands their verdicts to the settler.
+
+While too many bytes of answers are held, runners wait before they send more.
+"""
 
 import asyncio
 
 from batchline.executors.executor import Executor
-from batchline.model import Completed, Failed, Item
+from batchline.executors.memory import BodyMemory
+from batchline.model import Completed, Deferred, Failed, Item
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
@@ -22,6 +26,7 @@ class Dispatcher:
         settler: Settler,
         lease: Lease,
         rate: Rate,
+        memory: BodyMemory,
         concurrency: int,
     ) -> None:
         self._executor = executor
@@ -29,6 +34,7 @@ class Dispatcher:
         self._settler = settler
         self._lease = lease
         self._rate = rate
+        self._memory = memory
         self._concurrency = concurrency
         self._running: dict[int, Item] = {}
 
@@ -47,25 +53,31 @@ class Dispatcher:
 
     async def _runner(self) -> None:
         # Looked up once: this loop is among what an item costs.
-        buffer, lease, executor, settler, running = (
+        buffer, lease, executor, settler, running, memory = (
             self._buffer,
             self._lease,
             self._executor,
             self._settler,
             self._running,
+            self._memory,
         )
         while (item := buffer.pop() or await buffer.take()) is not None:
-            if lease.lost:
-                lease.give_up()
-                continue
             running[id(item)] = item
             try:
-                verdict = await executor.run(item)
+                if memory.crowded:
+                    await memory.room()
+                if lease.lost:
+                    lease.give_up()
+                    continue
+                verdict = Deferred(item) if buffer.closed else await executor.run(item)
                 settler.add(verdict)
             finally:
                 del running[id(item)]
+                buffer.done(item)
             # What must be tried again is not done: an upstream that is away must not look like a fast one.
             if isinstance(verdict, _DONE):
                 self._rate.count += 1
+            # An idle runner must not keep the last answer in memory.
+            del item, verdict
             if not running and not len(buffer):
                 settler.hurry()

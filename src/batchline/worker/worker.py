@@ -13,6 +13,7 @@ import structlog
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
 from batchline.executors.executor import Executor
+from batchline.executors.memory import BodyMemory
 from batchline.executors.webhooks import Sender
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
@@ -53,6 +54,7 @@ class Worker:
         scope: Scope,
         *,
         posts: Sequence[Post] = (),
+        memory: BodyMemory | None = None,
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
         clock: Clock = steady,
@@ -66,13 +68,15 @@ class Worker:
         }
         self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
-        self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
+        self._memory = memory or BodyMemory(settings.body_memory, settings.concurrency)
+        self.settler = Settler(self._sessions["settle"], self.lease, settings, self._memory, self._settled)
         turn = asyncio.Lock()
         self._strays = Strays(
             self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
         )
         posts = posts or [Post(scope, settings.concurrency)]
-        self.crews = [self._new_crew(post, clock, turn) for post in posts]
+        share = self._memory.for_requests // len(posts)
+        self.crews = [self._new_crew(post, clock, turn, share) for post in posts]
         self._listener = Listener(listen_url or url, self._heard)
         self._handovers = Handovers(
             self.crews, self.lease, self._listener, self._strays, willing=stands_by(settings, scope)
@@ -89,7 +93,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
-    def _new_crew(self, post: Post, clock: Clock, turn: asyncio.Lock) -> Crew:
+    def _new_crew(self, post: Post, clock: Clock, turn: asyncio.Lock, max_request_bytes: int) -> Crew:
         return Crew(
             post,
             self._sessions["claim"],
@@ -100,6 +104,8 @@ class Worker:
             clock,
             turn,
             self._strays,
+            self._memory,
+            max_request_bytes,
             self._nothing_found,
         )
 

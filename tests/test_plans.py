@@ -50,6 +50,7 @@ TYPES = {
     "keys": "text[]",
     "kinds": "smallint[]",
     "lease": "interval",
+    "largest": "integer",
     "limit": "smallint",
     "messages": "text[]",
     "metadata": "jsonb",

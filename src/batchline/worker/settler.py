@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from batchline.config import WorkerSettings
 from batchline.engine.output import failed_line
@@ -27,6 +28,9 @@ _ENDED = (Completed, Failed)
 # A large verdict that failed so often, alone, while the database answers otherwise, is refused. Small ones
 # are not: it was the database that was away.
 _TRIES_ALONE = 5
+
+# A longer request is not kept with its verdict: nobody needs it any more.
+_MAX_KEPT = 1024
 
 _log = structlog.get_logger("batchline.settler")
 
@@ -65,6 +69,8 @@ class Settler:
         return {verdict.item.claim.span_id for verdict in (*self._verdicts, *self._under_way)}
 
     def add(self, verdict: Verdict) -> None:
+        if len(verdict.item.body) > _MAX_KEPT:
+            verdict = replace(verdict, item=replace(verdict.item, body=b""))
         size = _size(verdict)
         self._memory.hold(size)
         self._size += size
@@ -142,7 +148,8 @@ class Settler:
                 await pause.wait()
             else:
                 del taken[: len(some)]
-                self._memory.free(_total(some))
+                for verdict in some:
+                    self._memory.free(_size(verdict))
                 count, failures = 2 * count, 0
 
     def _first(self, verdicts: Sequence[Verdict], most: int) -> list[Verdict]:

@@ -28,10 +28,12 @@ def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
     alive for ever, and nobody would run them."""
     true_fetch, failures = spans.fetch, iter([True])
 
-    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
+    async def fetch(
+        session: Session, worker_id: UUID, claims: Sequence[Claim], room: int | None
+    ) -> list[Item]:
         if next(failures, False):
             raise StoreUnavailable("the connection was cut")
-        return await true_fetch(session, worker_id, claims)
+        return await true_fetch(session, worker_id, claims, room)
 
     monkeypatch.setattr(spans, "fetch", fetch)
     executor = Answering()
@@ -93,8 +95,10 @@ def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fence(
     true_fetch, rested, fenced = spans.fetch, asyncio.Event(), list[bool]()
     worker: Worker
 
-    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
-        items = await true_fetch(session, worker_id, claims)
+    async def fetch(
+        session: Session, worker_id: UUID, claims: Sequence[Claim], room: int | None
+    ) -> list[Item]:
+        items = await true_fetch(session, worker_id, claims, room)
         rested.clear()
         await rested.wait()
         return items
@@ -134,8 +138,10 @@ def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
     worker: Worker
     killing: Session
 
-    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
-        items = await true_fetch(session, worker_id, claims)
+    async def fetch(
+        session: Session, worker_id: UUID, claims: Sequence[Claim], room: int | None
+    ) -> list[Item]:
+        items = await true_fetch(session, worker_id, claims, room)
         if next(failures, False):
             names.append(worker.lease.worker.id)
             worker.lease.give_up()

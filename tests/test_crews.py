@@ -154,8 +154,10 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             raise StoreUnavailable("the answer was lost")
         return claims
 
-    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
-        items = await true_fetch(session, worker_id, claims)
+    async def fetch(
+        session: Session, worker_id: UUID, claims: Sequence[Claim], room: int | None
+    ) -> list[Item]:
+        items = await true_fetch(session, worker_id, claims, room)
         if failed.is_set() and not looked.is_set():
             reading.append(True)
             # Long enough for the other crew to look, if it could.

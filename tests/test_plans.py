@@ -54,6 +54,7 @@ TYPES = {
     "lane_nos": "integer[]",
     "lanes": "bigint[]",
     "lease": "interval",
+    "largest": "integer",
     "limit": "smallint",
     "messages": "text[]",
     "metadata": "jsonb",
@@ -340,7 +341,7 @@ def test_a_fetch_reads_the_lines_of_its_spans_only(ground: Ground) -> None:
         row[0] for row in ground.stage.rows("SELECT id FROM spans WHERE worker_id = %s", ground.workers[0])
     ]
 
-    plan = ground.explain("fetch", spans=spans, worker=ground.workers[0])
+    plan = ground.explain("fetch", spans=spans, worker=ground.workers[0], largest=2**20)
 
     assert not plan.seq_scans
     assert plan.rows["lines"] == 5 * len(spans)

@@ -26,6 +26,10 @@ class WorkerSettings:
     # Claimed work is kept for about this long at the measured rate, and never more than the most.
     buffer_seconds: float = 2.0
     buffer_most: int = 10_000
+    # At most so many bytes go into one settle; a verdict that is larger goes alone.
+    settle_max_bytes: int = 16 * 2**20
+    # The bytes of requests and answers that are held at once, whatever upstreams answer.
+    body_memory: int = 512 * 2**20
     # Leave when nothing is left to do.
     drain: bool = False
     # Take no more work after this long; what is in flight then has the grace time to finish.

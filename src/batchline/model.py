@@ -308,6 +308,8 @@ class Item(msgspec.Struct, frozen=True):
     line_no: int
     custom_id: bytes
     body: bytes
+    # How long the body is, where it was too long to be read along with others; 0: it is here.
+    left_out: int = 0
 
     @property
     def request_id(self) -> str:

@@ -29,6 +29,7 @@ from batchline.disk import full_message, says_full
 from batchline.engine import batches as ordering
 from batchline.engine.ingest import digest
 from batchline.executors.http import HttpExecutor
+from batchline.executors.memory import BodyMemory
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
 from batchline.store import batches, files
 from batchline.store.outputs import Which
@@ -136,13 +137,16 @@ async def _check_upstream(settings: RunSettings) -> None:
 async def _work(order: RunOrder, place: Place, session: Session, batch: Batch) -> tuple[Batch, bool]:
     """Run the batch to its end, or until told to stop; the batch as it is then."""
     ended = asyncio.Event()
-    executor = HttpExecutor()
+    settings = WorkerSettings(concurrency=order.concurrency)
+    memory = BodyMemory(settings.body_memory, settings.concurrency)
+    executor = HttpExecutor(memory=memory)
     worker = Worker(
         place.url,
         executor,
         place.objects,
-        WorkerSettings(concurrency=order.concurrency),
+        settings,
         Scope(batch_id=batch.id),
+        memory=memory,
         on_ended=lambda _: ended.set(),
     )
     signals = _Signals(worker, order.as_json)

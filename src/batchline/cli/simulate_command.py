@@ -42,6 +42,9 @@ def simulate(
         bool,
         typer.Option("--keyless", help="Ignore Idempotency-Keys; skip what a client no longer waits for."),
     ] = False,
+    answer_bytes: Annotated[
+        int, typer.Option("--answer-bytes", min=0, metavar="N", help="Make good answers at least this long.")
+    ] = 0,
     record: Annotated[
         bool, typer.Option("--record", help="Keep every execution for GET /executions.")
     ] = False,
@@ -95,6 +98,7 @@ def simulate(
                 hang_rate=hang_rate,
                 drop_rate=drop_rate,
                 seed=seed,
+                answer_bytes=answer_bytes,
                 record=record,
                 kubevirt=kubevirt,
                 token=_token(token_env),

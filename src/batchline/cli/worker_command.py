@@ -23,10 +23,12 @@ from batchline.engine.registry import Registry
 from batchline.executors import urls
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
+from batchline.executors.memory import MIB, BodyMemory
 from batchline.executors.operations import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.store.spans import Scope
 from batchline.worker.crew import Post
+from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker
 
 _log = structlog.get_logger("batchline.worker")
@@ -56,6 +58,16 @@ def work(
     lease: Annotated[
         float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
     ] = 15.0,
+    body_memory: Annotated[
+        int,
+        typer.Option(
+            "--body-memory",
+            envvar="BATCHLINE_BODY_MEMORY",
+            min=16,
+            metavar="MIB",
+            help="Memory for requests and answers, whatever upstreams answer.",
+        ),
+    ] = 512,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +101,7 @@ def work(
             settings = WorkerSettings(
                 concurrency=concurrency or _concurrency(server),
                 lease=lease,
+                body_memory=body_memory * MIB,
                 drain=drain,
                 max_seconds=max_seconds,
                 allow_private_webhooks=server.allow_private_webhooks,
@@ -113,7 +126,11 @@ async def _work(
 ) -> int:
     # What no upstream of the settings takes goes to that of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
-    http = HttpExecutor(upstream=upstream)
+    scope = Scope(besides_below=() if operations else (BELOW,))
+    posts, upstreams = posts_for(routed, operations, settings, scope)
+    runners = sum(post.concurrency for post in posts) + MAX_OPEN * upstreams.concurrency
+    memory = BodyMemory(settings.body_memory, runners)
+    http = HttpExecutor(upstream=upstream, memory=memory)
     approvals = Approvals(place.url, Governor(operations, server.limits, server.operation_window))
     executor = OperationExecutor(
         operations,
@@ -122,8 +139,6 @@ async def _work(
         RoutingExecutor(routed.upstreams, http),
         {APPROVALS: approvals},
     )
-    scope = Scope(besides_below=() if operations else (BELOW,))
-    posts, upstreams = posts_for(routed, operations, settings, scope)
     worker = Worker(
         place.url,
         executor,
@@ -132,6 +147,7 @@ async def _work(
         scope,
         posts=posts,
         upstreams=upstreams,
+        memory=memory,
         listen_url=listen,
     )
     loop = asyncio.get_running_loop()

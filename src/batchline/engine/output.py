@@ -4,6 +4,7 @@ A line is compact, valid UTF-8, and holds no raw control character, so that noth
 An upstream's answer is proven to be JSON and then embedded as it came: nothing is decoded but its usage.
 """
 
+import codecs
 import re
 from typing import Annotated
 
@@ -13,6 +14,9 @@ from batchline.model import NO_USAGE, Item, Usage
 
 # An error page that is not JSON is kept up to here.
 _MOST_TEXT = 64 * 1024
+# Mending looks at each escape: in a longer body that would hold up all others for seconds.
+_MAX_MENDED = 8 * 2**20
+_BLOCK = 2**20
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -44,6 +48,7 @@ _NO_DETAILS = _Details()
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
+_new_decoder = codecs.getincrementaldecoder("utf-8")
 
 # A pair of surrogates, a lone surrogate, or any other escape, so that each backslash is read once.
 _ESCAPE = re.compile(
@@ -91,11 +96,13 @@ def read_answer(body: bytes) -> tuple[bytes, Usage]:
         usage = _usage_of(body)
         # msgspec does not look into the strings that it skips.
         if not body.isascii():
-            body.decode()
+            _check_utf8(body)
         # In JSON a raw control character can only be whitespace between tokens.
         if 10 in body or 13 in body or 9 in body:
             body = msgspec.json.format(body, indent=-1)
     except msgspec.DecodeError as error:
+        if len(body) > _MAX_MENDED:
+            raise NotJson(str(error)) from None
         mended = _ESCAPE.sub(_mend, body)
         if mended == body:
             raise NotJson(str(error)) from None
@@ -130,6 +137,14 @@ def _usage_of(body: bytes) -> Usage:
         usage.completion_tokens or usage.output_tokens or 0,
         given.reasoning_tokens or 0,
     )
+
+
+def _check_utf8(body: bytes) -> None:
+    """Raises UnicodeDecodeError. In blocks: a long text would be up to four times as long when decoded."""
+    decoder, view = _new_decoder(), memoryview(body)
+    for start in range(0, len(body), _BLOCK):
+        decoder.decode(view[start : start + _BLOCK])
+    decoder.decode(b"", final=True)
 
 
 def _mend(escape: re.Match[bytes]) -> bytes:

@@ -13,6 +13,7 @@ from pyreqwest.exceptions import DecodeError, TransportError
 from batchline.config import ANY_MODEL, UpstreamSettings
 from batchline.executors import urls
 from batchline.executors.faults import reason_of
+from batchline.executors.redaction import Redactor
 
 _TIMEOUT = 3.0
 _MOST_BODY = 4 * 1024 * 1024
@@ -76,5 +77,7 @@ class Catalog:
                 if response.status != 200:
                     raise ValueError(f"it answered {response.status}")
                 body = await response.body_reader.read(_MOST_BODY)
-        found = msgspec.json.decode(b"" if body is None else body.to_bytes(), type=_Models)
+        # Every tenant sees the names, and an upstream may quote in them what it was sent.
+        redactor = Redactor([key, *urls.credentials(upstream.base_url)])
+        found = msgspec.json.decode(b"" if body is None else redactor.body(body.to_bytes()), type=_Models)
         return tuple(model.id for model in found.data)

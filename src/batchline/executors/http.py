@@ -23,19 +23,20 @@ from pyreqwest.http import HeaderMap, Url
 from pyreqwest.response import Response
 
 from batchline import __version__
+from batchline.config import WorkerSettings
 from batchline.engine.output import NotJson, answered_line, as_json, failed_line, read_answer
 from batchline.executors import urls
 from batchline.executors.executor import Fence, no_fence
 from batchline.executors.faults import MOST_MESSAGE, code_of, message_of, never_left, reason_of
+from batchline.executors.memory import STEP, BodyMemory, Share
 from batchline.executors.pace import AnswerRate, Pace
+from batchline.executors.redaction import Redactor
 from batchline.executors.retry import Backoff, Outage, asked_delay, rounded_up
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
 
 _RETRYABLE = frozenset({408, 409, 425, 429})
 # What this worker cannot send at all comes back after this long: another one may be set up for it.
 _UNSENDABLE_DELAY = 30.0
-# Dummies such as EMPTY are shorter: to blot them out would only spoil error messages.
-_LEAST_SECRET = 8
 
 _log = structlog.get_logger("batchline.http")
 
@@ -53,6 +54,8 @@ class HttpSettings:
     keepalive_probes: int = 3
     check_timeout: float = 5.0
     most_body: int = 64 * 1024 * 1024
+    # Of an answer to an operation, which is decoded: that takes up to thirty times its size.
+    max_operation_body: int = 4 * 1024 * 1024
     retry: Backoff = field(default_factory=lambda: Backoff(least=0.5, most=60.0))
     connect_retry: Backoff = field(default_factory=lambda: Backoff(least=0.5, most=30.0))
 
@@ -83,6 +86,13 @@ class Answer(msgspec.Struct, frozen=True):
         return self.status in _RETRYABLE or self.status >= 500
 
 
+class _TooLarge(Exception):
+    """The answer is longer than `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The upstream's answer exceeds {limit} bytes.")
+
+
 class MissingKey(Exception):
     """The API key that a batch names is not to be had here. The message is for a person."""
 
@@ -94,15 +104,9 @@ class _Route:
     upstream: str
     client: Client
     url: Url
-    key: str | None = field(repr=False)
     # Of the upstream, by whichever route.
     answers: AnswerRate
-
-    def without_key(self, body: bytes) -> bytes:
-        """An upstream may quote the key that it refuses."""
-        if self.key is None or len(self.key) < _LEAST_SECRET:
-            return body
-        return body.replace(self.key.encode(), b"***")
+    redactor: Redactor
 
 
 class HttpExecutor:
@@ -113,6 +117,7 @@ class HttpExecutor:
         settings: HttpSettings | None = None,
         *,
         upstream: str | None = None,
+        memory: BodyMemory | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -121,6 +126,8 @@ class HttpExecutor:
     ) -> None:
         self._settings = settings or HttpSettings()
         self._upstream = upstream
+        self._memory = memory or BodyMemory(WorkerSettings().body_memory)
+        self._largest = min(self._settings.most_body, self._memory.largest)
         self._environ = environ
         self._clock = clock
         self._now = now
@@ -155,11 +162,12 @@ class HttpExecutor:
                 # Streamed, since only so the limit holds before memory is full. It costs 1 to 2 µs more.
                 .build_streamed()
             )
-            async with request as response:
-                body = await response.body_reader.read(self._settings.most_body + 1)
-            if self._outages:
-                self._reached(route.upstream)
-            return self._judge(item, route, started, response, b"" if body is None else body.to_bytes())
+            with self._memory.share() as share:
+                async with request as response:
+                    body = await self._read(response, share, self._largest)
+                if self._outages:
+                    self._reached(route.upstream)
+                return self._judge(item, route, started, response, body)
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
@@ -181,11 +189,13 @@ class HttpExecutor:
                 builder = builder.header(name, value)
             if order.body is not None:
                 builder = builder.header("Content-Type", order.content_type).body_bytes(order.body)
-            async with builder.build_streamed() as response:
-                body = await response.body_reader.read(self._settings.most_body + 1)
-            if self._outages:
-                self._reached(route.upstream)
-            return self._answer(item, route, started, response, b"" if body is None else body.to_bytes())
+            with self._memory.share() as share:
+                async with builder.build_streamed() as response:
+                    limit = min(self._largest, self._settings.max_operation_body)
+                    body = await self._read(response, share, limit)
+                if self._outages:
+                    self._reached(route.upstream)
+                return self._answer(item, route, started, response, body)
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
@@ -219,6 +229,24 @@ class HttpExecutor:
         for client in self._clients.values():
             await client.close()
 
+    async def _read(self, response: Response, share: Share, limit: int) -> bytes:
+        """The whole body. A small one is read at once; a longer one waits for memory as it comes."""
+        reader, small = response.body_reader, min(self._memory.small, limit)
+        piece = await reader.read(small + 1)
+        if piece is None or len(piece) <= small:
+            return b"" if piece is None else piece.to_bytes()
+        pieces, size = [piece], len(piece)
+        await share.grow(size)
+        while size <= limit:
+            step = min(STEP, limit + 1 - size)
+            await share.grow(step)
+            piece = await reader.read(step)
+            if piece is None:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+        raise _TooLarge(limit)
+
     # --- Verdicts ------------------------------------------------------------------------------------------
 
     def again(self, item: Item, answer: Answer, message: str) -> Retry:
@@ -228,20 +256,23 @@ class HttpExecutor:
     def _answer(
         self, item: Item, route: _Route, started: float, response: Response, body: bytes
     ) -> Answer | Verdict:
-        if len(body) > self._settings.most_body:
-            return self._too_large(item)
         asked = asked_delay(lambda name: _header(response, name), self._now())
         if response.status == 429:
             self._slow_down(route, started, asked)
         elif response.status < 500:
             route.answers.add()
-        return Answer(response.status, route.without_key(body), _request_id(item, response), asked)
+        body, request_id = route.redactor.body(body), _request_id(item, route, response)
+        return Answer(response.status, body, request_id, asked)
 
     def _unanswered(self, item: Item, route: _Route | None, started: float, error: Exception) -> Ran:
         """What it means for the item that there was no answer to read."""
         match error:
             case urls.InvalidUpstream() | MissingKey():
                 return self._unsendable(item, str(error))
+            case _TooLarge():
+                if self._outages and route is not None:
+                    self._reached(route.upstream)
+                return Failed(item, failed_line(item, "response_too_large", str(error)))
             case urls.InvalidPath():
                 return Failed(item, failed_line(item, "invalid_url", str(error)))
             case ClientClosedError():
@@ -259,16 +290,11 @@ class HttpExecutor:
                 message = "The worker failed at this request; its log says why."
                 return self._again(item, "internal_error", message)
 
-    def _too_large(self, item: Item) -> Verdict:
-        message = f"The upstream's answer exceeds {self._settings.most_body} bytes."
-        return Failed(item, failed_line(item, "response_too_large", message))
-
     def _judge(self, item: Item, route: _Route, started: float, response: Response, body: bytes) -> Verdict:
         status = response.status
-        if len(body) > self._settings.most_body:
-            return self._too_large(item)
+        body = route.redactor.body(body)
         if not 200 <= status < 300:
-            return self._refused(item, route, started, response, route.without_key(body))
+            return self._refused(item, route, started, response, body)
         try:
             embedded, usage = read_answer(body)
         except NotJson as error:
@@ -276,7 +302,7 @@ class HttpExecutor:
             message = f"The upstream answered {status} with a body that is not JSON: {error}"
             return self._again(item, "invalid_response", message)
         route.answers.add()
-        line = answered_line(item, status, _request_id(item, response), embedded)
+        line = answered_line(item, status, _request_id(item, route, response), embedded)
         return Completed(item, status, line, usage)
 
     def _refused(self, item: Item, route: _Route, started: float, response: Response, body: bytes) -> Verdict:
@@ -287,7 +313,8 @@ class HttpExecutor:
         passing = status in _RETRYABLE or status >= 500
         if passing and item.claim.attempt < item.claim.settings.max_attempts:
             return Retry(item, f"http_{status}", message_of(status, body), self._delay(item, asked))
-        return Failed(item, answered_line(item, status, _request_id(item, response), as_json(body)), status)
+        line = answered_line(item, status, _request_id(item, route, response), as_json(body))
+        return Failed(item, line, status)
 
     def _again(self, item: Item, code: str, message: str) -> Verdict:
         """There is no answer to keep: another attempt, if one is left."""
@@ -371,7 +398,8 @@ class HttpExecutor:
             key = self._key(claim.settings.api_key_env)
             answers = self._answers.setdefault(upstream, AnswerRate(self._clock))
             client, url = self._client(upstream, key), urls.join(upstream, claim.url)
-            route = _Route(upstream, client, url, key, answers)
+            secrets = [*urls.credentials(upstream), *([key] if key else ())]
+            route = _Route(upstream, client, url, answers, Redactor(secrets))
             self._routes[kind] = route
         return route
 
@@ -427,9 +455,10 @@ def _limit(timeout: float, seconds_left: float) -> timedelta:
     return timedelta(seconds=min(timeout, max(1.0, seconds_left)))
 
 
-def _request_id(item: Item, response: Response) -> str:
+def _request_id(item: Item, route: _Route, response: Response) -> str:
     """What the upstream calls the request, or what we called it."""
-    return _header(response, "x-request-id") or item.idempotency_key
+    said = _header(response, "x-request-id")
+    return route.redactor.text(said) if said else item.idempotency_key
 
 
 def _header(response: Response, name: str) -> str | None:

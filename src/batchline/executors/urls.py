@@ -1,8 +1,12 @@
 """Where requests may go: to paths below the configured upstream, and nowhere else."""
 
 import re
+from base64 import b64encode
+from urllib.parse import parse_qsl, unquote
 
 from pyreqwest.http import Url
+
+from batchline.engine.masking import is_secret_name
 
 # How an upstream begins, and no model does.
 SCHEMES = ("http://", "https://")
@@ -53,6 +57,16 @@ def below(upstream: str, path: str) -> Url:
 
 def is_loopback(url: Url) -> bool:
     return _LOOPBACK.fullmatch(url.host_str or "") is not None
+
+
+def credentials(upstream: str) -> list[str]:
+    """What is secret in the upstream's URL: a password, as it is and as it is sent, and keys in the query."""
+    url = parse(upstream)
+    found = [value for name, value in parse_qsl(url.query_string or "") if is_secret_name(name)]
+    if url.password is not None:
+        user, password = unquote(url.username), unquote(url.password)
+        found += [password, b64encode(f"{user}:{password}".encode()).decode()]
+    return found
 
 
 def shown(upstream: str) -> str:

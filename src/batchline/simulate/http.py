@@ -242,10 +242,10 @@ class Connection(asyncio.Protocol):
         self._write(status, body, headers, _CLOSE if last else _KEEP_ALIVE)
         self._end(last)
 
-    def stream(self, content_type: bytes, chunks: Iterator[bytes]) -> None:
+    def stream(self, content_type: bytes, chunks: Iterator[bytes], headers: bytes = b"") -> None:
         """Answer 200 with chunks, as fast as the client reads them."""
         connection = _CLOSE if self._is_last() else _KEEP_ALIVE
-        self._transport.write(_STREAM_HEAD % (content_type, connection))
+        self._transport.write(_STREAM_HEAD % (content_type, headers + connection))
         self._chunks_left = chunks
         self._write_chunks()
 

@@ -31,6 +31,8 @@ class SimulateSettings:
     """Share whose connection is closed unanswered, half of them after they were executed."""
     keyless: bool = False
     """Ignore Idempotency-Keys, and drop from the queue what its caller has given up, as llama.cpp does."""
+    answer_bytes: int = 0
+    """Good answers are at least this long, and streamed as fast as they are read. 0: as they are."""
     record: bool = False
     """Keep every execution for GET /executions. Memory grows with each."""
     kubevirt: bool = False
@@ -44,7 +46,7 @@ class SimulateSettings:
     """Idempotency keys remembered; beyond it the oldest is forgotten, and would be executed again."""
 
     def __post_init__(self) -> None:
-        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "controller_ms"):
+        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "answer_bytes", "controller_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name in ("error_rate", "refuse_rate", "hang_rate", "drop_rate"):

@@ -9,11 +9,12 @@ import asyncio
 import hashlib
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from batchline.simulate.answers import render
+from batchline.simulate.answers import padded, render
 from batchline.simulate.faults import Fault, FaultDice, TokenBucket
 from batchline.simulate.ledger import Executed, Ledger
 from batchline.simulate.recipes import Recipe, RecipeReader
@@ -28,6 +29,9 @@ class Caller(Protocol):
     def gone(self) -> bool: ...
 
     def answer(self, status: int, body: bytes, headers: bytes = b"") -> None: ...
+
+    def stream(self, content_type: bytes, chunks: Iterator[bytes], headers: bytes = b"") -> None:
+        """Answer 200 with chunks, as fast as they are read."""
 
     def hang(self) -> None:
         """Never answer."""
@@ -85,7 +89,7 @@ class Upstream:
         recipe = self.ledger.recipe_of(key)
         running = self._running.get(key) if recipe is None else None
         if recipe is not None:
-            _answer_with(self.ledger, caller, recipe)
+            self._answer_with(self.ledger, caller, recipe)
         elif running is not None:
             running.callers.append(caller)
         else:
@@ -153,7 +157,7 @@ class Upstream:
         if execution.to_drop is not None:
             execution.to_drop.hang_up()
         for caller in execution.callers:
-            _answer_with(execution.ledger, caller, execution.recipe)
+            self._answer_with(execution.ledger, caller, execution.recipe)
 
     def _start_next(self) -> None:
         while self._queue:
@@ -162,14 +166,23 @@ class Upstream:
                 self._start(execution)
                 return
 
-
-def _answer_with(ledger: Ledger, caller: Caller, recipe: Recipe) -> None:
-    if not caller.gone:
+    def _answer_with(self, ledger: Ledger, caller: Caller, recipe: Recipe) -> None:
+        if caller.gone:
+            return
         headers = b"x-request-id: req_%b\r\n" % recipe.digest.hex().encode()
-        _answer(ledger, caller, 200, render(recipe), headers)
+        if self._settings.answer_bytes:
+            _count(ledger, 200)
+            chunks = padded(render(recipe), self._settings.answer_bytes)
+            caller.stream(b"application/json", chunks, headers)
+        else:
+            _answer(ledger, caller, 200, render(recipe), headers)
 
 
 def _answer(ledger: Ledger, caller: Caller, status: int, body: bytes, headers: bytes) -> None:
     if not caller.gone:
-        ledger.by_status[status] = ledger.by_status.get(status, 0) + 1
+        _count(ledger, status)
         caller.answer(status, body, headers)
+
+
+def _count(ledger: Ledger, status: int) -> None:
+    ledger.by_status[status] = ledger.by_status.get(status, 0) + 1

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.rows import dict_row
 from psycopg.types.string import ByteaBinaryLoader
 
@@ -53,6 +54,20 @@ class StatementRefused(Exception):
     """The database will not take a value; trying again cannot help."""
 
 
+class _Connection(psycopg.AsyncConnection[Row]):
+    async def wait(self, gen: PQGen[AnyRow], *args: Any, **kwargs: Any) -> AnyRow:
+        """As psycopg's, which takes up a statement again after it was cancelled, to hear of its end. Where it
+        was still being sent, that ends in a TypeError, or in a connection that is lost."""
+        try:
+            return await super().wait(gen, *args, **kwargs)
+        except (TypeError, psycopg.OperationalError) as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise
+            self.pgconn.finish()
+            raise asyncio.CancelledError from error
+
+
 class Session:
     """One connection to the store, opened anew after a fault."""
 
@@ -75,9 +90,11 @@ class Session:
         if connection is not None:
             await connection.close()
 
-    async def rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
+    async def rows(
+        self, statement: Statement, params: Mapping[str, Any], *, extra_time: float = 0.0
+    ) -> list[Row]:
         """Run one statement in a transaction of its own and give its rows."""
-        async with self._guarded() as connection:
+        async with self._guarded(self._timeout + extra_time) as connection:
             return await run(connection, statement, params, prepare=self._prepare)
 
     async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -154,7 +171,7 @@ class Session:
 
 
 async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
-    connection = await psycopg.AsyncConnection.connect(
+    connection = await _Connection.connect(
         url, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
     )
     arrays.register(connection)

@@ -1,18 +1,25 @@
 """Claim, fetch, settle, park, release: the statements that move items between hands."""
 
+import struct
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 import msgspec
+import psycopg
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
 from batchline.model import Claim, Horizon, Item, RunSettings, Settled, Verdict
 from batchline.store.arrays import Int8Array
-from batchline.store.session import Session
+from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
+
+_NO_LIMIT = 2**31 - 1
+_VALUE_ERRORS = (psycopg.InternalError, struct.error, OverflowError, TypeError, ValueError)
+# Bytes a second that the database takes at the least: a large settle has so much more time.
+_MIN_RATE = 2**20
 
 
 class WorkerId(msgspec.Struct, frozen=True):
@@ -94,10 +101,17 @@ async def claim_new(
     return [claim], [Item(claim, *row[-4:]) for row in rows]
 
 
-async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
+async def fetch(
+    session: Session, worker_id: UUID, claims: Sequence[Claim], max_bytes: int | None = None
+) -> list[Item]:
+    """The lines of these claims. Together their bodies have no more than `max_bytes`: each line has an equal
+    share of them, and a body that is longer is left out."""
     by_span = {claim.span_id: claim for claim in claims}
+    largest = _NO_LIMIT
+    if max_bytes is not None:
+        largest = min(max_bytes // max(1, sum(claim.size for claim in claims)), _NO_LIMIT)
     rows = await session.raw_rows(
-        statement("fetch"), {"spans": Int8Array(list(by_span)), "worker": worker_id}
+        statement("fetch"), {"spans": Int8Array(list(by_span)), "worker": worker_id, "largest": largest}
     )
     return [Item(by_span[span_id], *rest) for span_id, *rest in rows]
 
@@ -132,7 +146,16 @@ def merged(settled: Sequence[Settled]) -> list[Settled]:
 
 
 async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[list[Settled], list[int]]:
-    rows = await session.rows(statement("settle"), {"worker": worker_id, **grouped.columns()})
+    params = {"worker": worker_id, **grouped.columns()}
+    try:
+        rows = await session.rows(statement("settle"), params, extra_time=grouped.size / _MIN_RATE)
+    except _VALUE_ERRORS as error:
+        # The driver cannot send a value, or the server fails at it: the caller looks for the one.
+        raise StatementRefused(f"{type(error).__name__}: {error}".strip()) from error
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, psycopg.errors.ProgramLimitExceeded):
+            raise StatementRefused(str(error)) from error
+        raise
     refused = [no for *_, no in rows if no is not None]
     return [Settled(*row) for *row, no in rows if no is None], refused
 

@@ -58,6 +58,11 @@ class Grouped:
     def __len__(self) -> int:
         return len(self._groups)
 
+    @property
+    def size(self) -> int:
+        """Bytes of output."""
+        return sum(len(line) for group in self._groups for line in _lines(group))
+
     def members(self, nos: Sequence[int]) -> list[Verdict]:
         """The verdicts of some groups."""
         return [verdict for no in nos for verdict in self._groups[no - 1]]

@@ -1,27 +1,39 @@
 """Claimed items that wait to be sent, and how many more are wanted.
 
 The buffer holds about two seconds of work at the measured rate, so that a slow upstream never lets one
-worker hoard (LESSONS 19), and a fast one never waits for a claim.
+worker hoard (LESSONS 19), and a fast one never waits for a claim. It also bounds the bytes of requests, also
+of those in flight: while there are too many, no more are wanted.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from batchline.config import WorkerSettings
+from batchline.executors.memory import BodyMemory
 from batchline.model import Item
 from batchline.worker.rate import Rate
 from batchline.worker.slots import Slots
 
-_MOST_BYTES = 64 * 2**20
+# One fetch brings no more than this: while it is read, it is in memory twice.
+MAX_FETCH = 32 * 2**20
 
 
 class Buffer:
-    def __init__(self, settings: WorkerSettings, rate: Rate, slots: Slots) -> None:
+    def __init__(
+        self, settings: WorkerSettings, rate: Rate, slots: Slots, memory: BodyMemory, max_bytes: int
+    ) -> None:
         self._settings = settings
         self._rate = rate
         self._slots = slots
+        self._memory = memory
+        self._max_bytes = max_bytes
+        # Of items that wait or are run.
+        self._bytes = 0
+        # No more is wanted until there is room for so many bytes.
+        self._needed = 1.0
+        self._short = False
         self._items: deque[Item] = deque()
         # Each is told whether an item may be here; False: it is not needed any more.
         self._waiters: deque[asyncio.Future[bool]] = deque()
@@ -29,7 +41,7 @@ class Buffer:
         self._hungry.set()
         self._low = 0
         self._average_size = 0.0
-        self._closed = False
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -39,10 +51,15 @@ class Buffer:
         """How many takers wait."""
         return len(self._waiters)
 
-    def put(self, items: Iterable[Item]) -> None:
+    def put(self, items: Iterable[Item], left_out: Sequence[Item] = ()) -> None:
+        """Take items in. `left_out` came without their bodies: they tell how much room the next ones need."""
         arrived = list(items)
-        if arrived:
-            self._average_size = sum(len(item.body) for item in arrived) / len(arrived)
+        size = sum(len(item.body) for item in arrived)
+        self._hold(size)
+        sizes = [item.left_out for item in left_out]
+        if arrived or sizes:
+            self._average_size = (size + sum(sizes)) / (len(arrived) + len(sizes))
+        self._needed = max(self._average_size, min(sizes, default=1))
         self._items.extend(arrived)
         self._low = self._target() // 2
         if len(self._items) > self._low:
@@ -51,7 +68,7 @@ class Buffer:
 
     async def take(self) -> Item | None:
         """The next item; None when the buffer is closed, or the taker is dismissed."""
-        while (item := self.pop()) is None and not self._closed:
+        while (item := self.pop()) is None and not self.closed:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             self._hungry.set()
@@ -76,9 +93,40 @@ class Buffer:
         """Wait until more is wanted."""
         await self._hungry.wait()
 
+    def done(self, item: Item) -> None:
+        """An item that was taken is not run any more."""
+        self._hold(-len(item.body))
+        if self._short and self._has_room:
+            self._hungry.set()
+
     def wanted(self) -> int:
-        """For the free slots, and to have some ahead."""
-        return max(self._slots.free + self._target() - len(self._items), 0)
+        """For the free slots, and to have some ahead, as far as there is room for their bytes."""
+        wanted = max(self._slots.free + self._target() - len(self._items), 0)
+        self._short = wanted > 0 and not self._has_room
+        if self._short:
+            return 0
+        if wanted and self._average_size:
+            wanted = min(wanted, max(1, int(min(self._room, MAX_FETCH) / self._average_size)))
+        return wanted
+
+    def room_for(self, count: int) -> int | None:
+        """The bytes that so many items may bring. None: any; one that finds nothing else here is always run,
+        however large it is."""
+        if count == 1:
+            return self._room if self._bytes else None
+        return min(self._room, MAX_FETCH)
+
+    @property
+    def _room(self) -> int:
+        return max(min(self._max_bytes - self._bytes, self._memory.room_for_requests), 0)
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._bytes or self._room >= self._needed
+
+    def _hold(self, size: int) -> None:
+        self._bytes += size
+        self._memory.held_requests += size
 
     def sated(self) -> None:
         """Nothing more is wanted just now."""
@@ -90,6 +138,7 @@ class Buffer:
         if gone:
             kept = [item for item in self._items if batch_id is not None and item.claim.batch_id != batch_id]
             self._items = deque(kept)
+            self._hold(-sum(len(item.body) for item in gone))
             self._hungry.set()
         return gone
 
@@ -99,14 +148,14 @@ class Buffer:
 
     def close(self) -> None:
         """No more items will come; takers that find nothing left go home."""
-        self._closed = True
+        self.closed = True
         self._wake(len(self._waiters))
 
     def _target(self) -> int:
         """Two seconds of work; nothing ahead while the rate is unknown. Large bodies make it fewer."""
         items = min(self._rate.per_second * self._settings.buffer_seconds, self._settings.buffer_most)
         if self._average_size:
-            items = min(items, _MOST_BYTES / self._average_size)
+            items = min(items, self._max_bytes / self._average_size)
         return int(items)
 
     def _wake(self, most: int, *, needed: bool = True) -> int:

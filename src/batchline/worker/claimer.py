@@ -7,7 +7,7 @@ from uuid import UUID
 
 import structlog
 
-from batchline.model import Claim, Item
+from batchline.model import Claim, Deferred, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
@@ -19,6 +19,8 @@ from batchline.worker.strays import Strays
 _MOST = 2_000
 # And the first claim of a new batch so many: enough to begin with.
 _MOST_NEW = 64
+# What is too large to be read just now comes back after this long: meanwhile others' lines are claimed.
+_LEFT_OUT_DELAY = 1.0
 
 _log = structlog.get_logger("batchline.claimer")
 
@@ -38,7 +40,13 @@ class Intake(Protocol):
         """Nothing more is wanted just now."""
         ...
 
-    def put(self, items: Sequence[Item]) -> None: ...
+    def room_for(self, count: int) -> int | None:
+        """The bytes that so many items may bring. None: any."""
+        ...
+
+    def put(self, items: Sequence[Item], left_out: Sequence[Item]) -> None:
+        """Take items in. `left_out` came without their bodies, because there was no room for them."""
+        ...
 
 
 class Claimer:
@@ -52,6 +60,7 @@ class Claimer:
         intake: Intake,
         turn: asyncio.Lock,
         strays: Strays,
+        settle: Callable[[Verdict], None],
         on_nothing: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
@@ -62,6 +71,7 @@ class Claimer:
         # buffer would look like a stray to another.
         self._turn = turn
         self._strays = strays
+        self._settle = settle
         self._on_nothing = on_nothing
         self._claiming = False
         self._announced: UUID | None = None
@@ -129,7 +139,8 @@ class Claimer:
             return True
         self._lease.renewed(asked_at)
         if items is None:
-            items = await spans.fetch(self._session, worker.id, claims)
+            room = self._intake.room_for(sum(claim.size for claim in claims))
+            items = await spans.fetch(self._session, worker.id, claims, room)
             if self._lease.worker is not worker:
                 return True
             # Nothing seemed to be held meanwhile, and a heartbeat may have laid the lease to rest.
@@ -137,12 +148,21 @@ class Claimer:
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
-        self.claimed += len(items)
-        self._intake.put(items)
-        self.found.set()
+        self._put(items)
         # The requests go out before anything else is asked.
         await asyncio.sleep(0)
         return True
+
+    def _put(self, items: list[Item]) -> None:
+        """Items whose bodies were too large to be read are given back; the next claim is smaller."""
+        left_out = [item for item in items if item.left_out]
+        if left_out:
+            items = [item for item in items if not item.left_out]
+            for item in left_out:
+                self._settle(Deferred(item, _LEFT_OUT_DELAY))
+        self.claimed += len(items)
+        self._intake.put(items, left_out)
+        self.found.set()
 
     async def _ask(
         self, worker: WorkerId, want: int, announced: UUID | None

@@ -12,6 +12,7 @@ import msgspec
 
 from batchline.config import WorkerSettings
 from batchline.executors.executor import Executor
+from batchline.executors.memory import BodyMemory
 from batchline.model import Deferred, Item
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -48,6 +49,8 @@ class Crew:
         clock: Clock,
         turn: asyncio.Lock,
         strays: Strays,
+        memory: BodyMemory,
+        max_request_bytes: int,
         on_idle: Callable[["Crew"], None] | None = None,
     ) -> None:
         self.scope = scope
@@ -55,9 +58,11 @@ class Crew:
         self._settler = settler
         self._on_idle = on_idle
         rate = Rate(clock)
-        self.buffer = Buffer(settings, rate, slots)
-        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, slots, self._empty)
-        self.claimer = Claimer(session, lease, lambda: scope, self.buffer, turn, strays, self._nothing_found)
+        self.buffer = Buffer(settings, rate, slots, memory, max_request_bytes)
+        self.dispatcher = Dispatcher(executor, self.buffer, settler, lease, rate, slots, memory, self._empty)
+        self.claimer = Claimer(
+            session, lease, lambda: scope, self.buffer, turn, strays, settler.add, self._nothing_found
+        )
 
     @property
     def holding(self) -> bool:
@@ -66,10 +71,10 @@ class Crew:
     def spans(self) -> set[int]:
         return self.buffer.spans() | self.dispatcher.spans()
 
-    def accept(self, items: Sequence[Item]) -> None:
+    def accept(self, items: Sequence[Item], left_out: Sequence[Item]) -> None:
         """Take what was claimed for this crew by another, as far as there is room, and give back the rest."""
         room = self.buffer.wanted()
-        self.buffer.put(items[:room])
+        self.buffer.put(items[:room], left_out)
         for item in items[room:]:
             self._settler.add(Deferred(item))
 

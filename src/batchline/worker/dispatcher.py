@@ -1,4 +1,7 @@
-"""Runs buffered items, as many at once as its upstream has slots, and hands their verdicts to the settler."""
+"""Runs buffered items, as many at once as its upstream has slots, and hands their verdicts to the settler.
+
+While too many bytes of answers are held, runners wait before they send more.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +10,8 @@ import structlog
 
 from batchline.engine.output import failed_line
 from batchline.executors.executor import Executor, unexpected
-from batchline.model import Completed, Deferred, Failed, Retry, TimedOut, Verdict
+from batchline.executors.memory import BodyMemory
+from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Verdict
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
@@ -34,6 +38,7 @@ class Dispatcher:
         lease: Lease,
         rate: Rate,
         slots: Slots,
+        memory: BodyMemory,
         on_empty: Callable[[], None],
     ) -> None:
         self._executor = executor
@@ -42,6 +47,7 @@ class Dispatcher:
         self._lease = lease
         self._rate = rate
         self._slots = slots
+        self._memory = memory
         self._on_empty = on_empty
         self._runners = 0
 
@@ -66,40 +72,45 @@ class Dispatcher:
 
     async def _runner(self, runners: asyncio.TaskGroup) -> None:
         # Looked up once: this loop is among what an item costs.
-        buffer, lease, executor, settler, slots, rate = (
+        buffer, lease, executor, settler, slots, rate, memory = (
             self._buffer,
             self._lease,
             self._executor,
             self._settler,
             self._slots,
             self._rate,
+            self._memory,
         )
         running = slots.running
         while (item := buffer.pop() or await buffer.take()) is not None:
             if self._runners < slots.limit and not buffer.idle:
                 self._start_runners(runners)
-            if lease.lost:
-                lease.give_up()
-                continue
-            company, sent_in = len(running), slots.round
             running[id(item)] = item
             try:
+                if memory.crowded:
+                    await memory.room()
+                if lease.lost:
+                    lease.give_up()
+                    continue
+                company, sent_in = len(running) - 1, slots.round
+                ran: Ran
                 try:
-                    verdict = await executor.run(item)
+                    ran = Deferred(item) if buffer.closed else await executor.run(item)
                 except Exception:  # noqa: BLE001
                     # One item's surprise must not touch those in flight beside it.
                     _log.exception("executor failed", request=item.request_id)
-                    verdict = unexpected(item)
+                    ran = unexpected(item)
                 # What must be tried again is not done: an upstream that is away is not a fast one.
-                if isinstance(verdict, _DONE):
+                if isinstance(ran, _DONE):
                     rate.count += 1
                     if slots.adapting:
                         slots.answered(item)
-                elif isinstance(verdict, TimedOut):
-                    verdict = self._judge(verdict, sent_in, company)
-                settler.add(verdict)
+                settler.add(self._judge(ran, sent_in, company) if isinstance(ran, TimedOut) else ran)
             finally:
                 del running[id(item)]
+                buffer.done(item)
+            # An idle runner must not keep the last answer in memory.
+            del item, ran
             if not running and not len(buffer):
                 self._on_empty()
             if self._runners > slots.limit:

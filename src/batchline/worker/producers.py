@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from batchline.model import Item
 from batchline.store.spans import Scope
+from batchline.worker.buffer import MAX_FETCH
 from batchline.worker.claimer import Claimer
 from batchline.worker.crew import Crew, Post
 from batchline.worker.slots import Slots
@@ -22,7 +23,7 @@ from batchline.worker.supervisor import Services
 from batchline.worker.tasks import send_home
 
 # Each has slots of its own, so this bounds what is in flight. More upstreams wait until one has no work.
-_MAX_OPEN = 100
+MAX_OPEN = 32
 # Lines of the first claim from an upstream; its producer claims the others.
 _FIRST_CLAIM = 64
 # While producers are at work, another upstream is looked for no more often than this.
@@ -126,6 +127,8 @@ class UpstreamFinder:
         self._lowered: dict[str, Slots] = {}
         self._room = asyncio.Event()
         self._room.set()
+        # The lines found last were too large to be read together.
+        self._one_at_a_time = False
 
     def __len__(self) -> int:
         return 0
@@ -139,14 +142,21 @@ class UpstreamFinder:
             await asyncio.sleep(_LOOK_EVERY)
 
     def wanted(self) -> int:
-        return min(self._post.concurrency, _FIRST_CLAIM) if len(self._open) < _MAX_OPEN else 0
+        if len(self._open) >= MAX_OPEN:
+            return 0
+        return 1 if self._one_at_a_time else min(self._post.concurrency, _FIRST_CLAIM)
+
+    def room_for(self, count: int) -> int | None:
+        return None if count == 1 else MAX_FETCH
 
     def sated(self) -> None:
         self._room.clear()
 
-    def put(self, items: Sequence[Item]) -> None:
+    def put(self, items: Sequence[Item], left_out: Sequence[Item]) -> None:
+        self._one_at_a_time = bool(left_out) and not items
         for key, found in groupby(items, lambda item: item.claim.key):
-            self._producer(key).accept(list(found))
+            of_key = [item for item in left_out if item.claim.key == key]
+            self._producer(key).accept(list(found), of_key)
 
     def _producer(self, key: str) -> Crew:
         crew = self._open.get(key)

@@ -1,24 +1,36 @@
 """Verdicts on their way to the store.
 
 One settle is under way at a time and gathers verdicts meanwhile, so slower commits make larger settles
-and never more of them. A verdict stays here until its settle has succeeded; sent twice, it counts once.
+and never more of them; a settle is bounded by count and by bytes. A verdict stays here until its settle has
+succeeded; sent twice, it counts once. A verdict that the database does not take is found by halves, and its
+item fails alone.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from batchline.config import WorkerSettings
 from batchline.engine.output import failed_line
-from batchline.model import Deferred, Failed, Retry, Settled, Verdict
-from batchline.store import batches, spans
+from batchline.executors.faults import MOST_MESSAGE
+from batchline.executors.memory import BodyMemory
+from batchline.model import Completed, Deferred, Failed, Retry, Settled, Verdict
+from batchline.store import batches, health, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 
 _POSTPONED = (Retry, Deferred)
+_ENDED = (Completed, Failed)
+# A large verdict that failed so often, alone, while the database answers otherwise, is refused. Small ones
+# are not: it was the database that was away.
+_TRIES_ALONE = 5
+
+# A longer request is not kept with its verdict: nobody needs it any more.
+_MAX_KEPT = 1024
 
 _log = structlog.get_logger("batchline.settler")
 
@@ -33,13 +45,17 @@ class Settler:
         session: Session,
         lease: Lease,
         settings: WorkerSettings,
+        memory: BodyMemory,
         on_settled: OnSettled,
     ) -> None:
         self._session = session
         self._lease = lease
         self._settings = settings
+        self._memory = memory
         self._on_settled = on_settled
         self._verdicts: list[Verdict] = []
+        # Bytes of those that wait.
+        self._size = 0
         self._some = asyncio.Event()
         self._many = asyncio.Event()
         self._under_way: Sequence[Verdict] = ()
@@ -55,11 +71,16 @@ class Settler:
         return {verdict.item.claim.span_id for verdict in (*self._verdicts, *self._under_way)}
 
     def add(self, verdict: Verdict) -> None:
+        if len(verdict.item.body) > _MAX_KEPT:
+            verdict = replace(verdict, item=replace(verdict.item, body=b""))
+        size = _size(verdict)
+        self._memory.hold(size)
+        self._size += size
         self._verdicts.append(verdict)
         count = len(self._verdicts)
         if count == 1:
             self._some.set()
-        elif count == self._settings.settle_most:
+        if count == self._settings.settle_most or self._size >= self._settings.settle_max_bytes:
             self._many.set()
 
     def hurry(self) -> None:
@@ -85,7 +106,10 @@ class Settler:
 
     async def _gather(self) -> None:
         """Wait a little for company; not at all when there is enough of it."""
-        if len(self._verdicts) >= self._settings.settle_most or self._closed:
+        enough = (
+            len(self._verdicts) >= self._settings.settle_most or self._size >= self._settings.settle_max_bytes
+        )
+        if enough or self._closed:
             return
         try:
             async with asyncio.timeout(self._settings.settle_after):
@@ -95,45 +119,95 @@ class Settler:
 
     async def _settle_some(self) -> None:
         # Twice the usual size when a slow commit has let them pile up; beyond that latency suffers.
-        taken = self._verdicts[: 2 * self._settings.settle_most]
+        taken = self._first(self._verdicts, 2 * self._settings.settle_most)
         del self._verdicts[: len(taken)]
+        self._size -= _total(taken)
         self._many.clear()
         self._under_way = taken
-        pause = Pause()
         try:
-            while taken:
-                try:
-                    await self._settle(taken)
-                    taken = []
-                    self.trouble = None
-                except StoreUnavailable as error:
-                    self.trouble = str(error)
-                    _log.warning("cannot settle yet", verdicts=len(taken), reason=str(error))
-                    await pause.wait()
+            await self._settle_all(taken)
         finally:
             self._under_way = ()
+            self._size += _total(taken)
             self._verdicts[:0] = taken
 
+    async def _settle_all(self, taken: list[Verdict]) -> None:
+        """Settle them, and remove from the list what is settled. While the database does not answer, fewer at
+        a time: one of them may be why."""
+        pause, count, failures, reason = Pause(), len(taken), 0, ""
+        while taken:
+            some = taken[:count]
+            try:
+                if failures >= _TRIES_ALONE and await self._is_why(some):
+                    await self._refuse(some[0], reason)
+                else:
+                    await self._settle(some)
+            except StoreUnavailable as error:
+                reason = self.trouble = str(error)
+                _log.warning("cannot settle yet", verdicts=len(some), reason=reason)
+                count = max(1, len(some) // 2)
+                failures += len(some) == 1
+                await pause.wait()
+            else:
+                del taken[: len(some)]
+                for verdict in some:
+                    self._memory.free(_size(verdict))
+                count, failures = 2 * count, 0
+                self.trouble = None
+
+    def _first(self, verdicts: Sequence[Verdict], most: int) -> list[Verdict]:
+        """As many as make one settle: at least one."""
+        size, taken = 0, list[Verdict]()
+        for verdict in verdicts[:most]:
+            size += _size(verdict)
+            if taken and size > self._settings.settle_max_bytes:
+                break
+            taken.append(verdict)
+        return taken
+
     async def _settle(self, verdicts: Sequence[Verdict]) -> None:
+        """Where the database refuses a value in one of them, find it by halves, and fail that item alone."""
         try:
-            settled = await spans.settle(self._session, self._lease.worker.id, verdicts)
+            await self._send(verdicts)
         except StatementRefused as error:
-            await self._settle_apart(verdicts, error)
-            return
+            if len(verdicts) == 1:
+                await self._refuse(verdicts[0], str(error))
+                return
+            middle = len(verdicts) // 2
+            await self._settle(verdicts[:middle])
+            await self._settle(verdicts[middle:])
+
+    async def _send(self, verdicts: Sequence[Verdict]) -> None:
+        settled = await spans.settle(self._session, self._lease.worker.id, verdicts)
         delays = [verdict.delay for verdict in verdicts if isinstance(verdict, _POSTPONED)]
         self._on_settled(settled, min(delays, default=None))
         for row in settled:
             if row.closing and not row.finished:
                 await batches.conclude(self._session, row.batch_id)
 
-    async def _settle_apart(self, verdicts: Sequence[Verdict], error: StatementRefused) -> None:
-        """The database refused a value in one of them: find it by halves, and fail that item alone."""
-        if len(verdicts) > 1:
-            middle = len(verdicts) // 2
-            await self._settle(verdicts[:middle])
-            await self._settle(verdicts[middle:])
-            return
-        item = verdicts[0].item
-        _log.error("the database refused a result", request=item.request_id, reason=str(error))
-        line = failed_line(item, "result_refused", f"the result could not be stored: {error}")
-        await self._settle([Failed(item, line)])
+    async def _is_why(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether the database is there, and this one large verdict is what it does not take."""
+        if len(verdicts) > 1 or _size(verdicts[0]) <= self._settings.settle_max_bytes:
+            return False
+        await health.ping(self._session)
+        return True
+
+    async def _refuse(self, verdict: Verdict, reason: str) -> None:
+        item = verdict.item
+        _log.error("the database refused a result", request=item.request_id, reason=reason)
+        line = failed_line(item, "result_refused", f"the result could not be stored: {reason}"[:MOST_MESSAGE])
+        try:
+            await self._send([Failed(item, line)])
+        except StatementRefused as error:
+            # Then it is not the result. The item comes back when the lease is over.
+            _log.error("an item cannot be settled", request=item.request_id, reason=str(error))
+
+
+def _size(verdict: Verdict) -> int:
+    """The bytes that are kept for it: the output, and the request with the item."""
+    kept = len(verdict.item.body)
+    return kept + len(verdict.output) if isinstance(verdict, _ENDED) else kept
+
+
+def _total(verdicts: Iterable[Verdict]) -> int:
+    return sum(map(_size, verdicts))

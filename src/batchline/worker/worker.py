@@ -13,6 +13,7 @@ import structlog
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
 from batchline.executors.executor import Executor
+from batchline.executors.memory import BodyMemory
 from batchline.executors.webhooks import Sender
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
@@ -57,6 +58,7 @@ class Worker:
         *,
         posts: Sequence[Post] = (),
         upstreams: Post | None = None,
+        memory: BodyMemory | None = None,
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
         clock: Clock = steady,
@@ -68,7 +70,8 @@ class Worker:
         self._sessions = {name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "tell")}
         self.lease = Lease(settings, clock, self._let_go)
         executor.fenced_by(self.lease.sender)
-        self.settler = Settler(self._sessions["settle"], self.lease, settings, self._settled)
+        self._memory = memory or BodyMemory(settings.body_memory, settings.concurrency)
+        self.settler = Settler(self._sessions["settle"], self.lease, settings, self._memory, self._settled)
         turn = asyncio.Lock()
         self._strays = Strays(
             self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
@@ -76,6 +79,9 @@ class Worker:
         self._clock = clock
         self._turn = turn
         posts = posts or [Post(scope, settings.concurrency)]
+        # Each producer may hold a share of the bytes for requests, all of them together no more than there are.
+        shares = len(posts) + (upstreams is not None)
+        self._max_request_bytes = self._memory.for_requests // shares
         self.crews = Producers([self._new_crew(post.scope, Slots(post.concurrency)) for post in posts])
         if upstreams is not None:
             self.crews.finder = self._new_finder(UpstreamFinder(upstreams, self.crews, self._new_crew))
@@ -102,6 +108,8 @@ class Worker:
             self._clock,
             self._turn,
             self._strays,
+            self._memory,
+            self._max_request_bytes,
             on_idle,
         )
 
@@ -113,6 +121,7 @@ class Worker:
             finder,
             self._turn,
             self._strays,
+            self.settler.add,
         )
 
     def _new_attendant(self, scope: Scope, objects: Objects) -> Attendant:

@@ -1,13 +1,14 @@
 -- fetch: the lines of spans that `worker` has just claimed. No locks.
 --
 -- Reads `outstanding` again instead of being told it: a span that was taken away meanwhile (the lease
--- was over) yields nothing.
+-- was over) yields nothing. A body that is longer than `largest` is left out: then `left_out` is its length.
 SELECT
     s.id AS span_id,
     l.ordinal,
     l.line_no,
     l.custom_id,
-    l.body
+    CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN l.body ELSE '' END AS body,
+    CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN 0 ELSE octet_length(l.body) END AS left_out
 FROM spans AS s
 JOIN lanes AS n ON n.id = s.lane_id
 CROSS JOIN LATERAL unnest(s.outstanding) AS piece

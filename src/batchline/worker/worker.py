@@ -79,7 +79,7 @@ class Worker:
         self._clock = clock
         self._turn = turn
         posts = posts or [Post(scope, settings.concurrency)]
-        # Each producer may hold a share of the bytes for requests, all of them together no more than there are.
+        # Each producer may hold a share of the bytes for requests, and all of them no more than there are.
         shares = len(posts) + (upstreams is not None)
         self._max_request_bytes = self._memory.for_requests // shares
         self.crews = Producers([self._new_crew(post.scope, Slots(post.concurrency)) for post in posts])

@@ -442,7 +442,8 @@ def test_a_creation_reads_no_more_lines_than_it_hands_over(ground: Ground) -> No
     assert not plan.seq_scans
     assert plan.rows["lines"] == 10
     assert plan.rows["standbys"] <= WORKERS + 2, "those that are over are not looked at"
-    assert plan.rows["spans"] <= WORKERS
+    # And the one that is handed over, which PostgreSQL 15 counts as read.
+    assert plan.rows["spans"] <= WORKERS + 1
 
 
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:

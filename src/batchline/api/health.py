@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from batchline.api.context import InContext
 from batchline.engine.objects import ObjectStoreUnavailable
 from batchline.store import health
-from batchline.store.session import StoreUnavailable
+from batchline.store.errors import StoreReadOnly, StoreUnavailable
 
 router = APIRouter(tags=["health"])
 
@@ -31,11 +31,13 @@ async def healthz() -> Health:
 
 @router.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
 async def readyz(context: InContext) -> JSONResponse:
-    """The database and the object store answer too."""
+    """The database and the object store answer too, and the database takes writes."""
     database = objects = "ok"
     try:
         async with context.sessions.one() as session:
             await health.ping(session)
+    except StoreReadOnly:
+        database = "read-only"
     except StoreUnavailable:
         database = "unavailable"
     try:

@@ -19,7 +19,6 @@ from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_
 from batchline.engine.masking import masked_text
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.store import migrate
-from batchline.store.migrate import DatabaseUnreachable
 
 Result = TypeVar("Result")
 
@@ -75,9 +74,18 @@ def _alive(pid: int) -> bool:
 
 @contextmanager
 def open_place(
-    database: str | None, data_dir: Path | None, *, objects: str | None = None, migrated: bool = True
+    database: str | None,
+    data_dir: Path | None,
+    *,
+    objects: str | None = None,
+    migrated: bool = True,
+    to_work: bool = False,
 ) -> Iterator[Place]:
-    """The database, started if it is our own, with the newest schema unless told otherwise."""
+    """The database, started if it is our own, with the newest schema unless told otherwise.
+
+    `to_work` is for commands that wait while the database is away: they must not wait for a standby, which
+    never takes writes.
+    """
     settings = Settings(folder_of(data_dir), database)
     with ExitStack() as stack:
         try:
@@ -85,10 +93,10 @@ def open_place(
             server = None
             if settings.database is None:
                 server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
-            place = _ready(settings, server, objects, migrated)
+            place = _ready(settings, server, objects, migrated, to_work)
         except OSError as error:
             raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
-        except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
+        except (EmbeddedPostgresError, ObjectStoreUnavailable) as error:
             raise CommandError(str(error)) from error
         yield place
 
@@ -97,11 +105,15 @@ def folder_of(data_dir: Path | None) -> Path:
     return (data_dir or default_data_dir()).expanduser().absolute()
 
 
-def _ready(settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool) -> Place:
+def _ready(
+    settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool, to_work: bool
+) -> Place:
     url = settings.database if server is None else server.url
     assert url is not None
-    if migrated:
-        migrate.ensure(url)
+    if migrated and migrate.ensure(url).standby and to_work:
+        raise CommandError(
+            "the database is a standby, which is read-only; give the primary's address with --database"
+        )
     return Place(url, Objects.at(objects or settings.objects_dir), server)
 
 

@@ -65,7 +65,7 @@ def serve(
         registry(settings)
         settings = replace(settings, authentication=not no_auth)
         with (
-            open_place(database, data_dir, objects=settings.objects) as place,
+            open_place(database, data_dir, objects=settings.objects, to_work=True) as place,
             _listening(host, port) as sock,
         ):
             environment = _environment(database, data_dir, found, upstream, objects)

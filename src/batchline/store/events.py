@@ -8,7 +8,8 @@ import psycopg
 from psycopg import sql
 
 from batchline.model import Claim, Item, RunSettings
-from batchline.store.session import StoreUnavailable, connect, run
+from batchline.store.errors import translate
+from batchline.store.session import connect, run
 from batchline.store.statements import statement
 
 
@@ -92,5 +93,5 @@ async def notifications(url: str, channel: str) -> AsyncIterator[Event]:
                 yield Event("hearing")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+    except psycopg.Error as error:
+        raise translate(error) from error

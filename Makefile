@@ -42,11 +42,11 @@ format: setup
 bench: setup
 	$(BIN)/batchline-bench $(NAMES) --report docs/benchmarks.md
 
-# Real processes struck at random: MINUTES of it, from SEED if one is given.
+# Real processes struck at random: MINUTES of it, from SEED if one is given, on the PostgreSQL of the folder POSTGRES.
 MINUTES ?= 60
 REPORT  ?= docs/chaos.md
 chaos: setup
-	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(REPORT),--report $(REPORT))
 
 # Rewrites the locks from pyproject.toml; needs uv.
 lock:

@@ -54,6 +54,7 @@ def main() -> None:
             if outcome.findings:
                 again = f"--seed {options.seed} --workers {options.workers} --round {outcome.schedule.round}"
                 only = "".join(f" --only {_name(fault)}" for fault in options.only)
+                again += f" --postgres {options.postgres}" if options.postgres else ""
                 print(f"again: python -m chaos {again}{only}")
         sys.exit(f"seed {options.seed}: {len(results.findings)} findings; logs are in {folder}")
     shutil.rmtree(folder)
@@ -67,7 +68,7 @@ async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     outcomes: list[Outcome] = []
     known: set[UUID] = set()
-    world = await World.begin(folder, options.seed, options.workers)
+    world = await World.begin(folder, options.seed, options.workers, options.postgres)
     try:
         for number in _rounds(options):
             plan = schedule(options.seed, number, options.workers, options.only)
@@ -113,6 +114,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--schedule", action="store_true", help="print the schedule of a round, and do nothing"
+    )
+    parser.add_argument(
+        "--postgres", type=Path, metavar="BIN", help="another PostgreSQL than the embedded one: its programs"
     )
     parser.add_argument("--report", type=Path, metavar="FILE.md", help="write the page and its data")
     options = parser.parse_args()

@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import LiteralString
+from typing import LiteralString, Protocol
 
 import psutil
 import psycopg
@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
 from chaos.disk import Disk
+from chaos.installed import Installed
 
 # Connections that nobody has noticed to be dead count too.
 _SETTINGS = {"max_connections": "300"}
@@ -24,21 +25,60 @@ WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
 
+class _Server(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def start(self) -> None:
+        """Also after it was killed; returns when it has recovered."""
+
+    def stop(self) -> None: ...
+
+
+class _Embedded:
+    """The one that Batchline brings along."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = EmbeddedPostgres.start(folder, settings=_SETTINGS)
+        self.url = self._server.url
+        self.pid = self._server.postmaster_pid
+
+    def start(self) -> None:
+        # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
+        joined = EmbeddedPostgres.start(self._server.data_dir, settings=_SETTINGS)
+        self.pid = joined.postmaster_pid
+        joined.stop()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+def _start(folder: Path, programs: Path | None) -> _Server:
+    if programs is None:
+        return _Embedded(folder)
+    server = Installed.make(programs, folder, _SETTINGS)
+    server.start()
+    return server
+
+
 class Postgres:
     """Started by `start`; `url` reaches it directly, past every proxy."""
 
-    def __init__(self, server: EmbeddedPostgres, disk: Disk) -> None:
+    def __init__(self, server: _Server, disk: Disk) -> None:
         self._server = server
         self._disk = disk
-        self._pid = server.postmaster_pid
         self._rising: asyncio.Task[None] | None = None
         self.url = server.url
         self.down = False
 
     @classmethod
-    async def start(cls, folder: Path) -> "Postgres":
+    async def start(cls, folder: Path, programs: Path | None = None) -> "Postgres":
+        """The embedded one; or that of `programs`, a folder with initdb and pg_ctl."""
         disk = Disk.at(folder)
-        server = await asyncio.to_thread(EmbeddedPostgres.start, folder, settings=_SETTINGS)
+        server = await asyncio.to_thread(_start, folder, programs)
         await asyncio.to_thread(migrate.up, server.url)
         return cls(server, disk)
 
@@ -58,7 +98,7 @@ class Postgres:
             return False
         self.down = True
         with suppress(ProcessLookupError):
-            os.kill(self._pid, how)
+            os.kill(self._server.pid, how)
         return True
 
     async def refuse_writes(self) -> bool:
@@ -85,7 +125,7 @@ class Postgres:
     async def free_disk(self) -> None:
         """Make room. It may have fallen over meanwhile: then it is started again."""
         self._disk.free()
-        if self._rising is None and not _lives(self._pid):
+        if self._rising is None and not _lives(self._server.pid):
             self.down = True
         await self.up()
 
@@ -100,10 +140,7 @@ class Postgres:
     async def _rise(self) -> None:
         # Nobody starts a server on a full disk.
         self._disk.free()
-        # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
-        joined = await asyncio.to_thread(EmbeddedPostgres.start, self._server.data_dir, settings=_SETTINGS)
-        self._pid = joined.postmaster_pid
-        await asyncio.to_thread(joined.stop)
+        await asyncio.to_thread(self._server.start)
         self.down = False
         self._rising = None
 

@@ -71,9 +71,9 @@ class World:
         self._blocked: set[Path] = set()
 
     @classmethod
-    async def begin(cls, folder: Path, seed: int, workers: int) -> "World":
+    async def begin(cls, folder: Path, seed: int, workers: int, programs: Path | None = None) -> "World":
         (folder / "data").mkdir()
-        postgres = await Postgres.start(folder / "postgres")
+        postgres = await Postgres.start(folder / "postgres", programs)
         upstream = Upstream(seed)
         await upstream.start()
         proxies = [Proxy(postgres.socket) for _ in range(workers + 1)]

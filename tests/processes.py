@@ -92,6 +92,23 @@ def working(
         kill(process)
 
 
+@contextmanager
+def logged(log: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process whose stderr can be read while it runs; killed at the latest when the test is over."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [PYTHON, "-m", "batchline", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+            env=_environment(environment),
+        )
+    try:
+        yield process
+    finally:
+        kill(process)
+
+
 def kill(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL) -> tuple[str, str]:
     if process.poll() is None:
         process.send_signal(how)

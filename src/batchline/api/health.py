@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from batchline.api.context import InContext
 from batchline.engine.objects import ObjectStoreUnavailable
 from batchline.store import health
-from batchline.store.session import StoreFull, StoreUnavailable
+from batchline.store.errors import StoreFull, StoreReadOnly, StoreUnavailable
 
 router = APIRouter(tags=["health"])
 
@@ -33,13 +33,15 @@ async def healthz() -> Health:
 
 @router.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
 async def readyz(context: InContext) -> JSONResponse:
-    """The database and the object store answer too, and there is room for files."""
+    """The database and the object store answer too, the database takes writes, and files have room."""
     database = objects = "ok"
     try:
         async with context.sessions.one() as session:
             await health.ping(session)
     except StoreFull:
         database = "disk full"
+    except StoreReadOnly:
+        database = "read-only"
     except StoreUnavailable:
         database = "unavailable"
     try:

@@ -11,9 +11,14 @@ from batchline.cli.console import CommandError, report
 from batchline.cli.options import Exit
 from batchline.disk import full_message, is_full
 from batchline.store.batches import FileNotFound
-from batchline.store.migrate import UnknownRevision
-from batchline.store.session import StoreUnavailable
+from batchline.store.errors import StoreReadOnly, StoreUnavailable, StoreUnusable
+from batchline.store.migrate import DatabaseUnreachable, UnknownRevision
 from batchline.worker.supervisor import ServiceFailed
+
+READ_ONLY = (
+    "the database is read-only: {}; if it is a standby, give the primary's address with --database,"
+    " otherwise try again when it takes writes"
+)
 
 
 @contextmanager
@@ -25,9 +30,13 @@ def failing(as_json: bool) -> Iterator[None]:
         raise report(error, as_json) from error
     except ServiceFailed as error:
         raise report(CommandError(str(error), Exit.SOME_FAILED), as_json) from error
+    except StoreReadOnly as error:
+        raise report(CommandError(READ_ONLY.format(error)), as_json) from error
     except StoreUnavailable as error:
-        raise report(CommandError(f"the database does not answer: {error}"), as_json) from error
-    except (FileNotFound, UnknownRevision) as error:
+        raise report(
+            CommandError(f"the database does not answer: {error}; try again when it is back"), as_json
+        ) from error
+    except (FileNotFound, UnknownRevision, DatabaseUnreachable, StoreUnusable) as error:
         raise report(CommandError(str(error)), as_json) from error
     except BrokenPipeError as error:
         # Whoever read our output has left, as `head` does. Python must not stumble over it again at exit.

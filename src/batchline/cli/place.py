@@ -22,8 +22,8 @@ from batchline.engine.masking import masked_text
 from batchline.engine.objects import Objects, ObjectStoreUnavailable
 from batchline.private import FolderNotPrivate, data_folder
 from batchline.store import migrate
+from batchline.store.errors import StoreUnavailable
 from batchline.store.migrate import DatabaseUnreachable
-from batchline.store.session import StoreUnavailable
 
 Result = TypeVar("Result")
 
@@ -92,9 +92,18 @@ def _alive(pid: int) -> bool:
 
 @contextmanager
 def open_place(
-    database: str | None, data_dir: Path | None, *, objects: str | None = None, migrated: bool = True
+    database: str | None,
+    data_dir: Path | None,
+    *,
+    objects: str | None = None,
+    migrated: bool = True,
+    to_work: bool = False,
 ) -> Iterator[Place]:
-    """The database, started if it is our own, with the newest schema unless told otherwise."""
+    """The database, started if it is our own, with the newest schema unless told otherwise.
+
+    `to_work` is for commands that wait while the database is away: they must not wait for a standby, which
+    never takes writes.
+    """
     settings = Settings(folder_of(data_dir), database)
     server = None
     with ExitStack() as stack:
@@ -102,7 +111,7 @@ def open_place(
             data_folder(settings.data_dir)
             if settings.database is None:
                 server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
-            place = _ready(settings, server, objects, migrated)
+            place = _ready(settings, server, objects, migrated, to_work)
         except OSError as error:
             if is_full(error):
                 raise CommandError(full_message(settings.data_dir)) from error
@@ -136,11 +145,15 @@ def written_files(data_dir: Path | None) -> WrittenFiles:
     return WrittenFiles(folder_of(data_dir) / "written")
 
 
-def _ready(settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool) -> Place:
+def _ready(
+    settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool, to_work: bool
+) -> Place:
     url = settings.database if server is None else server.url
     assert url is not None
-    if migrated:
-        migrate.ensure(url)
+    if migrated and migrate.ensure(url).standby and to_work:
+        raise CommandError(
+            "the database is a standby, which is read-only; give the primary's address with --database"
+        )
     return Place(url, Objects.at(objects or settings.objects_dir), server)
 
 

@@ -9,11 +9,15 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
+from typing import TypeVar
 from uuid import UUID
 
+import structlog
 from rich.console import Console
 
 from batchline import ids
@@ -35,12 +39,20 @@ from batchline.store import batches, files
 from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.worker.pause import Pause
 from batchline.worker.worker import Worker
+
+Result = TypeVar("Result")
 
 _REFRESH = 0.25
 _AWAIT_ROOM = 30.0
 # `run` gives up when its batch cannot be finalized so many times, half a minute after the first one.
 _FINALIZE_TRIES = 6
+# How long a database may be away before the work begins, and when the output is read. While the worker works,
+# as long as it takes.
+_PATIENCE = 120.0
+
+_log = structlog.get_logger("batchline.run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +100,54 @@ async def run(order: RunOrder, place: Place) -> RunOutcome:
                 Exit.SOME_FAILED,
             )
         if not interrupted:
-            await _save(order, place, session, batch)
+            await _patiently(lambda: _save(order, place, session, batch))
         return RunOutcome(batch, resumed, finished_before, interrupted)
+
+
+async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
+    """Try again while the database is away, as in a failover; `act` can be repeated."""
+    pause = Pause()
+    until = monotonic() + _PATIENCE
+    while True:
+        try:
+            return await act()
+        except StoreUnavailable as error:
+            if monotonic() >= until:
+                raise
+            _log.warning("waiting for the database", reason=str(error))
+            await pause.wait()
 
 
 async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tuple[Batch, bool]:
     upstream = order.settings.upstream or ""
     fingerprint = await asyncio.to_thread(digest, order.inputs)
     key = ordering.resume_key(fingerprint, upstream)
-    found = None if order.fresh else await batches.find(session, DEFAULT_TENANT, key)
+    found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and found.ended_at is not None:
         return found, True
     await _check_upstream(order.settings)
     if found is not None:
-        await batches.change_settings(session, found.id, order.settings)
-        if found.paused_at is not None:
-            await batches.resume(session, found.id)
-        # Whoever starts the command again has removed what was in the way.
-        await batches.retry_finalizing(session, found.id)
+        await _patiently(lambda: _take_up(order, session, found))
         return found, True
     # Only now, when nothing is in the way of a new batch, is the old one forgotten.
-    await batches.retire(session, DEFAULT_TENANT, key)
+    await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
+    return await _patiently(lambda: _create(order, place, session, fingerprint, key)), False
+
+
+async def _take_up(order: RunOrder, session: Session, found: Batch) -> None:
+    await batches.change_settings(session, found.id, order.settings)
+    if found.paused_at is not None:
+        await batches.resume(session, found.id)
+    # Whoever starts the command again has removed what was in the way.
+    await batches.retry_finalizing(session, found.id)
+
+
+async def _create(order: RunOrder, place: Place, session: Session, fingerprint: bytes, key: str) -> Batch:
+    """Repeated after a lost answer, it finds the file and the batch that it made before."""
     file = await files.find(session, DEFAULT_TENANT, fingerprint)
     if file is None:
         file = await ingest_inputs(order.inputs, place.url, silent=order.silent)
-    created = await ordering.create(
+    return await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
         file_id=file.id,
@@ -120,7 +155,6 @@ async def _find_or_create(order: RunOrder, place: Place, session: Session) -> tu
         settings=order.settings,
         resume_key=key,
     )
-    return created, False
 
 
 async def _check_upstream(settings: RunSettings) -> None:

@@ -69,7 +69,7 @@ def run_inputs(
             as_json=as_json,
             command=run.resume_command(),
         )
-        with open_place(database, data_dir) as place:
+        with open_place(database, data_dir, to_work=True) as place:
             outcome = run_async(run.run(order, place))
         if as_json:
             print_json(run.describe(order, outcome))

@@ -67,7 +67,7 @@ def serve(
         if settings.public_openapi is None:
             settings = replace(settings, public_openapi=_is_loopback(host))
         with (
-            open_place(database, data_dir, objects=settings.objects) as place,
+            open_place(database, data_dir, objects=settings.objects, to_work=True) as place,
             _listening(host, port) as sock,
         ):
             environment = _environment(database, data_dir, found, upstream, objects)

@@ -97,7 +97,7 @@ def work(
         operations = registry(server)
         # Where there is no server, results are kept until somebody deletes them.
         served = bool(found or until_eof)
-        with open_place(database, data_dir, objects=server.objects) as place:
+        with open_place(database, data_dir, objects=server.objects, to_work=True) as place:
             settings = WorkerSettings(
                 concurrency=concurrency or _concurrency(server),
                 lease=lease,

@@ -6,7 +6,8 @@ from uuid import UUID
 import msgspec
 import psycopg
 
-from batchline.store.session import StoreUnavailable, connect
+from batchline.store.errors import translate
+from batchline.store.session import connect
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -27,5 +28,5 @@ async def notifications(url: str) -> AsyncIterator[Event]:
             yield Event("listening")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+    except psycopg.Error as error:
+        raise translate(error) from error

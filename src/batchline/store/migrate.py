@@ -5,20 +5,37 @@ Alembic takes a quarter of a second to import, so it is loaded only when there i
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
+
+from batchline.store.errors import summary, translate
 
 HEAD = "0010"
 _HERE = Path(__file__).parent / "migrations"
 # Any number: all who migrate one database ask for the same lock, and it ends with their transaction.
 _LOCK = 0x6261746368
+_FIRST_LOOK = "SELECT to_regclass('alembic_version')::text, pg_is_in_recovery()"
+_USUAL_REMEDY = "check the host, the port and the names in --database"
+_REMEDIES = (
+    ("authentication failed", "check the user and the password in --database, or the password file"),
+    ("password", "check the user and the password in --database, or the password file"),
+    ("too many", "raise max_connections, or put a pooler in front of the database"),
+    ("remaining connection slots", "raise max_connections, or put a pooler in front of the database"),
+    ("the database system is", "try again when it has started"),
+    ("does not exist", "create it, or correct --database"),
+)
+
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
     current: str | None
     head: str
+    # A standby replays what its primary writes, and takes no writes of its own.
+    standby: bool = False
 
     @property
     def up_to_date(self) -> bool:
@@ -26,7 +43,7 @@ class SchemaStatus:
 
 
 class DatabaseUnreachable(Exception):
-    """No connection to the database could be made."""
+    """No connection to the database could be made. The message says what a person can do."""
 
 
 class UnknownRevision(Exception):
@@ -34,19 +51,23 @@ class UnknownRevision(Exception):
 
 
 def status(url: str) -> SchemaStatus:
-    try:
-        with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
-            return SchemaStatus(_current(connection), HEAD)
-    except psycopg.OperationalError as error:
-        raise DatabaseUnreachable(f"cannot reach the database: {str(error).strip()}") from error
-    except psycopg.ProgrammingError as error:
-        raise DatabaseUnreachable(f"cannot read the database URL: {str(error).strip()}") from error
+    with _connect(url, autocommit=True) as connection:
+        try:
+            row = connection.execute(_FIRST_LOOK).fetchone()
+            assert row is not None
+            table, standby = row
+            return SchemaStatus(None if table is None else _current(connection), HEAD, standby)
+        except psycopg.Error as error:
+            raise translate(error) from error
 
 
-def ensure(url: str) -> None:
+def ensure(url: str) -> SchemaStatus:
     """Bring the schema up to date; a single quick read when it is already."""
-    if not status(url).up_to_date:
+    found = status(url)
+    if not found.up_to_date:
+        _check_known(found)
         up(url)
+    return found
 
 
 def up(url: str, revision: str = "head") -> None:
@@ -57,15 +78,27 @@ def down(url: str, revision: str) -> None:
     _migrate(url, "downgrade", revision)
 
 
-def _current(connection: psycopg.Connection[tuple[str]]) -> str | None:
-    found = connection.execute("SELECT to_regclass('alembic_version')::text").fetchone()
-    if found is None or found[0] is None:
-        return None
+def _current(connection: psycopg.Connection[Row]) -> str | None:
     row = connection.execute(sql.SQL("SELECT version_num FROM alembic_version")).fetchone()
-    return row[0] if row else None
+    return str(row[0]) if row else None
+
+
+def _check_known(found: SchemaStatus) -> None:
+    if found.current is None or any((_HERE / "versions").glob(f"{found.current}_*.py")):
+        return
+    if found.current.isdecimal() and found.current > HEAD:
+        raise UnknownRevision(
+            f"the schema is at version {found.current}, and this Batchline knows versions up to {HEAD}:"
+            f" upgrade Batchline, or run `batchline migrate down {HEAD}` with the newer one"
+        )
+    raise UnknownRevision(
+        f"the table alembic_version holds {found.current!r}, which is no version of Batchline's schema:"
+        " it belongs to another program; give Batchline a database or a schema of its own"
+    )
 
 
 def _migrate(url: str, direction: str, revision: str) -> None:
+    _check_known(status(url))
     import sqlalchemy
     from alembic import command
     from alembic.config import Config
@@ -73,7 +106,7 @@ def _migrate(url: str, direction: str, revision: str) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
-    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: _connect(url))
     try:
         with engine.begin() as connection:
             connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
@@ -81,5 +114,28 @@ def _migrate(url: str, direction: str, revision: str) -> None:
             getattr(command, direction)(config, revision)
     except CommandError as error:
         raise UnknownRevision(str(error)) from error
+    except sqlalchemy.exc.DBAPIError as error:
+        if isinstance(error.orig, psycopg.Error):
+            raise translate(error.orig) from error
+        raise
     finally:
         engine.dispose()
+
+
+def _connect(url: str, *, autocommit: bool = False) -> psycopg.Connection[Row]:
+    # Nothing is prepared: a pooler may stand between, and nothing here is run twice.
+    options: dict[str, Any] = {"connect_timeout": 10, "prepare_threshold": None}
+    try:
+        return psycopg.connect(url, autocommit=autocommit, **options)
+    except psycopg.OperationalError as error:
+        said = summary(error)
+        raise DatabaseUnreachable(f"cannot connect to the database: {said}; {_remedy(said)}") from error
+    except psycopg.ProgrammingError as error:
+        raise DatabaseUnreachable(
+            f"--database is no database URL: {summary(error)}; give one such as postgresql://user@host/name"
+        ) from error
+
+
+def _remedy(said: str) -> str:
+    """libpq gives no code for an error while connecting, only the server's words."""
+    return next((remedy for words, remedy in _REMEDIES if words in said), _USUAL_REMEDY)

@@ -16,7 +16,11 @@ from psycopg.abc import PQGen
 from psycopg.rows import dict_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from batchline.store import arrays
+from batchline.store import arrays, pooler
+from batchline.store.errors import StatementRefused as StatementRefused
+from batchline.store.errors import StoreFull as StoreFull
+from batchline.store.errors import StoreUnavailable as StoreUnavailable
+from batchline.store.errors import translate
 from batchline.store.statements import Statement
 
 Row = tuple[Any, ...]
@@ -42,18 +46,6 @@ _PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
 _WATCHED = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 
 
-class StoreUnavailable(Exception):
-    """The database did not answer: not there, restarting, or silent for too long. Trying again may help."""
-
-
-class StoreFull(StoreUnavailable):
-    """The database has no room on its disk."""
-
-
-class StatementRefused(Exception):
-    """The database will not take a value; trying again cannot help."""
-
-
 class _Connection(psycopg.AsyncConnection[Row]):
     async def wait(self, gen: PQGen[AnyRow], *args: Any, **kwargs: Any) -> AnyRow:
         """As psycopg's, which takes up a statement again after it was cancelled, to hear of its end. Where it
@@ -76,7 +68,6 @@ class Session:
         self._name = name
         self._timeout = timeout
         self._connection: psycopg.AsyncConnection[Row] | None = None
-        self._prepare = True
         self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> "Session":
@@ -95,20 +86,20 @@ class Session:
     ) -> list[Row]:
         """Run one statement in a transaction of its own and give its rows."""
         async with self._guarded(self._timeout + extra_time) as connection:
-            return await run(connection, statement, params, prepare=self._prepare)
+            return await run(connection, statement, params, prepare=True)
 
     async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """As `rows`, by column name."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
-            return await _execute(cursor, statement, params, prepare=self._prepare)
+            return await _execute(cursor, statement, params, prepare=True)
 
     async def raw_rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
         """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection)
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
-            return await _execute(cursor, statement, params, prepare=self._prepare)
+            return await _execute(cursor, statement, params, prepare=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
@@ -137,28 +128,17 @@ class Session:
                 async with asyncio.timeout(self._timeout if limit == -1 else limit):
                     if self._connection is None:
                         self._connection = await connect(self._url, self._name)
-                        if not self._prepare:
-                            self._connection.prepare_threshold = None
                     yield self._connection
             except TimeoutError as error:
                 await self._drop()
                 raise StoreUnavailable(f"the database was silent for {self._timeout:g} s") from error
-            except psycopg.errors.DiskFull as error:
-                await self._drop()
-                raise StoreFull(f"disk full: {str(error).strip()}") from error
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                await self._drop()
-                raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
-            except (
-                psycopg.errors.DuplicatePreparedStatement,
-                psycopg.errors.InvalidSqlStatementName,
-            ) as error:
-                # A pooler that keeps no prepared statements: do without from now on, slower but right.
-                self._prepare = False
-                await self._drop()
-                raise StoreUnavailable(f"prepared statements are not kept: {error}") from error
-            except psycopg.DataError as error:
-                raise StatementRefused(str(error).strip()) from error
+            except psycopg.Error as error:
+                meaning = translate(error)
+                if isinstance(meaning, StoreUnavailable):
+                    await self._drop()
+                if meaning is error:
+                    raise
+                raise meaning from error
             except asyncio.CancelledError:
                 await self._drop()
                 raise
@@ -171,11 +151,19 @@ class Session:
 
 
 async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
+    """A new connection. It prepares statements unless a pooler would mix them up."""
     connection = await _Connection.connect(
         url, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
     )
-    arrays.register(connection)
-    await connection.execute(f"{_PLANNING}; {_WATCHED}".encode())
+    try:
+        arrays.register(connection)
+        cursor = await connection.execute(f"{_PLANNING}; {_WATCHED}; {pooler.WHICH_PROCESS}".encode())
+        if await pooler.stands_between(connection, cursor) and not await pooler.keeps_statements(connection):
+            # `prepare=True` of a statement has no effect then.
+            connection.prepare_threshold = None
+    except BaseException:
+        connection.pgconn.finish()
+        raise
     return connection
 
 

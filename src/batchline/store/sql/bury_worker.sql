@@ -1,2 +1,3 @@
--- bury_worker: the process is known to be dead, so its lease need not be waited for.
-UPDATE workers SET lease_until = '-infinity' WHERE id = %(worker)s
+-- bury_worker: the process is known to be dead, so nobody needs to wait for the end of its lease. A finite time,
+-- because PostgreSQL before 17 refuses to subtract infinite ones.
+UPDATE workers SET lease_until = least(lease_until, now() - interval '1 second') WHERE id = %(worker)s

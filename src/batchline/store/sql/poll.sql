@@ -28,7 +28,9 @@ holder AS (
 ),
 -- When the first lease ends under which somebody else holds what this worker could run.
 held AS (
-    SELECT min(coalesce(w.lease_until, now() - interval '1 second')) AS at
+    -- A worker without a row, or one that an older version buried with '-infinity', counts as just expired:
+    -- PostgreSQL before 17 refuses to subtract infinite times.
+    SELECT min(greatest(w.lease_until, now() - interval '1 second')) AS at
     FROM holder AS h
     CROSS JOIN LATERAL (
         SELECT
@@ -84,7 +86,7 @@ fresh AS (
 ),
 -- When the first closing batch will have no live worker left, so that it can be concluded.
 closing AS (
-    SELECT min(coalesce(
+    SELECT min(greatest(
         (
             SELECT max(w.lease_until)
             FROM spans AS s

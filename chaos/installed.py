@@ -1,0 +1,110 @@
+"""A PostgreSQL that is installed on this machine, such as Debian's, with a cluster in a folder of its own.
+
+As root, the server runs as the user `postgres`, because PostgreSQL refuses to run as root.
+
+python -m chaos.installed /usr/lib/postgresql/15/bin COMMAND… runs a command, tests for example, with one.
+"""
+
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchline.embedded.processes import end_leftovers, runs
+
+_PORT = 5432  # the name of the socket, nothing more
+_USER = "postgres"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Made by `make`; started and stopped as often as needed."""
+
+    programs: Path
+    """The folder with initdb and pg_ctl, such as /usr/lib/postgresql/15/bin."""
+    folder: Path
+    settings: Mapping[str, str]
+
+    @classmethod
+    def make(cls, programs: Path, folder: Path, settings: Mapping[str, str] | None = None) -> "Installed":
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            account = pwd.getpwnam(_USER)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+            # A temporary folder is its maker's alone: let the server pass through.
+            folder.parent.chmod(folder.parent.stat().st_mode | 0o011)
+        server = cls(programs, folder, dict(settings or {}))
+        server._run("initdb", "-D", "data", "-U", _USER, "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8")
+        return server
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{_USER}@/postgres?host={self.folder}&port={_PORT}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    @property
+    def _name(self) -> str:
+        """Every process of the server shows it."""
+        return f"batchline-installed-{self.folder.stat().st_ino:x}"
+
+    def start(self) -> None:
+        """Also after it was killed; returns when it has recovered."""
+        lock = self.folder / "data" / "postmaster.pid"
+        if lock.exists() and not runs(self.pid, self._name):
+            # What a killed server left would be believed while its pid exists, as a zombie for example.
+            end_leftovers(self._name)
+            lock.unlink()
+            (self.folder / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
+        chosen = {
+            **self.settings,
+            "cluster_name": self._name,
+            "listen_addresses": "",
+            "port": str(_PORT),
+            "unix_socket_directories": str(self.folder),
+        }
+        options = " ".join(f"-c {name}='{value}'" for name, value in chosen.items())
+        self._run("pg_ctl", "start", "-D", "data", "-l", "log", "-w", "-t", "120", "-o", options)
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "stop", "-D", "data", "-m", "fast", "-w", "-t", "120")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        # Into a file: a server that pg_ctl starts would keep a pipe open.
+        with (self.folder / "programs.log").open("ab") as log:
+            subprocess.run(
+                [self.programs / program, *arguments],
+                cwd=self.folder,
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                user=_USER if os.geteuid() == 0 else None,
+                group=_USER if os.geteuid() == 0 else None,
+                extra_groups=[] if os.geteuid() == 0 else None,
+            )
+
+
+def main() -> None:
+    programs, *command = sys.argv[1:]
+    # For tests, which crash processes and never the machine.
+    settings = {"max_connections": "300", "fsync": "off"}
+    with tempfile.TemporaryDirectory(prefix="batchline-installed-") as folder:
+        server = Installed.make(Path(programs), Path(folder, "server"), settings)
+        server.start()
+        try:
+            done = subprocess.run(command, env={**os.environ, "BATCHLINE_TEST_DATABASE_URL": server.url})
+        finally:
+            server.stop()
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()

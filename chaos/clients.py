@@ -26,7 +26,7 @@ _PAUSE = 0.3
 # A client gives up on one answer long before it gives up on its order.
 _ANSWER_LIMIT = 10.0
 # Requests at once of a client that floods the server.
-_FLOODING = 32
+_FLOODING = 16
 
 T = TypeVar("T")
 

@@ -136,10 +136,14 @@ class Nemesis:
         return self._world.block_outputs(placed.batch_id)
 
     def _order(self, stroke: Stroke) -> None:
-        for order in orders_of(stroke, self._orders[0].order.name):
-            placed = Placed(order)
-            self._orders.append(placed)
-            self._placing.append(asyncio.create_task(self._world.clients.place(placed)))
+        brought = [Placed(order) for order in orders_of(stroke, self._orders[0].order.name)]
+        self._orders += brought
+        self._placing.append(asyncio.create_task(self._place(brought)))
+
+    async def _place(self, brought: Sequence[Placed]) -> None:
+        """One after another: this one process is all clients, and must not drown itself."""
+        for placed in brought:
+            await self._world.clients.place(placed)
 
     def _proxies(self, stroke: Stroke) -> list[Proxy]:
         everybody = stroke.whom == EVERYBODY

@@ -73,6 +73,7 @@ class Postgres:
         self._rising: asyncio.Task[None] | None = None
         self.url = server.url
         self.down = False
+        self._read_only = False
 
     @classmethod
     async def start(cls, folder: Path, programs: Path | None = None) -> "Postgres":
@@ -103,10 +104,16 @@ class Postgres:
 
     async def refuse_writes(self) -> bool:
         """As after a failover to a server that is not the primary yet. False if it cannot be reached."""
+        self._read_only = True
         return await asyncio.to_thread(self._change, "ALTER SYSTEM SET default_transaction_read_only = on")
 
     async def accept_writes(self) -> bool:
-        return await asyncio.to_thread(self._change, "ALTER SYSTEM RESET default_transaction_read_only")
+        """False if it cannot be reached."""
+        if self._read_only:
+            self._read_only = not await asyncio.to_thread(
+                self._change, "ALTER SYSTEM RESET default_transaction_read_only"
+            )
+        return not self._read_only
 
     def _change(self, setting: LiteralString) -> bool:
         """Change a setting for everybody, and end all connections."""

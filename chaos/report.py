@@ -195,6 +195,17 @@ line has {attempts} attempts.
   written twice.
 - **A key run again**: the upstream is told to forget that a key had run. That is its own fault, and counted
   apart.
+- **One batch cannot be finalized**: something else lies where its files should go.
+- **A read-only moment**: `default_transaction_read_only` for some seconds. At its beginning and at its end
+  every connection is ended, as at a failover.
+- **A full database disk**: the database lies on a tmpfs, which is cut down to what is used. Where none can be
+  mounted (it takes root), this fault does not strike.
+- **Oversized answers**: a few answers of 2 to 70 MiB. The largest are more than Batchline takes; only their
+  lines may fail, for that reason.
+- **A flooding tenant** orders dozens of small batches, while clients ask the server for lists as fast as it
+  answers.
+- **A starving upstream** is another one, with a batch of its own, that answers 429 to everything or takes
+  70 % of the time limit.
 
 ## What is checked
 
@@ -222,6 +233,7 @@ That the checker finds what it looks for is tested with planted faults in `tests
 $ make chaos                          # an hour
 $ make chaos MINUTES=5 SEED=7
 $ .venv/bin/python -m chaos --minutes 2 --workers 6
+$ .venv/bin/python -m chaos --only full-database --only kill-worker    # these faults alone
 ```
 
 A run prints its seed and the schedule of each round before it begins. If something is found it ends with 1,

@@ -30,6 +30,7 @@ JIT_ABOVE_COST = (
 
 TYPES = {
     "after": "integer",
+    "after_tenant": "text",
     "batch": "uuid",
     "below": "text[]",
     "besides": "text[]",
@@ -56,6 +57,7 @@ TYPES = {
     "lease": "interval",
     "largest": "integer",
     "limit": "smallint",
+    "max_lines": "integer",
     "messages": "text[]",
     "metadata": "jsonb",
     "name": "text",
@@ -79,6 +81,7 @@ TYPES = {
     "task": "text",
     "tenant": "text",
     "until": "integer",
+    "under_way": "uuid[]",
     "upstream": "text",
     "urls": "text[]",
     "window": "text",
@@ -415,6 +418,25 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
     assert not plan.seq_scans
     assert plan.rows["spans"] <= 2 * len(set(spans))
     assert plan.rows["batches"] <= 2 * len(set(spans))
+
+
+def test_taking_a_batch_to_finalize_looks_once_at_each_tenant(ground: Ground) -> None:
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute("UPDATE batches SET finalizing_at = now()")
+        plan = ground.explain(
+            "claim_finalizing",
+            batch=None,
+            worker=new_id(),
+            name="worker",
+            lease=timedelta(seconds=60),
+            under_way=[],
+            after_tenant="t5",
+            max_lines=None,
+        )
+
+    assert not plan.seq_scans - {"workers"}
+    # Of the 10,000 that wait: one of each of 100 tenants, and the one that is taken.
+    assert plan.rows["batches"] <= 150
 
 
 @pytest.mark.parametrize("keys", [None, ["k1"], ["nothing here"]], ids=["all keys", "one key", "no such key"])

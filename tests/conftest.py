@@ -13,12 +13,20 @@ from psycopg.conninfo import make_conninfo
 
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
+from tests.logs import log_settings_restored
 
 _COUNTER = itertools.count()
 
 # How long an example takes says something about the machine, and nothing about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _log_of_its_own() -> Iterator[None]:
+    """A command that runs in the process of a test sets up the log of all the process."""
+    with log_settings_restored():
+        yield
 
 
 @pytest.fixture(scope="session")

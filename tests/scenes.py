@@ -203,6 +203,10 @@ class Hand:
         )
         return sum(size for _, size in rows)
 
+    def renew(self, worker: UUID, seconds: float) -> None:
+        """Set how long any worker's lease lasts from now on, by the time of this hand's transaction."""
+        self.run("renew", {"worker": worker, "name": "hand", "lease": timedelta(seconds=seconds)})
+
     def release(self) -> list[UUID]:
         return [batch for (batch,) in self.run("release", {"worker": self.id, "spans": None})]
 

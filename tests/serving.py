@@ -28,6 +28,7 @@ from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
 from tests.builders import on
+from tests.logs import log_settings_restored
 from tests.processes import wait_for
 
 # Anything goes, to nowhere: for tests in which no worker runs.
@@ -80,7 +81,14 @@ def serving(
     registry: Registry | None = None,
 ) -> Iterator[Server]:
     """A server on this database, with its objects in a folder, until the context ends."""
-    set_up_logging()
+    with log_settings_restored():
+        set_up_logging()
+        yield from _served(database, folder, settings, registry)
+
+
+def _served(
+    database: str, folder: Path, settings: ServerSettings | None, registry: Registry | None
+) -> Iterator[Server]:
     chosen = settings or ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     if chosen.public_openapi is None:
         # As `serve` does on loopback.

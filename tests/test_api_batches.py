@@ -291,8 +291,17 @@ def test_a_key_that_is_used_again_for_something_else_is_refused(
     with pytest.raises(openai.UnprocessableEntityError) as refused:
         create(client, file_id, metadata={"other": "1"}, extra_headers=header)
     assert refused.value.response.headers["x-should-retry"] == "false"
+
+
+def test_a_key_of_two_tenants_stands_for_a_batch_of_each(server: Server, client: openai.OpenAI) -> None:
+    """Also when both send it again: neither is given, or refused because of, what is the other's."""
+    header = {"Idempotency-Key": "of both"}
     with server.client("another-tenant") as other:
-        assert create(other, upload(server, other), extra_headers=header).id != first.id
+        asked = [(tenant, upload(server, tenant)) for tenant in (client, other)]
+        made = [create(tenant, file, extra_headers=header).id for tenant, file in asked]
+        again = [create(tenant, file, extra_headers=header).id for tenant, file in asked]
+    assert again == made
+    assert made[0] != made[1]
 
 
 def test_a_refused_creation_does_not_use_up_its_key(server: Server, client: openai.OpenAI) -> None:

@@ -438,11 +438,14 @@ def test_a_key_stands_for_one_file_of_one_tenant(server: Server, tmp_path: Path)
 
     first = send(b"one")
     assert send(b"one") == first
-    for other in ((b"two", "x", "user_data"), (b"one", "y", "user_data"), (b"one", "x", "batch")):
+    for asked in ((b"two", "x", "user_data"), (b"one", "y", "user_data"), (b"one", "x", "batch")):
         with pytest.raises(openai.UnprocessableEntityError) as caught:
-            send(*other)
+            send(*asked)
         assert error_of(caught)["param"] == "Idempotency-Key"
-    assert send(b"two", by=server.client("other")).id != first.id
+    other = server.client("other")
+    theirs = send(b"two", by=other)
+    assert theirs.id != first.id
+    assert (send(b"two", by=other), send(b"one")) == (theirs, first), "each gets its own again"
     assert len(stored(tmp_path)) == 2
 
     client.files.delete(first.id)

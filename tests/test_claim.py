@@ -136,6 +136,23 @@ def test_spans_of_a_live_worker_are_left_alone(stage: Stage) -> None:
     assert stage.hand().claim(10) == []
 
 
+@pytest.mark.parametrize("left", [0.001, 3.0])
+def test_a_worker_keeps_its_spans_to_the_very_end_of_its_lease(stage: Stage, left: float) -> None:
+    batch = stage.batch(3)
+    holder, other = stage.span(batch, [0, 1, 2], worker=(anna := new_id())), stage.hand()
+
+    # One transaction has one time, so the lease is neither longer nor over, however slow the machine is.
+    with other.holding():
+        other.renew(anna, left)
+        assert other.claim(10) == []
+        assert not other.poll().claimable
+        other.renew(anna, 0.0)
+        assert other.claim(10) == [], "its last moment is still its own"
+        other.renew(anna, -0.001)
+        assert other.poll().claimable
+        assert [claim.span_id for claim in other.claim(10)] == [holder]
+
+
 def test_a_claim_renews_the_lease(stage: Stage) -> None:
     stage.batch(3)
     hand = stage.hand(lease=60)
@@ -382,6 +399,24 @@ def test_a_claim_locks_no_more_free_spans_than_it_takes(stage: Stage) -> None:
     assert (numbers(hers), numbers(his)) == ([0, 1, 2, 3], [6, 7, 8, 9])
 
 
+def test_two_claims_at_once_share_what_a_dead_worker_held(stage: Stage) -> None:
+    """The second one passes over what the first is taking, and neither waits nor goes away empty."""
+    batch, gone = stage.batch(30), stage.lease(new_id(), -1)
+    for start in range(0, 30, 3):
+        stage.span(batch, range(start, start + 3), worker=gone)
+    anna, bert = stage.hand(), stage.hand()
+
+    with anna.holding():
+        hers = anna.take(4)
+        later = stage.meanwhile(bert, lambda: bert.take(4))
+        assert not later.waits()
+        his = later.result()
+
+    assert len(hers) == len(his) == 4
+    assert not set(numbers(hers)) & set(numbers(his))
+    assert not stage.broken()
+
+
 def test_a_lane_that_is_shut_meanwhile_gives_nothing(stage: Stage) -> None:
     shut, other = stage.batch(10, seconds=60), stage.batch(10, seconds=90)
     closer, hand = stage.hand(), stage.hand()
@@ -408,6 +443,21 @@ def test_after_a_crash_the_next_worker_sends_the_same_idempotency_keys(stage: St
     assert [item.idempotency_key for item in his] == [item.idempotency_key for item in hers]
     assert stage.rows("SELECT next FROM lanes") == [(5,)]
     assert {item.claim.batch_id for item in his} == {batch.id}
+
+
+def test_what_a_worker_gives_back_is_sent_under_the_same_idempotency_keys(stage: Stage) -> None:
+    batch = stage.batch(6)
+    stage.span(batch, [0, 1, 2], attempt=2)
+    anna, bert = stage.hand(), stage.hand()
+    hers = anna.take(6)
+    assert [item.claim.attempt for item in hers] == [2, 2, 2, 1, 1, 1]
+
+    assert anna.release() == [batch.id]
+    his = bert.take(6)
+
+    assert [item.idempotency_key for item in his] == [item.idempotency_key for item in hers]
+    assert stage.value("SELECT count(*) FROM retry_attempts") == 0
+    assert not stage.broken()
 
 
 @pytest.mark.parametrize("act", ["close", "resume"])

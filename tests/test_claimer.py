@@ -164,3 +164,57 @@ def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
 
     on(database_url, scenario)
     assert executor.lines == list(range(1, 31)), "each line is sent once"
+
+
+@pytest.mark.parametrize("with_bodies", [True, False], ids=["with the lines", "lines still to be read"])
+def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_bodies: bool
+) -> None:
+    """The lease is lost while an idle worker takes the first lines of a batch: they are the old name's."""
+    true_claim_new, true_fetch, nothing_left = spans.claim_new, spans.fetch, asyncio.Event()
+    worker: Worker
+    executor, fetched = Answering(), list[UUID]()
+
+    async def claim_new(
+        session: Session, name: WorkerId, scope: Scope, batch_id: UUID, limit: int
+    ) -> tuple[list[Claim], list[Item] | None]:
+        claims, items = await true_claim_new(session, name, scope, batch_id, limit)
+        assert len(claims) == 1
+        assert items is not None
+        assert len(items) == 3
+        worker.lease.give_up()
+        return claims, items if with_bodies else None
+
+    async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
+        fetched.append(worker_id)
+        return await true_fetch(session, worker_id, claims)
+
+    monkeypatch.setattr(spans, "claim_new", claim_new)
+    monkeypatch.setattr(spans, "fetch", fetch)
+
+    async def scenario(db: Session) -> None:
+        nonlocal worker
+        batch = await a_batch(db, {"m": 3})
+        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
+        (crew,) = worker.crews
+        monkeypatch.setattr(crew.claimer, "_on_nothing", nothing_left.set)
+        old_name = worker.lease.worker.id
+        # As an idle worker hears of it.
+        crew.claimer.hope.clear()
+        crew.claimer.announce(batch.id)
+        tasks = [asyncio.create_task(each.run()) for each in (crew.dispatcher, crew.claimer)]
+        async with asyncio.timeout(60):
+            await nothing_left.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+        assert worker.lease.worker.id != old_name
+        assert crew.claimer.claimed == 0, "nothing of it reaches the buffer"
+        assert worker.lease.ends == float("inf"), "the new name holds nothing, and was never renewed"
+        assert await sql(db, "SELECT worker_id FROM spans") == [(old_name,)]
+        for session in worker._sessions.values():
+            await session.close()
+
+    on(database_url, scenario)
+    assert (executor.sent, fetched) == ([], [])

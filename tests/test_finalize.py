@@ -36,6 +36,7 @@ from tests.builders import (
     sql,
     take,
 )
+from tests.scenes import Hand
 
 AT_ONCE = timedelta(0)
 NASTY_IDS = [
@@ -400,6 +401,53 @@ def test_of_two_finalizers_one_commits_and_the_other_removes_its_objects(
         assert await sql(db, "SELECT type FROM outbox") == [("batch.completed",)]
 
     on(database_url, scenario)
+
+
+def test_a_finalizer_that_was_replaced_cannot_commit_before_its_successor_does(
+    database_url: str, objects: Objects, folder: Path
+) -> None:
+    """Both have uploaded and neither has committed: the batch is the successor's to end."""
+
+    async def scenario(db: Session) -> None:
+        batch = await a_finished_batch(db, 30)
+        slow, quick = a_worker("slow"), a_worker("quick")
+        first, second = Pause("committing"), Pause("committing")
+        async with Session(database_url, "slow") as other:
+            losing = asyncio.create_task(finalize_one(other, objects, slow, batch.id, first))
+            await first.reached_it.wait()
+            await kill(db, slow)
+            winning = asyncio.create_task(finalize_one(db, objects, quick, batch.id, second))
+            await second.reached_it.wait()
+            first.go_on.set()
+            assert await losing is None, "the finalizer that was given up must not commit"
+            assert (await read(other, batch)).ended_at is None
+            second.go_on.set()
+            done = await ended(winning)
+        assert stored_keys(folder) == await recorded_keys(db)
+        assert len(await recorded(db, objects, done.output_file_id)) == 30
+        assert await sql(db, "SELECT type FROM outbox") == [("batch.completed",)]
+
+    on(database_url, scenario)
+
+
+@pytest.mark.parametrize("left", [0.0, 3.0])
+def test_a_finalizer_keeps_its_batch_to_the_very_end_of_its_lease(database_url: str, left: float) -> None:
+    finalizer, hand = a_worker(), Hand(database_url, 60.0)
+    take_over = {"worker": hand.id, "name": "hand", "lease": hand.lease, "batch": None}
+
+    async def scenario(db: Session) -> None:
+        batch = await a_finished_batch(db, 3)
+        assert await batches.claim_finalizing(db, finalizer, batch.id) is not None
+
+    on(database_url, scenario)
+    # One transaction has one time, so the lease is neither longer nor over, however slow the machine is.
+    with hand.connection, hand.holding():
+        hand.renew(finalizer.id, left)
+        assert not hand.poll().finalizable
+        assert hand.run("claim_finalizing", take_over) == []
+        hand.renew(finalizer.id, -0.001)
+        assert hand.poll().finalizable
+        assert len(hand.run("claim_finalizing", take_over)) == 1
 
 
 def test_finalizers_that_race_for_many_batches_end_each_once(

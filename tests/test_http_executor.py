@@ -5,7 +5,7 @@ import gzip
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from io import StringIO
@@ -204,17 +204,14 @@ def with_upstream(test: Callable[[Upstream], Awaitable[T]], *behaviours: Behavio
 
 
 @pytest.fixture
-def log() -> Iterator[StringIO]:
+def log() -> StringIO:
     """What a person would see of the log, tracebacks with their local variables included."""
     stream = StringIO()
-    # A command that ran in this process may have left its own settings behind.
-    structlog.reset_defaults()
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=False)],
         logger_factory=structlog.PrintLoggerFactory(stream),
     )
-    yield stream
-    structlog.reset_defaults()
+    return stream
 
 
 # --- Answers -----------------------------------------------------------------------------------------------

@@ -391,7 +391,8 @@ def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url
             while not blocked or read != before:
                 before = read
                 cursor = await holder.execute(
-                    "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'advisory'"
+                    "SELECT count(*) = 1 FROM pg_stat_activity "
+                    "WHERE wait_event = 'advisory' AND datname = current_database()"
                 )
                 blocked = await cursor.fetchone() == (True,)
             task.cancel()
@@ -426,7 +427,10 @@ def test_a_process_killed_in_the_middle_leaves_nothing(database_url: str) -> Non
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "paused\n"
-        copied = rows(database_url, "SELECT tuples_processed > 0 FROM pg_stat_progress_copy")
+        copied = rows(
+            database_url,
+            "SELECT tuples_processed > 0 FROM pg_stat_progress_copy WHERE datname = current_database()",
+        )
         process.send_signal(signal.SIGKILL)
     assert copied == [(True,)], "expected the killed process to have copied lines already"
     wait_until_nobody_writes(database_url)

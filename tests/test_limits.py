@@ -245,7 +245,8 @@ def test_a_server_that_freezes_in_mid_submission_does_not_keep_all_others_out(da
         async with operations.submitting(db, "acme", "anna") as submitting:
             assert submitting.measured.parents == 0
             async with Session(database_url, "watch") as watch:
-                assert await count(watch, "pg_stat_activity", "state = 'idle in transaction'") == 1
+                frozen = "state = 'idle in transaction' AND datname = current_database()"
+                assert await count(watch, "pg_stat_activity", frozen) == 1
             await sql_in(submitting)
 
     async def sql_in(submitting: operations.Submitting) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from batchline.config import UpstreamSettings
@@ -14,10 +15,19 @@ from batchline.engine.outcomes import Means, Outcome
 from batchline.engine.registry import Registry
 from batchline.engine.templates import RequestTemplate
 from batchline.executors.executor import Fence
-from batchline.executors.http import HttpExecutor
+from batchline.executors.http import HttpExecutor, HttpSettings
 from batchline.executors.operations import OperationExecutor, contains
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut
-from tests.test_http_executor import Behaviour, Upstream, an_item, answers, hangs, line_of, upstream_that
+from tests.test_http_executor import (
+    Behaviour,
+    Upstream,
+    an_item,
+    answers,
+    hangs,
+    line_of,
+    says,
+    upstream_that,
+)
 
 KEY = "the-key-of-the-cluster"
 ITEM = {"name": "vm 1", "size": 3, "password": "hunter2!"}
@@ -75,9 +85,12 @@ def said(status: int, body: Any = None, *headers: bytes) -> Behaviour:
 
 
 async def running(
-    upstream: Upstream, test: Callable[[OperationExecutor], Awaitable[Any]], *operations: Operation
+    upstream: Upstream,
+    test: Callable[[OperationExecutor], Awaitable[Any]],
+    *operations: Operation,
+    http_settings: HttpSettings | None = None,
 ) -> Any:
-    http = HttpExecutor(environ={"THE_KEY": KEY})
+    http = HttpExecutor(http_settings, environ={"THE_KEY": KEY})
     settings = UpstreamSettings("cluster", f"{upstream.url}/prefix", "THE_KEY", models=())
     executor = OperationExecutor(Registry(operations or (MAKE,)), (settings,), http, Elsewhere())
     try:
@@ -87,7 +100,11 @@ async def running(
 
 
 def outcome(
-    *behaviours: Behaviour, item: Any = ITEM, attempt: int = 1, name: str = "make"
+    *behaviours: Behaviour,
+    item: Any = ITEM,
+    attempt: int = 1,
+    name: str = "make",
+    http_settings: HttpSettings | None = None,
 ) -> tuple[Ran, Any]:
     """The verdict, and the requests that led to it."""
 
@@ -97,7 +114,7 @@ def outcome(
             async def test(executor: OperationExecutor) -> Ran:
                 return await executor.run(an_order(item, attempt=attempt, name=name))
 
-            return await running(upstream, test), upstream.requests
+            return await running(upstream, test, http_settings=http_settings), upstream.requests
 
     return asyncio.run(run())
 
@@ -306,6 +323,33 @@ def test_a_request_of_an_operation_that_hangs_times_out() -> None:
     ran = asyncio.run(run())
     assert isinstance(ran, TimedOut)
     assert ran.error_code == "timeout"
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+@pytest.mark.parametrize("status", [b"200 OK", b"404 Not Found", b"409 Conflict", b"500 Oops"])
+def test_an_answer_that_is_too_large_fails_its_item_whatever_it_means(status: bytes, attempt: int) -> None:
+    # It never ends: a verdict proves that nobody waited for the end.
+    endless = b"HTTP/1.1 %b\r\nContent-Length: 2000000\r\n\r\n%b" % (status, b'"' + b"x" * 1_000_000)
+    verdict = failure(says(endless), attempt=attempt, http_settings=HttpSettings(most_body=1000))
+    assert code_of(verdict) == "response_too_large"
+    assert len(verdict.output) < 1000, "nothing of the answer is kept"
+
+
+def test_so_does_one_to_the_question_what_is_there_already() -> None:
+    endless = b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n%b" % (b'"' + b"x" * 1_000_000)
+    exists = said(409, {"reason": "AlreadyExists"})
+    verdict = failure(exists, says(endless), http_settings=HttpSettings(most_body=1000))
+    assert code_of(verdict) == "response_too_large"
+
+
+def test_an_answer_of_just_the_limit_is_taken() -> None:
+    body = b'"%b"' % (b"x" * 998)
+    within, _ = outcome(answers(200, body), http_settings=HttpSettings(most_body=1000))
+    assert isinstance(within, Completed)
+    assert (
+        code_of(failure(answers(200, body), http_settings=HttpSettings(most_body=999)))
+        == "response_too_large"
+    )
 
 
 # --- Secrets -----------------------------------------------------------------------------------------------

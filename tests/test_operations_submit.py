@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from batchline.engine.access import children as children_of
 from batchline.engine.access import page
@@ -220,6 +221,21 @@ def test_a_request_id_is_one_users_and_one_operations(database_url: str) -> None
             await submit(db, governor, ANNA, 1, request_id=request_id, operation="wipe"),
         ]
         assert len({batch.id for batch in made}) == 3
+
+    on(database_url, scenario)
+
+
+def test_a_request_id_of_two_tenants_stands_for_a_batch_of_each(database_url: str) -> None:
+    """Also when users of the same name send it again."""
+
+    async def scenario(db: Session) -> None:
+        governor, request_id = a_governor(), uuid4()
+        namesakes = [ANNA, replace(ANNA, tenant="other")]
+        made = [await submit(db, governor, anna, 3, request_id=request_id) for anna in namesakes]
+        again = [await submit(db, governor, anna, 3, request_id=request_id) for anna in namesakes]
+        assert [batch.id for batch in again] == [batch.id for batch in made]
+        assert [batch.tenant for batch in again] == ["acme", "other"]
+        assert made[0].id != made[1].id
 
     on(database_url, scenario)
 

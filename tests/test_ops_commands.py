@@ -2,12 +2,11 @@
 many of them."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from batchline.cli.main import command_line
@@ -28,13 +27,6 @@ CREATE = [
 REQUEST = "0191d0a0-0000-7000-8000-000000000001"
 
 Command = Callable[..., Result]
-
-
-@pytest.fixture(autouse=True)
-def _log_of_its_own() -> Iterator[None]:
-    """Commands log to the stderr that they are given, which is gone when they are."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

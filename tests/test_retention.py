@@ -24,11 +24,13 @@ from batchline.store import retention as chunks
 from batchline.store.batches import FileNotFound
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
+from batchline.store.spans import Scope
 from tests.builders import (
     a_batch,
     a_file,
     a_worker,
     complete,
+    completed,
     failed,
     on,
     read,
@@ -86,7 +88,7 @@ async def age(db: Session, days: float) -> None:
 
 
 def somebody_waits(url: str) -> bool:
-    query = "SELECT pid FROM pg_locks WHERE NOT granted"
+    query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with psycopg.connect(url) as watch:
         return bool(watch.execute(query).fetchall())
 
@@ -301,6 +303,48 @@ def test_results_go_when_all_files_that_a_batch_made_are_deleted(database_url: s
         assert await count(db, "results") == 0
         assert await count(db, "retry_attempts") == 0
         assert [page async for page in objects.pages("outputs/")] == []
+
+    on(database_url, scenario)
+
+
+def test_a_batch_that_has_not_ended_keeps_its_results_however_old_it_is(
+    database_url: str, objects: Objects
+) -> None:
+    """Running, paused, closing and finalizing: each is as old as the batch whose results go."""
+
+    async def scenario(db: Session) -> None:
+        await ended(db, objects)
+        await age(db, 8)
+        unfinished = [await a_batch(db, 6) for _ in range(4)]
+        worker = a_worker()
+        for batch in unfinished:
+            one, other = await take(db, worker, 2, Scope(batch_id=batch.id))
+            await spans.settle(db, worker.id, [completed(one), retry(other)])
+        _, paused, closing, finalizing = unfinished
+        assert await batches.close(db, paused.id, "pause")
+        await take(db, worker, 1, Scope(batch_id=closing.id))
+        assert await batches.close(db, closing.id, "cancel")
+        await run_to_the_end(db, worker, Scope(batch_id=finalizing.id))
+        assert await batches.claim_finalizing(db, worker, finalizing.id) is not None
+        await sql(
+            db,
+            """
+            UPDATE batches
+            SET created_at = created_at - interval '1 year',
+                in_progress_at = in_progress_at - interval '1 year',
+                cancelling_at = cancelling_at - interval '1 year',
+                finalizing_at = finalizing_at - interval '1 year'
+            """,
+        )
+
+        await clear(db, objects, DAY)
+
+        kept = "SELECT count(*) FROM results JOIN lanes ON lanes.id = lane_id WHERE batch_id = %(id)s"
+        found = [(await sql(db, kept, id=batch.id))[0][0] for batch in unfinished]
+        assert found == [1, 1, 1, 6]
+        assert await count(db, "results") == 9, "those of the batch that ended are gone"
+        assert await count(db, "retry_attempts") == 4
+        assert len(await sql(db, "SELECT id FROM batches WHERE purging_at IS NOT NULL")) == 1
 
     on(database_url, scenario)
 

@@ -35,6 +35,13 @@ upstream = "cluster"
 approval = {{ vm_create = "namespace == 'production'", vm_delete = "never" }}
 """
 SECRET = "hunter2-is-no-password"
+# But for what waits for an approval: its lanes are shut.
+UNFINISHED = """
+    SELECT b.id
+    FROM batches AS b
+    JOIN lanes AS n ON n.batch_id = b.id
+    WHERE n.open AND b.finalizing_at IS NULL
+"""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ class Platform:
 def platform(running: Platform) -> Iterator[Platform]:
     with running.clients:
         yield running
+    # Or what is still on its way would reach the cluster while the next test counts its requests.
+    wait_for("the end of all that runs", lambda: not running.rows(UNFINISHED))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pytest
 
@@ -329,13 +330,16 @@ def test_a_batch_that_is_cancelled_while_its_last_spans_are_settled_ends_once(
     assert not stage.broken()
 
 
+@pytest.mark.parametrize("reason", ["cancel", "expire"])
 @pytest.mark.parametrize("order", list(itertools.permutations(["anna", "bert"])), ids="-".join)
-def test_both_last_settles_of_a_cancelled_batch_open_at_once(stage: Stage, order: tuple[str, str]) -> None:
+def test_both_last_settles_of_a_closing_batch_open_at_once(
+    stage: Stage, order: tuple[str, str], reason: Literal["cancel", "expire"]
+) -> None:
     """Neither sees that the other is done, so it is concluding after the commit that must see it."""
     batch = stage.batch(4)
     hands = {name: stage.hand() for name in ("anna", "bert")}
     held = {name: hand.take(2) for name, hand in hands.items()}
-    stage.hand().close(batch.id, "cancel")
+    stage.hand().close(batch.id, reason)
     first, second = (hands[name] for name in order)
 
     with first.holding():
@@ -346,6 +350,24 @@ def test_both_last_settles_of_a_cancelled_batch_open_at_once(stage: Stage, order
 
     assert [(row.finished, row.closing) for row in early + late] == [(False, True)] * 2
     assert [first.conclude(batch.id), second.conclude(batch.id)] == [True, False]
+    assert not stage.broken()
+
+
+@pytest.mark.parametrize("left", [0.0, 3.0])
+def test_a_closing_batch_waits_for_a_worker_to_the_very_end_of_its_lease(stage: Stage, left: float) -> None:
+    batch = stage.batch(4)
+    anna, other = stage.hand(), stage.hand()
+    anna.take(2)
+    other.close(batch.id, "cancel")
+
+    # One transaction has one time, so the lease is neither longer nor over, however slow the machine is.
+    with other.holding():
+        other.renew(anna.id, left)
+        assert not other.conclude(batch.id)
+        other.renew(anna.id, -0.001)
+        assert other.conclude(batch.id)
+
+    assert stage.finalizing(batch)
     assert not stage.broken()
 
 

@@ -38,6 +38,7 @@ REFUSED = Attempt(delivered=False, status=500, error="the receiver answered 500"
 TESTED = audit.Event(DEFAULT_TENANT, "test", "webhook.tested")
 CLIENT = openai.OpenAI(api_key="none")
 ALLOWED = {"BATCHLINE_SERVER_ALLOW_PRIVATE_WEBHOOKS": "true"}
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 async def an_ended_batch(db: Session, tenant: str = DEFAULT_TENANT) -> Batch:
@@ -282,7 +283,7 @@ def test_an_event_that_commits_while_a_delivery_waits_to_be_settled_is_not_lost(
             async with other.transaction() as connection:
                 await run(connection, statement("fan_out"), {"event": event})
                 settling = asyncio.create_task(settle(db, taken))
-                while not await sql(watch, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                while not await sql(watch, WAITING):
                     assert not settling.done(), "the settle should wait for the webhook's row"
             assert await settling is False
         _, message = await must_take(db)

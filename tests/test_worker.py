@@ -159,7 +159,8 @@ def test_the_listener_alone_goes_around_a_pooler(
             with working(database_url, tmp_path / "data", "--listen", listen), simulated() as upstream:
                 roles = """
                     SELECT usename, application_name FROM pg_stat_activity
-                    WHERE application_name IN ('batchline listener', 'batchline attend')
+                    WHERE datname = current_database()
+                      AND application_name IN ('batchline listener', 'batchline attend')
                 """
                 wait_for("both connections", lambda: len(connection.execute(roles).fetchall()) == 2)
                 found = {name: user for user, name in connection.execute(roles).fetchall()}

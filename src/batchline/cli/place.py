@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from batchline.cli.console import CommandError
+from batchline.cli.log_stream import is_terminal, stderr_logger
 from batchline.cli.written import WrittenFiles
 from batchline.config import Settings
 from batchline.disk import full_message, has_no_room, is_full, says_full
@@ -187,11 +188,11 @@ def set_up_logging(verbose: bool = False) -> None:
             structlog.processors.TimeStamper(fmt="iso"),
             # Without local variables: they hold prompts and keys.
             structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+                colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback
             ),
             _without_secrets,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=stderr_logger,
         cache_logger_on_first_use=False,
     )

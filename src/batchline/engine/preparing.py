@@ -38,8 +38,8 @@ class Prepared(msgspec.Struct, frozen=True):
     # None: their numbers.
     custom_ids: tuple[str, ...] | None
     needs_approval: bool
-    # The first of them, without secrets.
-    displayed: list[Any]
+    # The first of them, without secrets, as JSON.
+    displayed: msgspec.Raw
 
     def children(self, first: int = 1) -> Children:
         """With the number of the first, where they have no names."""
@@ -108,7 +108,7 @@ def prepare(
         bodies,
         tuple(custom_ids) if custom_ids else None,
         any(operation.needs_approval(item) for item in items),
-        operation.masked(list(items[:MAX_AUDITED_ITEMS])),
+        msgspec.Raw(msgspec.json.encode(operation.masked(list(items[:MAX_AUDITED_ITEMS])))),
     )
 
 

@@ -31,6 +31,8 @@ ENDPOINTS = frozenset(
 )
 MOST_ERRORS = 100
 MOST_CHARACTERS = 512
+# Of a whole line.
+_MAX_DEPTH = MAX_DEPTH + WRAPPED
 
 # Line numbers and ordinals are of type integer in the database.
 _MOST_INTEGER = 2**31 - 1
@@ -340,7 +342,7 @@ def examine(line: bytes, rules: ReadingRules) -> Request:
     except UnicodeDecodeError as error:
         raise Fault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
     if _is_too_deep(line):
-        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {MAX_DEPTH} levels deep")
+        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep")
     fields = _object(line)
     if fields is None:
         raise Fault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
@@ -413,7 +415,7 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
             reason = "half of a surrogate pair, such as \\ud83d, stands alone"
         raise Fault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
     except RecursionError:
-        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {MAX_DEPTH} levels deep") from None
+        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep") from None
 
 
 def _text(value: msgspec.Raw) -> str | None:
@@ -434,11 +436,11 @@ def _required(fields: dict[str, msgspec.Raw], name: str, path: str | None = None
 def _are_flat(lines: list[bytes]) -> bool:
     """Whether no line has brackets enough to be too deep. In few passes: nearly all files are."""
     brackets, braces = (max(map(methodcaller("count", sign), lines), default=0) for sign in (b"[", b"{"))
-    return brackets + braces <= MAX_DEPTH
+    return brackets + braces <= _MAX_DEPTH
 
 
 def _is_too_deep(line: bytes) -> bool:
-    return is_too_deep(line, MAX_DEPTH + WRAPPED)
+    return is_too_deep(line, _MAX_DEPTH)
 
 
 def _all_equal(values: list[str]) -> bool:

@@ -17,7 +17,7 @@ SYSTEM = "system"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that is done now. `detail` is masked already."""
+    """Something that is done now. `detail` is masked already; what is large in it is encoded, as Raw."""
 
     tenant: str
     actor: str
@@ -49,7 +49,7 @@ async def add(connection: psycopg.AsyncConnection[Row], event: Event) -> None:
         "action": event.action,
         "batch": event.batch_id,
         "subject": event.subject,
-        "detail": Jsonb(dict(event.detail)),
+        "detail": Jsonb(dict(event.detail), dumps=msgspec.json.encode),
     }
     await run(connection, statement("add_audit"), params)
 

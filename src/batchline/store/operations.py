@@ -25,6 +25,7 @@ from batchline.model import (
     RunSettings,
 )
 from batchline.store import audit, batches, limits
+from batchline.store.arrays import TextArray
 from batchline.store.audit import Event
 from batchline.store.limits import Measured
 from batchline.store.session import Row, Session, run
@@ -55,10 +56,12 @@ class Children(msgspec.Struct, frozen=True):
     bodies: tuple[str, ...]
 
     def params(self) -> dict[str, Any]:
+        bodies = [body.encode() for body in self.bodies]
         return {
-            "custom_ids": list(self.custom_ids),
-            "bodies": list(self.bodies),
-            "bytes": sum(len(body.encode()) for body in self.bodies),
+            # psycopg's own arrays escape every quotation mark by itself: 0.1 s for a large item.
+            "custom_ids": TextArray([custom_id.encode() for custom_id in self.custom_ids]),
+            "bodies": TextArray(bodies),
+            "bytes": sum(map(len, bodies)),
         }
 
 
@@ -165,7 +168,8 @@ class Changing:
 
     async def taken(self, custom_ids: Sequence[str]) -> list[str]:
         """Names among these that children have already."""
-        params = {"batch": self.batch.id, "custom_ids": list(custom_ids)}
+        names = TextArray([custom_id.encode() for custom_id in custom_ids])
+        params = {"batch": self.batch.id, "custom_ids": names}
         return [name for (name,) in await run(self._connection, statement("custom_ids_taken"), params)]
 
     async def appended_by(self, user: str) -> bool:

@@ -1,0 +1,187 @@
+"""However many secrets an item has, hiding them keeps neither a worker nor the API from anything else."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchline.config import PackSettings
+from batchline.engine.masking import (
+    MASK,
+    MAX_SECRET_BYTES,
+    MAX_SECRETS,
+    SecretFinder,
+    TooManySecrets,
+    masked_text,
+    secrets_of,
+    without,
+)
+from batchline.engine.operations import Operation
+from batchline.engine.registry import Registry
+from batchline.executors.operations import OperationExecutor
+from batchline.model import Completed, Verdict
+from batchline.packs import kubevirt
+from tests.loops import slowest_callback
+from tests.serving import serving
+from tests.test_http_executor import line_of, upstream_that
+from tests.test_operation_executor import an_order, running, said
+from tests.test_operations_api import SETTINGS
+
+VM_CREATE = next(
+    each for each in kubevirt.operations(PackSettings("kubevirt", "cluster")) if each.name == "vm_create"
+)
+LABELS = 20_000
+
+
+def machine(**labels: str) -> dict[str, Any]:
+    return {"namespace": "a", "name": "b", "cpu": 1, "memory": "1Gi", "image": "i", "labels": labels}
+
+
+def secret_labels(count: int) -> dict[str, str]:
+    return {f"token{number}": f"value{number}" for number in range(count)}
+
+
+def plain_labels(count: int) -> dict[str, str]:
+    return {f"label{number}": f"value{number}" for number in range(count)}
+
+
+# --- The pass ----------------------------------------------------------------------------------------------
+
+
+def seconds_for(count: int) -> float:
+    secrets, answer = secret_labels(count).values(), plain_labels(count)
+    began = time.thread_time()
+    hidden = without(answer, list(secrets))
+    spent = time.thread_time() - began
+    assert set(hidden.values()) == {MASK}
+    return spent
+
+
+def test_twice_the_secrets_take_about_twice_the_time() -> None:
+    few, many = (min(seconds_for(count) for _ in range(3)) for count in (5_000, 40_000))
+    assert many < 3 * 8 * few, f"{few:.3f} s for 5,000 and {many:.3f} s for 40,000"
+
+
+@given(
+    st.lists(st.text('ab\\"/é', min_size=1, max_size=6), min_size=1, max_size=8),
+    st.text('ab\\"/é%', max_size=60),
+)
+def test_no_secret_is_left_whole_and_nothing_else_is_hidden(secrets: list[str], text: str) -> None:
+    hidden = SecretFinder(secrets).hide_text(text)
+    kept = hidden.split(MASK)
+    for secret in secrets:
+        assert not any(secret in piece for piece in kept)
+    assert MASK not in hidden or any(form in text for form in SecretFinder(secrets)._forms)
+    assert all(piece in text for piece in kept)
+
+
+def test_secrets_that_overlap_are_hidden_together() -> None:
+    assert without("x abcdef y", ["abcd", "cdef"]) == f"x {MASK} y"
+    assert without("x abcd y", ["abcd", "bc"]) == f"x {MASK} y"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=a " * 20_000,
+        "a://b:" * 40_000,
+        ";password=" * 20_000,
+        "a://" + "@" * 200_000,
+        "passw" * 40_000,
+        "-----BEGIN PRIVATE KEY-----" * 8_000,
+        "pwd='" * 40_000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_text_made_to_take_long_takes_linear_time(text: str) -> None:
+    def seconds(piece: str) -> float:
+        began = time.thread_time()
+        masked_text(piece)
+        return time.thread_time() - began
+
+    part = min(seconds(text[: len(text) // 8]) for _ in range(3))
+    whole = min(seconds(text) for _ in range(3))
+    assert whole < 3 * 8 * part + 0.01, f"{part:.4f} s for an eighth, {whole:.4f} s for all"
+
+
+# --- The caps ----------------------------------------------------------------------------------------------
+
+
+def test_the_number_and_the_size_of_secrets_have_limits() -> None:
+    assert len(secrets_of(secret_labels(MAX_SECRETS))) == MAX_SECRETS
+    with pytest.raises(TooManySecrets, match="more than 1,000 fields"):
+        secrets_of(secret_labels(MAX_SECRETS + 1))
+    assert secrets_of({"password": "x" * MAX_SECRET_BYTES})
+    with pytest.raises(TooManySecrets, match="bytes in fields with secret names; at most 32,768"):
+        secrets_of({"password": "x" * (MAX_SECRET_BYTES + 1)})
+
+
+# --- The event loops ---------------------------------------------------------------------------------------
+
+
+def verdict_on(item: dict[str, Any], answer: Any) -> Verdict:
+    """Of a worker's executor, whose loop must not be kept."""
+
+    async def run() -> Verdict:
+        async with upstream_that(said(201, answer)) as upstream:
+
+            async def test(executor: OperationExecutor) -> Verdict:
+                return await executor.run(an_order(item, name="vm_create"))
+
+            with slowest_callback() as slowest:
+                verdict: Verdict = await running(upstream, test, VM_CREATE)
+            slowest.check()
+            return verdict
+
+    return asyncio.run(run())
+
+
+def test_a_worker_stays_quick_with_as_many_secrets_as_are_allowed() -> None:
+    item = machine(**secret_labels(MAX_SECRETS), **plain_labels(LABELS))
+    verdict = verdict_on(item, {"metadata": {"labels": item["labels"]}, "message": "value7 is taken"})
+    assert isinstance(verdict, Completed)
+    body = line_of(verdict)["response"]["body"]
+    assert body["message"] == f"{MASK} is taken"
+    assert body["metadata"]["labels"]["label7"] == MASK, "value7 is a secret, wherever it stands"
+    assert body["metadata"]["labels"][f"label{LABELS - 1}"].startswith(MASK), "it begins with value1999"
+
+
+def test_a_worker_stays_quick_with_an_item_from_before_there_was_a_limit() -> None:
+    item = machine(**secret_labels(LABELS))
+    verdict = verdict_on(item, {"metadata": {"labels": item["labels"]}})
+    assert isinstance(verdict, Completed)
+    body = line_of(verdict)["response"]["body"]
+    assert body == f"{MASK}: the item has more than 1,000 fields with secret names, so it cannot be shown"
+
+
+def test_the_api_refuses_too_many_secrets_and_stays_quick(database_url: str, tmp_path: Path) -> None:
+    registry = Registry([replace(VM_CREATE, approval="never")])
+    with serving(database_url, tmp_path, SETTINGS, registry) as server, server.http(server.key()) as http:
+        with slowest_callback() as slowest:
+            answers = [
+                http.post("/api/v1/operations/vm_create/batches", json={"items": [machine(**labels)]})
+                for labels in (
+                    secret_labels(LABELS),
+                    {"password": "x" * (MAX_SECRET_BYTES + 1)},
+                    {**secret_labels(MAX_SECRETS), **plain_labels(LABELS)},
+                )
+            ]
+        slowest.check()
+        assert [answer.status_code for answer in answers] == [400, 400, 202]
+        error = answers[0].json()["error"]
+        assert error["message"] == "Invalid items: items[0]: more than 1,000 fields with secret names"
+        assert error["param"] == "items[0]"
+        assert json.loads(answers[2].text)["status"] == "IN_PROGRESS"
+
+
+def test_an_operation_may_be_anything_with_secrets() -> None:
+    """The cap is of the item, whatever its operation calls secret."""
+    operation = Operation("any", request=None, executor="none", redact=("pin",))
+    with pytest.raises(TooManySecrets):
+        secrets_of({"pin": ["0000"] * (MAX_SECRETS + 1)}, operation.redact)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
+import psutil
+
 from batchline.ids import FILE, new_id, show
 from batchline.model import DEFAULT_TENANT
 from batchline.store.session import Session
@@ -74,6 +76,13 @@ def streaming(url: str) -> int:
     """
     ((count,),) = on(url, lambda db: sql(db, query))
     return int(count)
+
+
+def is_let_go(reader: socket.socket) -> bool:
+    """Whether a server in this process has given up the other end of a connection."""
+    port = reader.getsockname()[1]
+    found = psutil.Process().net_connections("tcp4")
+    return not any(each.raddr and each.raddr.port == port and each.fd != -1 for each in found)
 
 
 def rest_of(connection: socket.socket) -> bytes:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
-import psutil
 import pytest
 
 from batchline.api import limits
@@ -21,7 +20,16 @@ from batchline.store.session import Session
 from tests.builders import on, sql
 from tests.processes import wait_for
 from tests.serving import NOWHERE, Server, serving
-from tests.slow_readers import LINES, a_running_output, asked_for, begun_reading, rest_of, stalled, streaming
+from tests.slow_readers import (
+    LINES,
+    a_running_output,
+    asked_for,
+    begun_reading,
+    is_let_go,
+    rest_of,
+    stalled,
+    streaming,
+)
 from tests.test_serve import served
 
 SETTINGS = ServerSettings(upstreams=(NOWHERE,), sessions=4, streams=2)
@@ -110,14 +118,7 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
         key = server.key()
         with asked_for(server.url, key, "/v1/files") as reader:
             assert reader.recv(15) == b"HTTP/1.1 200 OK"
-            port = reader.getsockname()[1]
-            wait_for("the server to let go of the connection", lambda: not is_connected(port), 60)
-
-
-def is_connected(port: int) -> bool:
-    """Whether this process, where the server runs too, still has the other end of a connection."""
-    found = psutil.Process().net_connections("tcp4")
-    return any(each.raddr and each.raddr.port == port and each.fd != -1 for each in found)
+            wait_for("the server to let go of the connection", lambda: is_let_go(reader), 60)
 
 
 # Places
@@ -148,7 +149,7 @@ def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database
 
 
 TENANTS, EACH = 7, 32
-ALLOWED = 100.0
+ALLOWED = 120.0
 
 
 def peak_megabytes(pid: int) -> float:

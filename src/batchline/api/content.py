@@ -21,8 +21,6 @@ from batchline.store import pages
 Blocks = AsyncGenerator[bytes]
 
 _MEDIA_TYPE = "application/octet-stream"
-# Each block of an object costs a thread's turn.
-_READ = 2 * BLOCK
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
@@ -66,7 +64,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
     headers["content-length"] = str(end - start)
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=_MEDIA_TYPE)
-    blocks = _exactly(objects.read(file.object_key, start, end, at_least=_READ), end - start)
+    blocks = _exactly(objects.read(file.object_key, start, end, at_least=BLOCK), end - start)
     return Streamed(downloads.place(file.tenant), blocks, status, headers)
 
 

@@ -71,6 +71,7 @@ class Pages:
             if following is None:
                 return None
             self._after = following - 1
+            self._width = min(2 * self._width, _MAX_WIDTH)
         fitting = _before_large(found)
         if not fitting:
             self._after = found[0][0] - 1
@@ -86,8 +87,9 @@ class Pages:
         lines = _joined([line for _, line in found])
         last = found[-1][0] if found else self._after
         full = len(lines) >= self._room
-        width = 2 * (last - self._after) if full else 2 * self._width
-        self._width = max(1, min(width, _MAX_WIDTH))
+        # A full page took this many; some more in case the next lines are shorter.
+        width = (last - self._after) * 5 // 4 + 1 if full else 2 * self._width
+        self._width = min(width, _MAX_WIDTH)
         self._after = last
         self.count += len(found)
         self._source.passed([number for number, _ in found])

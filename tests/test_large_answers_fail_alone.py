@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from batchline import ids
 from batchline.config import WorkerSettings
 from batchline.engine.objects import Objects
 from batchline.executors.http import HttpSettings
@@ -405,9 +406,9 @@ def test_a_fetch_leaves_out_what_is_too_large_and_says_how_large_it_is(database_
 
 # --- A real worker -----------------------------------------------------------------------------------------
 
-# Besides the setting: the program itself, first pieces and buffers of 64 connections, and copies of one
+# Besides the setting: the program itself, first pieces and buffers of 24 connections, and copies of one
 # answer of 40 MiB while it is judged, settled and written to the output file.
-OVERHEAD = 150 * MIB + 6 * 40 * MIB
+OVERHEAD = 100 * MIB + 4 * 40 * MIB
 
 
 def peak_memory(pid: int) -> int:
@@ -416,35 +417,40 @@ def peak_memory(pid: int) -> int:
 
 
 @pytest.mark.attack
+@pytest.mark.timeout(600)
 def test_many_large_answers_stop_nobody_and_cost_no_more_memory_than_was_set(
     database_url: str, tmp_path: Path
 ) -> None:
     place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
-    def submit(name: str, count: int, upstream: str) -> str:
+    def submit(name: str, count: int, upstream: str) -> UUID:
         inputs = write_requests(tmp_path / name, count)
         done = batchline("submit", str(inputs), "--upstream", upstream, "--json", *place)
         assert done.returncode == 0, done.stderr
-        return str(json.loads(done.stdout)["id"])
-
-    def counts(batch: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(batchline("status", batch, "--json", *place).stdout)
-        return found
+        batch_id = ids.read(ids.BATCH, json.loads(done.stdout)["id"])
+        assert batch_id is not None
+        return batch_id
 
     with (
+        psycopg.connect(database_url, autocommit=True) as db,
         simulated("--answer-bytes", str(40 * MIB)) as images,
         simulated() as texts,
-        working(database_url, tmp_path / "data", "--body-memory", "256") as worker,
+        working(database_url, tmp_path / "data", "-c", "24", "--body-memory", "256") as worker,
     ):
-        many = submit("images.jsonl", 64, images.url)
-        wait_for("answers under way", lambda: images.stats()["executed"] >= 40)
+
+        def counts(batch_id: UUID) -> tuple[int, int, bool]:
+            """Completed, failed, and whether it has ended."""
+            query = "SELECT completed, failed, completed_at IS NOT NULL FROM batches WHERE id = %s"
+            row = db.execute(query, (batch_id,)).fetchone()
+            assert row is not None
+            return row
+
+        many = submit("images.jsonl", 32, images.url)
+        wait_for("answers under way", lambda: images.stats()["executed"] >= 24)
         other = submit("texts.jsonl", 300, texts.url)
-        wait_for("the other batch", lambda: counts(other)["status"] == "completed")
-        before = counts(many)["request_counts"]
-        assert before["completed"] < 64, "the other batch should end while large answers still come"
-        assert before["failed"] == 0
-        wait_for("all large answers", lambda: counts(many)["status"] == "completed", limit=600)
-        assert counts(many)["request_counts"] == {"total": 64, "completed": 64, "failed": 0}
+        wait_for("the other batch", lambda: counts(other) == (300, 0, True))
+        assert counts(many)[0] < 32, "the other batch should end while large answers still come"
+        wait_for("all large answers", lambda: counts(many) == (32, 0, True), limit=400)
         assert worker.poll() is None
         assert peak_memory(worker.pid) < 256 * MIB + OVERHEAD
         _, log = kill(worker)

@@ -25,7 +25,7 @@ from batchline.engine.masking import (
 from batchline.engine.operations import Operation
 from batchline.engine.registry import Registry
 from batchline.executors.operations import OperationExecutor
-from batchline.model import Completed, Verdict
+from batchline.model import Completed, Ran
 from batchline.packs import kubevirt
 from tests.loops import slowest_callback
 from tests.serving import serving
@@ -125,17 +125,17 @@ def test_the_number_and_the_size_of_secrets_have_limits() -> None:
 # --- The event loops ---------------------------------------------------------------------------------------
 
 
-def verdict_on(item: dict[str, Any], answer: Any) -> Verdict:
+def verdict_on(item: dict[str, Any], answer: Any) -> Ran:
     """Of a worker's executor, whose loop must not be kept."""
 
-    async def run() -> Verdict:
+    async def run() -> Ran:
         async with upstream_that(said(201, answer)) as upstream:
 
-            async def test(executor: OperationExecutor) -> Verdict:
+            async def test(executor: OperationExecutor) -> Ran:
                 return await executor.run(an_order(item, name="vm_create"))
 
             with slowest_callback() as slowest:
-                verdict: Verdict = await running(upstream, test, VM_CREATE)
+                verdict: Ran = await running(upstream, test, VM_CREATE)
             slowest.check()
             return verdict
 

@@ -45,7 +45,7 @@ def main() -> None:
         )
         begun = perf_counter()
         for compared in _compared(options.names or list(COMPARISONS), bench, run):
-            print(report.told(compared), flush=True)
+            print(report.reported(compared), flush=True)
             # After each, so that a run that breaks off is not all lost. The others stay as they were.
             if options.report is not None:
                 so_far = msgspec.structs.replace(run, seconds=perf_counter() - begun)

@@ -11,8 +11,8 @@ _COLORS = ("#2b6cb0", "#a0aec0")
 
 
 def bar_chart(figure: Figure) -> str:
-    most = max((series.most for series in figure.series), default=0.0) or 1.0
-    scale = (_WIDTH - _LEFT - _RIGHT) / most
+    maximum = max((series.maximum for series in figure.series), default=0.0) or 1.0
+    scale = (_WIDTH - _LEFT - _RIGHT) / maximum
     rows = [_row(series, nth, scale) for nth, series in enumerate(figure.series)]
     height = _TOP + _ROW * len(rows) + 6
     return "\n".join(
@@ -30,13 +30,13 @@ def bar_chart(figure: Figure) -> str:
 def _row(series: Series, nth: int, scale: float) -> str:
     top = _TOP + nth * _ROW
     middle = top + _BAR / 2
-    end = _LEFT + series.most * scale
+    end = _LEFT + series.maximum * scale
     return "\n".join(
         [
             f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end" fill="#1a202c">{_label(series)}</text>',
             f'<rect x="{_LEFT}" y="{top}" width="{max(series.median * scale, 1):.1f}" height="{_BAR}"'
             f' fill="{_COLORS[min(nth, 1)]}"/>',
-            f'<line x1="{_LEFT + series.least * scale:.1f}" x2="{end:.1f}" y1="{middle}" y2="{middle}"'
+            f'<line x1="{_LEFT + series.minimum * scale:.1f}" x2="{end:.1f}" y1="{middle}" y2="{middle}"'
             ' stroke="#1a202c"/>',
             f'<text x="{end + 8:.1f}" y="{top + 14}" fill="#1a202c">{_value(series)}</text>',
         ]

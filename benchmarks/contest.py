@@ -20,11 +20,11 @@ class Series(msgspec.Struct, frozen=True):
         return statistics.median(self.values)
 
     @property
-    def least(self) -> float:
+    def minimum(self) -> float:
         return min(self.values)
 
     @property
-    def most(self) -> float:
+    def maximum(self) -> float:
         return max(self.values)
 
     def percentile(self, nth: int) -> float:

@@ -7,8 +7,8 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from batchline.ids import new_id
 from batchline.model import Completed, Item
+from batchline.model.ids import new_id
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId

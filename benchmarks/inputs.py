@@ -5,8 +5,8 @@ from uuid import UUID
 
 from psycopg import sql
 
-from batchline.ids import new_id
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, Usage
+from batchline.model.ids import new_id
 from batchline.store import batches
 from batchline.store.batches import NewBatch
 from batchline.store.session import Session

@@ -234,21 +234,21 @@ def drain(
     """From the first call of a handler, in whichever worker, to the moment that nothing is left. `then` is
     done while the workers still are there."""
     with ExitStack() as stack:
-        crew = [
+        producer = [
             stack.enter_context(driving(player, "work", url, "nothing", 0, os.devnull, 0, member))
             for member in range(workers)
         ]
         meter = Meter(server)
-        for process in crew:
+        for process in producer:
             process.go()
         if until_finished(player, url, _LIMIT) is None:
             raise RuntimeError(f"{player.label} did not finish {items:,} items in {_LIMIT:g} s")
         ended = perf_counter()
         wal, server_cpu = meter.spent()
-        spent = [process.cpu() for process in crew]
+        spent = [process.cpu() for process in producer]
         then()
         begun, client_cpu = ended, 0.0
-        for process, cpu in zip(crew, spent, strict=True):
+        for process, cpu in zip(producer, spent, strict=True):
             process.kill()
             if first := _first_of(process):
                 begun = min(begun, first["first"])

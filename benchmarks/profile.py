@@ -26,13 +26,13 @@ from time import perf_counter, process_time
 
 import uvloop
 
-from batchline.config import WorkerSettings
-from batchline.engine.finalize import finalize_one
-from batchline.engine.ingest import Source, ingest
-from batchline.engine.objects import Objects
-from batchline.engine.output import answered_line
-from batchline.ids import new_id
+from batchline.batches.finalize import finalize_one
+from batchline.batches.output import answered_line
+from batchline.config.settings import WorkerSettings
+from batchline.files.ingest import Source, ingest
+from batchline.files.objects import Objects
 from batchline.model import DEFAULT_TENANT, Completed, Item, Verdict
+from batchline.model.ids import new_id
 from batchline.store import migrate, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
@@ -57,8 +57,8 @@ _BATCHES = 3
 # Few enough that no checkpoint falls into its drain, which would add page images: what is left is its design.
 _PGQUEUER_ITEMS = 20_000
 # Smaller rows are summed up.
-_LEAST_BYTES = 1.0
-_LEAST_SHARE = 0.015
+_MIN_BYTES = 1.0
+_MIN_SHARE = 0.015
 
 _WAL_PHASES = ("accept", "claim", "settle", "finalize")
 _MEANS = {
@@ -208,7 +208,7 @@ def wal_table(columns: Mapping[str, tuple[list[Record], int]]) -> str:
         for name, (records, items) in columns.items()
     }
     kinds = sorted(
-        {kind for column in sizes.values() for kind, size in column.items() if size >= _LEAST_BYTES},
+        {kind for column in sizes.values() for kind, size in column.items() if size >= _MIN_BYTES},
         key=lambda kind: -max(column.get(kind, 0.0) for column in sizes.values()),
     )
     rows = [
@@ -242,7 +242,7 @@ def worker_table(drained: Drained) -> str:
 
 def _shares(spots: Counter[Spot], total: int) -> Iterator[tuple[Spot, float]]:
     for spot, count in spots.most_common():
-        if count / total >= _LEAST_SHARE:
+        if count / total >= _MIN_SHARE:
             yield spot, count / total
 
 

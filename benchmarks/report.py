@@ -90,7 +90,7 @@ def render(data: Path) -> None:
     data.with_suffix(".md").write_text(_page(results, charts.name))
 
 
-def told(compared: Compared) -> str:
+def reported(compared: Compared) -> str:
     """For the terminal."""
     lines = [f"{compared.name} ({compared.seconds:.0f} s)"]
     for figure in compared.figures:
@@ -204,7 +204,7 @@ def _met(figure: Figure) -> str:
 
 
 def _spread(series: Series) -> str:
-    return f"{number(series.least)} to {number(series.most)}"
+    return f"{number(series.minimum)} to {number(series.maximum)}"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
 
-_TOLD = (
+_REPORTED = (
     "fsync",
     "synchronous_commit",
     "full_page_writes",
@@ -71,7 +71,7 @@ class Server:
         with psycopg.connect(self.url) as connection:
             rows = connection.execute("SELECT name, current_setting(name) FROM pg_settings").fetchall()
         known: dict[str, str] = dict(rows)
-        return {name: known[name] for name in ("server_version", *_TOLD)}
+        return {name: known[name] for name in ("server_version", *_REPORTED)}
 
 
 @contextmanager

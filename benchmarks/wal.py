@@ -50,9 +50,10 @@ def read(server: Server, begin: str, end: str) -> list[Record]:
     return parse(done.stdout)
 
 
-def parse(told: str) -> list[Record]:
+def parse(reported: str) -> list[Record]:
     return [
-        Record(kind, int(count), int(size), int(images)) for kind, count, size, images in _ROW.findall(told)
+        Record(kind, int(count), int(size), int(images))
+        for kind, count, size, images in _ROW.findall(reported)
     ]
 
 

@@ -14,7 +14,7 @@ from random import SystemRandom
 from time import monotonic
 from uuid import UUID
 
-from batchline.cli.place import set_up_logging
+from batchline.cli.runtime import set_up_logging
 from benchmarks import machine
 from chaos import report
 from chaos.round import Outcome, play
@@ -74,7 +74,7 @@ async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
             plan = schedule(options.seed, number, options.workers, options.only)
             print(plan, flush=True)
             outcomes.append(await play(world, plan, known))
-            print(report.told(outcomes[-1]), flush=True)
+            print(report.reported(outcomes[-1]), flush=True)
             if monotonic() >= until or outcomes[-1].findings:
                 break
     finally:

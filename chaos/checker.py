@@ -17,7 +17,7 @@ import msgspec
 
 from batchline.simulate import answer_to
 from chaos import inputs
-from chaos.clients import Placed, Shown
+from chaos.clients import Displayed, Placed
 from chaos.inputs import Line
 from chaos.ledger import Entry, Event
 from chaos.schedule import ATTEMPTS
@@ -27,7 +27,7 @@ _NEVER_RAN = {"batch_cancelled": "cancelled", "batch_expired": "expired"}
 _SILENCES = {"timeout": (Event.HUNG, Event.LATE), "connection_lost": (Event.DROPPED,)}
 # An answer of which there was too much is a failure of its line alone.
 _TOO_LARGE = ("response_too_large", "result_refused")
-_MOST = 20
+_MAXIMUM = 20
 
 
 class Kind(StrEnum):
@@ -114,19 +114,19 @@ def check(
             continue
         examined = _Examined(placed, batch, keys.get(batch.id.hex, {}), tally)
         found = list(examined.findings())
-        findings += found[:_MOST]
-        if len(found) > _MOST:
-            findings.append(Finding(found[-1].kind, placed.order.name, f"and {len(found) - _MOST} more"))
+        findings += found[:_MAXIMUM]
+        if len(found) > _MAXIMUM:
+            findings.append(Finding(found[-1].kind, placed.order.name, f"and {len(found) - _MAXIMUM} more"))
     return tally, findings
 
 
-def check_shown(batch: Batch, shown: Shown) -> list[Finding]:
+def check_displayed(batch: Batch, displayed: Displayed) -> list[Finding]:
     """Whether clients of the server are given what is there."""
     pairs = {
-        "status": (batch.status, shown.status),
-        "counts": ((batch.total, batch.completed, batch.failed), shown.counts),
-        "output file": (batch.output, shown.output),
-        "error file": (batch.errors, shown.errors),
+        "status": (batch.status, displayed.status),
+        "counts": ((batch.total, batch.completed, batch.failed), displayed.counts),
+        "output file": (batch.output, displayed.output),
+        "error file": (batch.errors, displayed.errors),
     }
     return [
         Finding(Kind.WRONG, str(batch.id), f"the server gives out another {what} than is there")
@@ -213,7 +213,7 @@ class _Examined:
         status, placed = self._batch.status, self._placed
         self._tally.batches[status] += 1
         allowed = {"completed"} if not placed.cancelled else set()
-        if placed.cancel_asked:
+        if placed.cancel_requested:
             allowed.add("cancelled")
         if placed.order.short and not placed.cancelled:
             allowed.add("expired")

@@ -13,10 +13,9 @@ from uuid import UUID
 
 import openai
 
-from batchline import ids
-from batchline.engine import batches as ordering
-from batchline.engine.ingest import Source, ingest
-from batchline.model import RunSettings
+from batchline.batches import creation as ordering
+from batchline.files.ingest import Source, ingest
+from batchline.model import RunSettings, ids
 from batchline.store import batches
 from batchline.store.session import Session, StoreUnavailable
 from chaos import inputs
@@ -38,14 +37,14 @@ class Placed:
     order: Order
     batch_id: UUID | None = None
     made: asyncio.Event = field(default_factory=asyncio.Event)
-    cancel_asked: bool = False
+    cancel_requested: bool = False
     # The batch was said to be being cancelled.
     cancelled: bool = False
     paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Displayed:
     """What a client of the server sees of a batch that has ended."""
 
     status: str
@@ -70,7 +69,7 @@ class Clients:
         """Wait until the server answers."""
         await _until_answered(self._openai.models.list)
 
-    async def place(self, placed: Placed) -> None:
+    async def runtime(self, placed: Placed) -> None:
         through = self._through_api if placed.order.through == "api" else self._through_engine
         placed.batch_id = await _until_answered(lambda: through(placed.order))
         placed.made.set()
@@ -86,15 +85,15 @@ class Clients:
             except openai.APIError:
                 await asyncio.sleep(_PAUSE)
 
-    async def read(self, batch_id: UUID) -> Shown:
+    async def read(self, batch_id: UUID) -> Displayed:
         """A batch and its files, as the server gives them out."""
         return await _until_answered(lambda: self._read(batch_id))
 
-    async def _read(self, batch_id: UUID) -> Shown:
+    async def _read(self, batch_id: UUID) -> Displayed:
         batch = await self._openai.batches.retrieve(ids.show(ids.BATCH, batch_id))
         counts = batch.request_counts
         assert counts is not None
-        return Shown(
+        return Displayed(
             batch.status,
             (counts.total, counts.completed, counts.failed),
             await self._content(batch.output_file_id),
@@ -108,7 +107,7 @@ class Clients:
         """Ask once; True answers are kept, lost ones may have counted or not."""
         batch_id = placed.batch_id
         assert batch_id is not None
-        placed.cancel_asked = True
+        placed.cancel_requested = True
         if placed.order.through == "api":
             done = await self._cancel_through_api(batch_id)
         else:

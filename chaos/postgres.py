@@ -85,13 +85,13 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        place = conninfo_to_dict(self.url)
-        return Path(str(place["host"]), f".s.PGSQL.{place.get('port', 5432)}")
+        runtime = conninfo_to_dict(self.url)
+        return Path(str(runtime["host"]), f".s.PGSQL.{runtime.get('port', 5432)}")
 
     def through(self, port: int) -> str:
         """The same database behind a port of this machine."""
-        place = conninfo_to_dict(self.url)
-        return f"postgresql://{place['user']}@127.0.0.1:{port}/{place['dbname']}?sslmode=disable"
+        runtime = conninfo_to_dict(self.url)
+        return f"postgresql://{runtime['user']}@127.0.0.1:{port}/{runtime['dbname']}?sslmode=disable"
 
     def kill(self, how: signal.Signals) -> bool:
         """SIGKILL, or SIGQUIT, which is PostgreSQL's immediate stop. False if it is down already."""

@@ -90,7 +90,7 @@ def sum_up(outcomes: list[Outcome], **about: object) -> Results:
     )
 
 
-def told(outcome: Outcome) -> str:
+def reported(outcome: Outcome) -> str:
     """One round, for the terminal."""
     tally, findings = outcome.tally, outcome.findings
     lines = [

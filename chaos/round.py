@@ -10,11 +10,11 @@ from datetime import timedelta
 from time import monotonic
 from uuid import UUID
 
-from batchline.engine.finalize import sweep_objects
-from batchline.engine.objects import Objects
+from batchline.batches.finalize import sweep_objects
+from batchline.files.objects import Objects
 from batchline.store.session import Session
 from chaos import evidence
-from chaos.checker import Finding, Kind, Tally, check, check_shown
+from chaos.checker import Finding, Kind, Tally, check, check_displayed
 from chaos.clients import Placed
 from chaos.nemesis import Nemesis
 from chaos.schedule import Fault, Schedule
@@ -45,18 +45,18 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
     outcome = Outcome(schedule)
     await world.ready()
     orders = [Placed(order) for order in schedule.orders]
-    placing = [asyncio.create_task(_place(world, placed)) for placed in orders]
-    nemesis = Nemesis(world, orders, placing)
+    creation = [asyncio.create_task(_runtime(world, placed)) for placed in orders]
+    nemesis = Nemesis(world, orders, creation)
     try:
         await nemesis.rage(schedule.strokes)
         await world.heal()
         healed = monotonic()
-        outcome.findings += await _come_to_an_end(world, orders, placing)
+        outcome.findings += await _come_to_an_end(world, orders, creation)
         outcome.calm = monotonic() - healed
     finally:
-        for task in placing:
+        for task in creation:
             task.cancel()
-        await asyncio.gather(*placing, return_exceptions=True)
+        await asyncio.gather(*creation, return_exceptions=True)
     world.forget_connections()
     outcome.faults = nemesis.struck
     outcome.faults[Fault.DEADLINE] += sum(placed.order.short for placed in orders)
@@ -64,18 +64,18 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
     return outcome
 
 
-async def _place(world: World, placed: Placed) -> None:
+async def _runtime(world: World, placed: Placed) -> None:
     await asyncio.sleep(placed.order.at)
-    await world.clients.place(placed)
+    await world.clients.runtime(placed)
 
 
 async def _come_to_an_end(
-    world: World, orders: list[Placed], placing: list[asyncio.Task[None]]
+    world: World, orders: list[Placed], creation: list[asyncio.Task[None]]
 ) -> list[Finding]:
     """Wait until all are served and nothing is under way; what is not by then is a finding."""
     try:
         async with asyncio.timeout(_CALM_LIMIT):
-            await asyncio.gather(*placing)
+            await asyncio.gather(*creation)
             for placed in orders:
                 if placed.paused:
                     await world.clients.resume(placed)
@@ -102,8 +102,8 @@ async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome
     outcome.findings += findings
     for placed in orders:
         if placed.order.through == "api" and placed.batch_id in found:
-            shown = await world.clients.read(placed.batch_id)
-            outcome.findings += check_shown(found[placed.batch_id], shown)
+            displayed = await world.clients.read(placed.batch_id)
+            outcome.findings += check_displayed(found[placed.batch_id], displayed)
     outcome.findings += evidence.left_over(url)
     async with Session(url, "chaos") as session:
         outcome.swept = await sweep_objects(session, Objects.at(world.objects), timedelta(0))

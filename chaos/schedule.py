@@ -2,7 +2,7 @@
 
 A round is a storm, in which clients order batches and the nemesis strikes, and a calm, in which everything is
 healed and must come to its end. Times are seconds from the start of the storm. A worker is named by its place
-in the crew and a batch by its place among the round's orders, so the same seed strikes the same ones.
+among the processes and a batch by its place among the round's orders, so the same seed strikes the same ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -223,7 +223,7 @@ def _strokes(
     """Each kind once, and as many again of any kind; workers are struck most often."""
     weights = [4 if fault is Fault.KILL_WORKER or fault is Fault.FREEZE_WORKER else 1 for fault in faults]
     for fault in (*faults, *dice.choices(faults, weights, k=dice.randint(6, 14))):
-        least, most = _LASTING.get(fault, (0.0, 0.0))
+        minimum, maximum = _LASTING.get(fault, (0.0, 0.0))
         whom = _whom(dice, fault, workers, len(orders))
         at = dice.uniform(0.5, STORM - 0.5)
         if fault in OF_AN_ORDER:
@@ -234,18 +234,18 @@ def _strokes(
             at=round(at, 2),
             fault=fault,
             whom=whom,
-            lasts=round(dice.uniform(least, most), 2),
+            lasts=round(dice.uniform(minimum, maximum), 2),
             strength=round(dice.uniform(*_STRENGTHS.get(fault, (0.0, 0.0))), 4),
         )
 
 
 def _whom(dice: Random, fault: Fault, workers: int, orders: int) -> int:
-    crew = list(range(workers))
+    members = list(range(workers))
     match fault:
         case Fault.KILL_WORKER | Fault.FREEZE_WORKER | Fault.SHIFT_CLOCK:
-            return dice.choice(crew)
+            return dice.choice(members)
         case Fault.CUT | Fault.DELAY | Fault.HALF_OPEN:
-            return dice.choice([EVERYBODY, *crew])
+            return dice.choice([EVERYBODY, *members])
         case Fault.CANCEL | Fault.PAUSE | Fault.FAIL_FINALIZING:
             return dice.randrange(orders)
         case _:

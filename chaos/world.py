@@ -9,8 +9,8 @@ from pathlib import Path
 from uuid import UUID
 
 from chaos.clients import Clients
-from chaos.crew import Member
 from chaos.postgres import Postgres
+from chaos.processes import Member
 from chaos.proxy import Proxy
 from chaos.schedule import ATTEMPTS, LEASE, TIMEOUT
 from chaos.upstream import Upstream
@@ -49,12 +49,12 @@ class World:
         """One for each worker."""
         self.shared = shared
         """That of the server and of all clients."""
-        place = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
+        runtime = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
         self.workers = [
             Member(
                 f"worker {number}",
                 (
-                    *("worker", "--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *place),
+                    *("worker", "--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *runtime),
                     *("--database", postgres.through(proxy.port)),
                 ),
                 folder / f"worker-{number}.log",
@@ -64,7 +64,7 @@ class World:
         database = postgres.through(shared.port)
         self.server = Member(
             "API server",
-            ("serve", "--no-worker", "--no-auth", "--port", str(port), *place, "--database", database),
+            ("serve", "--no-worker", "--no-auth", "--port", str(port), *runtime, "--database", database),
             folder / "server.log",
         )
         self.clients = Clients(database, f"http://127.0.0.1:{port}", upstream.url, upstream.starving_url)
@@ -158,21 +158,21 @@ class World:
 
     def block_outputs(self, batch_id: UUID) -> bool:
         """Let something lie where the files of this batch should go. False if they are there already."""
-        place = self.objects / "outputs" / batch_id.hex
+        runtime = self.objects / "outputs" / batch_id.hex
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.touch(exist_ok=False)
+            runtime.parent.mkdir(parents=True, exist_ok=True)
+            runtime.touch(exist_ok=False)
         except OSError:
             # Also while the whole store is away.
             return False
-        self._blocked.add(place)
+        self._blocked.add(runtime)
         return True
 
     def unblock_outputs(self) -> None:
-        for place in set(self._blocked):
+        for runtime in set(self._blocked):
             with suppress(OSError):
-                place.unlink()
-                self._blocked.discard(place)
+                runtime.unlink()
+                self._blocked.discard(runtime)
 
     @property
     def _hidden(self) -> Path:

@@ -19,13 +19,13 @@ def readable_by_others(paths: list[Path]) -> list[str]:
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-            with os.fdopen(writing, "w") as told:
-                told.writelines(f"{path}\n" for path in paths if _can_open(path))
+            with os.fdopen(writing, "w") as reported:
+                reported.writelines(f"{path}\n" for path in paths if _can_open(path))
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        found = told.read().splitlines()
+    with os.fdopen(reading) as reported:
+        found = reported.read().splitlines()
     os.waitpid(child, 0)
     return found
 

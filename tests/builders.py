@@ -24,7 +24,6 @@ import psycopg
 from psycopg import sql as psql
 from psycopg.conninfo import make_conninfo
 
-from batchline.ids import new_id
 from batchline.model import (
     DEFAULT_TENANT,
     NO_USAGE,
@@ -38,6 +37,7 @@ from batchline.model import (
     RunSettings,
     Usage,
 )
+from batchline.model.ids import new_id
 from batchline.store import batches, spans
 from batchline.store.batches import NewBatch
 from batchline.store.session import Row, Session

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from batchline.engine.output import answered_line
+from batchline.batches.output import answered_line
 from batchline.executors.executor import Fence
 from batchline.model import Completed, Item, Verdict
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from batchline.config import LimitSettings
-from batchline.engine.access import Actor
-from batchline.engine.governance import Governor
-from batchline.engine.operations import Operation
-from batchline.engine.registry import Registry
-from batchline.engine.submissions import Submission
+from batchline.config.settings import LimitSettings
+from batchline.governance.access import Actor
+from batchline.governance.governor import Governor
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
+from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, Role
 from batchline.store import batches, doctor, operations, spans
 from batchline.store.session import Session
@@ -83,8 +83,8 @@ async def submit(
     hold: bool = False,
 ) -> GovernedBatch:
     chosen = items(what) if isinstance(what, int) else what
-    asked = Submission(operation, chosen, request_id, reason, hold)
-    return (await governor.submit(db, actor, asked)).batch
+    requested = Submission(operation, chosen, request_id, reason, hold)
+    return (await governor.submit(db, actor, requested)).batch
 
 
 async def now(db: Session, batch: GovernedBatch) -> GovernedBatch:

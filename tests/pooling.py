@@ -29,19 +29,19 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     """The URL of the database behind a PgBouncer. `more` are settings beyond those of the page."""
     program = external.pgbouncer()
     folder.mkdir(exist_ok=True)
-    place = conninfo_to_dict(database)
+    location = conninfo_to_dict(database)
     port, users = _free_port(), folder / "userlist.txt"
-    users.write_text(f'"{place["user"]}" "{_PASSWORD}"\n')
-    settings = _placed(documented_settings(), place, port, users)
+    users.write_text(f'"{location["user"]}" "{_PASSWORD}"\n')
+    settings = _placed(documented_settings(), location, port, users)
     # PgBouncer refuses to run as root, and a server may be open to its own account alone.
-    owner = _owner(place)
+    owner = _owner(location)
     ini = folder / "pgbouncer.ini"
     ini.write_text(f"{settings}{more}\nunix_socket_dir =\nlogfile = {folder / 'pgbouncer.log'}\n")
     if owner is not None:
         _hand_over(folder, owner)
     with subprocess.Popen([program, "-q", ini], user=owner, group=owner, stderr=subprocess.PIPE) as process:
         try:
-            url = f"postgresql://{place['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
+            url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
             wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url), 30)
             assert process.poll() is None, (folder / "pgbouncer.log").read_text()
             yield url
@@ -49,11 +49,11 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
             process.terminate()
 
 
-def _placed(settings: str, place: dict[str, str | int | None], port: int, users: Path) -> str:
+def _placed(settings: str, location: dict[str, str | int | None], port: int, users: Path) -> str:
     """The page's settings with this machine's addresses: what is not on the page is not replaced."""
     for documented, here in {
         "host=db.example port=5432 dbname=batchline": (
-            f"host={place['host']} port={place.get('port', 5432)} dbname={place['dbname']}"
+            f"host={location['host']} port={location.get('port', 5432)} dbname={location['dbname']}"
         ),
         "listen_addr = 0.0.0.0": "listen_addr = 127.0.0.1",
         "listen_port = 6432": f"listen_port = {port}",
@@ -64,11 +64,11 @@ def _placed(settings: str, place: dict[str, str | int | None], port: int, users:
     return settings
 
 
-def _owner(place: dict[str, str | int | None]) -> int | None:
+def _owner(location: dict[str, str | int | None]) -> int | None:
     """Whom to run as; None: as ourselves."""
     if os.geteuid() != 0:
         return None
-    path = Path(str(place["host"]), f".s.PGSQL.{place.get('port', 5432)}")
+    path = Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}")
     return path.stat().st_uid if path.exists() else 65534
 
 

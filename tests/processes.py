@@ -69,14 +69,14 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
     return {**kept, **more}
 
 
-def submit(inputs: Path, url: str, *place: str) -> str:
-    done = batchline("submit", str(inputs), "--upstream", url, "--json", *place)
+def submit(inputs: Path, url: str, *location: str) -> str:
+    done = batchline("submit", str(inputs), "--upstream", url, "--json", *location)
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["id"])
 
 
-def status(batch: str, *place: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(batchline("status", batch, "--json", *place).stdout)
+def status(batch: str, *location: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(batchline("status", batch, "--json", *location).stdout)
     return found
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
-from batchline.executors.pace import Pace
 from batchline.simulate.faults import TokenBucket
+from batchline.upstreams.pace import Pace
 
 
 class Time:
@@ -27,8 +27,8 @@ class Limit(Protocol):
 class PerSecond:
     """So many in each second of the clock, and no more until the next one begins."""
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
-        self._most = most
+    def __init__(self, maximum: int, clock: Callable[[], float]) -> None:
+        self._maximum = maximum
         self._clock = clock
         self._second = self._taken = 0
 
@@ -37,7 +37,7 @@ class PerSecond:
         if int(now) != self._second:
             self._second, self._taken = int(now), 0
         self._taken += 1
-        return 0.0 if self._taken <= self._most else self._second + 1 - now
+        return 0.0 if self._taken <= self._maximum else self._second + 1 - now
 
 
 @dataclass(frozen=True)

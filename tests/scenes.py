@@ -30,20 +30,20 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
-from batchline.ids import new_id
 from batchline.model import (
     Claim,
     Completed,
     Deferred,
     Failed,
-    Horizon,
     Item,
+    PollResult,
     Retry,
     RunSettings,
     Settled,
     Usage,
     Verdict,
 )
+from batchline.model.ids import new_id
 from batchline.store import arrays, spans
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
@@ -224,9 +224,9 @@ class Hand:
     def conclude_lock(self, batch: UUID) -> bool:
         return bool(self.run("conclude_lock", {"batch": batch}))
 
-    def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> Horizon:
+    def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> PollResult:
         scope = spans.Scope(None if keys is None else tuple(keys), batch)
-        return Horizon(*self.run("poll", {**scope.params(), "worker": self.id})[0])
+        return PollResult(*self.run("poll", {**scope.params(), "worker": self.id})[0])
 
     def settle_and_conclude(self, verdicts: Sequence[Verdict]) -> list[UUID]:
         """As a worker does it; the batches that began to be finalized by that."""
@@ -249,7 +249,7 @@ class Meanwhile(Generic[T]):
         self._future: Future[T] = self._thread.submit(act)
         self._thread.shutdown(wait=False)
 
-    def waits(self, besides: Hand | None = None) -> bool:
+    def waits(self, excluded: Hand | None = None) -> bool:
         """Wait for one fact or the other: True, it waits for somebody's lock; False, it has ended.
 
         A wait for `besides` does not count: that one has just committed, and the news is on its way.
@@ -259,7 +259,7 @@ class Meanwhile(Generic[T]):
             if self._future.done():
                 return False
             row = self._watch.execute("SELECT pg_blocking_pids(%s)", (self._hand.pid,)).fetchone()
-            if row is not None and row[0] and not (besides and besides.pid in row[0]):
+            if row is not None and row[0] and not (excluded and excluded.pid in row[0]):
                 return True
             wait([self._future], timeout=_GLANCE)
         raise AssertionError(f"after {PATIENCE:g} s a statement neither waits for a lock nor ends")

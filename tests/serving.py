@@ -19,11 +19,11 @@ from batchline.api.app import create_app
 from batchline.api.context import Context
 from batchline.api.server import Server as UvicornServer
 from batchline.api.server import listen
-from batchline.cli.place import set_up_logging
-from batchline.config import ServerSettings, UpstreamSettings
-from batchline.engine import keys
-from batchline.engine.objects import Objects
-from batchline.engine.registry import Registry
+from batchline.cli.runtime import set_up_logging
+from batchline.config.settings import ServerSettings, UpstreamSettings
+from batchline.files.objects import Objects
+from batchline.governance import keys
+from batchline.governance.registry import Registry
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
@@ -112,7 +112,7 @@ class _Running:
     def __init__(
         self, database: str, objects: Objects, settings: ServerSettings, registry: Registry | None
     ) -> None:
-        self.sessions = Sessions(database, most=settings.sessions, streams=settings.streams)
+        self.sessions = Sessions(database, maximum=settings.sessions, streams=settings.streams)
         app = create_app(Context(self.sessions, objects, database, settings), registry)
         self.listening = listen("127.0.0.1", 0)
         self.server = UvicornServer(app, self.listening)

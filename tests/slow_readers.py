@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from batchline.ids import FILE, new_id, show
 from batchline.model import DEFAULT_TENANT
+from batchline.model.ids import FILE, new_id, show
 from batchline.store.session import Session
 from tests.builders import a_batch, on, sql
 
@@ -40,21 +40,21 @@ async def a_running_output(
     return show(FILE, output_id)
 
 
-def asked_for(url: str, key: str, path: str) -> socket.socket:
+def requested_for(url: str, key: str, path: str) -> socket.socket:
     """A connection on which something was asked for, with little room for the answer."""
-    place = urlsplit(url)
+    location = urlsplit(url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(60)
-    connection.connect((place.hostname, place.port))
-    head = f"GET {path} HTTP/1.1\r\nhost: {place.netloc}\r\n"
+    connection.connect((location.hostname, location.port))
+    head = f"GET {path} HTTP/1.1\r\nhost: {location.netloc}\r\n"
     connection.sendall(f"{head}authorization: Bearer {key}\r\n\r\n".encode())
     return connection
 
 
 def begun_reading(url: str, key: str, file_id: str) -> socket.socket:
     """A download of which the client takes its first bytes and no more."""
-    connection = asked_for(url, key, f"/v1/files/{file_id}/content")
+    connection = requested_for(url, key, f"/v1/files/{file_id}/content")
     answered = connection.recv(15)
     assert answered == b"HTTP/1.1 200 OK", answered
     return connection

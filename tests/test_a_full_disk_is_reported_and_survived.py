@@ -113,8 +113,8 @@ def test_an_output_on_a_full_disk_is_written_by_the_same_command_once_there_is_r
     with small_disk(tmp_path / "small", 1) as disk, simulated() as upstream:
         disk.fill()
         output = disk.path / "out.jsonl"
-        place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
-        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *place)
+        location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *location)
         assert_full(batchline(*command), output)
         assert [path.name for path in disk.path.iterdir()] == ["ballast"]
         disk.clear()
@@ -135,11 +135,11 @@ def test_a_run_whose_objects_have_no_room_says_so_and_ends_once_they_have(
             *("--data-dir", str(disk.path / "data")),
         )
         assert process.stdout is not None
-        shown = ""
-        while "disk full" not in shown:
-            shown = process.stdout.readline()
-            assert shown, process.communicate()
-        assert str(disk.path) in shown
+        displayed = ""
+        while "disk full" not in displayed:
+            displayed = process.stdout.readline()
+            assert displayed, process.communicate()
+        assert str(disk.path) in displayed
         disk.clear()
         _, errors = process.communicate(timeout=BOUND)
         assert process.returncode == 0, errors
@@ -171,10 +171,10 @@ def test_the_server_says_that_its_disk_is_full(tmp_path: Path, database_url: str
 
 
 def test_a_full_disk_behind_stdout_is_named(tmp_path: Path, database_url: str) -> None:
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [PYTHON, "-m", "batchline", "list", *place],
+            [PYTHON, "-m", "batchline", "list", *location],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -68,16 +68,18 @@ def closed(database: str) -> AbstractContextManager[None]:
     [(read_only, "read-only transaction"), (closed, "not currently accepting connections")],
 )
 def test_a_worker_waits_and_goes_on(database_url: str, tmp_path: Path, moment: Moment, reason: str) -> None:
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     inputs, log = write_requests(tmp_path / "in.jsonl", LINES), tmp_path / "log"
 
     def completed() -> bool:
-        return bool(json.loads(batchline("status", batch, "--json", *place).stdout)["status"] == "completed")
+        return bool(
+            json.loads(batchline("status", batch, "--json", *location).stdout)["status"] == "completed"
+        )
 
     with simulated("--latency", "20") as upstream:
-        submitted = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *place)
+        submitted = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *location)
         batch = json.loads(submitted.stdout)["id"]
-        with logged(log, "worker", "-c", "4", *place) as worker:
+        with logged(log, "worker", "-c", "4", *location) as worker:
             wait_for_executions(upstream, 20)
             with moment(database_url):
                 wait_for("a worker that says why it waits", lambda: reason in log.read_text())
@@ -92,13 +94,13 @@ def test_a_worker_waits_and_goes_on(database_url: str, tmp_path: Path, moment: M
 @pytest.mark.parametrize("before", [True, False], ids=["before it begins", "while it runs"])
 def test_a_run_waits_and_goes_on(database_url: str, tmp_path: Path, before: bool) -> None:
     inputs, output, log = write_requests(tmp_path / "in.jsonl", LINES), tmp_path / "out", tmp_path / "log"
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
     def waits() -> bool:
         return "read-only transaction" in log.read_text()
 
     with simulated("--latency", "20") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "-c", "4", "-o", str(output), *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, "-c", "4", "-o", str(output), *location)
         with ExitStack() as moment, ExitStack() as running:
             if before:
                 moment.enter_context(read_only(database_url))
@@ -178,8 +180,8 @@ def test_on_a_standby_a_command_says_so_in_one_sentence(standby: str, tmp_path: 
         "keys": ("keys", "create", "me"),
         "migrate": ("migrate", "down", "base"),
     }
-    place = ("--database", standby, "--data-dir", str(tmp_path / "data"))
-    done = batchline(*arguments[command], *place)
+    location = ("--database", standby, "--data-dir", str(tmp_path / "data"))
+    done = batchline(*arguments[command], *location)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "read-only" in done.stderr

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
 from batchline.model import Item, Ran, TimedOut
 from batchline.store.session import Session
 from batchline.store.spans import Scope
-from batchline.worker.crew import Post
+from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, on, read, sql
 from tests.executing import Answering
@@ -24,7 +24,7 @@ TIMEOUT = ("--timeout", "1")
 
 
 @pytest.fixture
-def place(database_url: str, tmp_path: Path) -> tuple[str, ...]:
+def location(database_url: str, tmp_path: Path) -> tuple[str, ...]:
     return ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
 
@@ -33,26 +33,28 @@ def place(database_url: str, tmp_path: Path) -> tuple[str, ...]:
     "kind", [pytest.param((), id="honours keys"), pytest.param(("--keyless",), id="ignores keys")]
 )
 def test_a_run_with_defaults_completes_every_line(
-    tmp_path: Path, place: tuple[str, ...], kind: tuple[str, ...]
+    tmp_path: Path, location: tuple[str, ...], kind: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 300)
     with simulated(*ONE_AT_A_TIME, *kind) as upstream:
-        done = batchline("run", str(inputs), "--upstream", upstream.url, *TIMEOUT, *place)
+        done = batchline("run", str(inputs), "--upstream", upstream.url, *TIMEOUT, *location)
         seen = upstream.stats()
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 300
     assert seen["requests"] > 300, "or nothing has timed out"
-    assert batchline("doctor", *place).returncode == 0
+    assert batchline("doctor", *location).returncode == 0
 
 
 @pytest.mark.attack
-def test_a_worker_with_defaults_completes_every_line(tmp_path: Path, place: tuple[str, ...]) -> None:
+def test_a_worker_with_defaults_completes_every_line(tmp_path: Path, location: tuple[str, ...]) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 300)
     with simulated(*ONE_AT_A_TIME, "--keyless") as upstream:
-        submitted = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *TIMEOUT, *place)
+        submitted = batchline(
+            "submit", str(inputs), "--upstream", upstream.url, "--json", *TIMEOUT, *location
+        )
         batch = json.loads(submitted.stdout)["id"]
-        assert batchline("worker", "--drain", *place).returncode == 0
-    counts = json.loads(batchline("status", batch, "--json", *place).stdout)["request_counts"]
+        assert batchline("worker", "--drain", *location).returncode == 0
+    counts = json.loads(batchline("status", batch, "--json", *location).stdout)["request_counts"]
     assert counts == {"total": 300, "completed": 300, "failed": 0}
 
 
@@ -136,15 +138,15 @@ def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(lease=30.0),
             Scope(),
-            posts=[Post(Scope(besides_below=("http://",)), 1)],
-            upstreams=Post(Scope(below=("http://",)), 8),
+            scopes=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
+            upstreams=ProducerScope(Scope(below=("http://",)), 8),
             on_ended=lambda batch: ended.put_nowait(batch.completed),
         )
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             await a_batch(db, {"m": 8}, upstream="http://slow")
             assert await ended.get() == 8
-            assert len(worker.crews) == 1
+            assert len(worker.producers) == 1
             executor.company.clear()
             await a_batch(db, {"m": 30}, upstream="http://slow")
             assert await ended.get() == 30

@@ -10,14 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from batchline.cli.worker_command import posts_for
-from batchline.config import ServerSettings, UpstreamSettings, WorkerSettings
-from batchline.engine.objects import Objects
-from batchline.engine.registry import Registry
+from batchline.cli.commands.worker import scopes_for_producers
+from batchline.config.settings import ServerSettings, UpstreamSettings, WorkerSettings
+from batchline.files.objects import Objects
+from batchline.governance.registry import Registry
 from batchline.model import Batch, Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
-from batchline.worker.crew import Post
+from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, a_worker, on, read, sql, take
 from tests.executing import Answering
@@ -28,12 +28,12 @@ UPSTREAMS = ("http://", "https://")
 
 
 @pytest.fixture
-def place(database_url: str, tmp_path: Path) -> tuple[str, ...]:
+def location(database_url: str, tmp_path: Path) -> tuple[str, ...]:
     return ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
 
-def submit(inputs: Path, url: str, place: tuple[str, ...], *options: str) -> None:
-    done = batchline("submit", str(inputs), "--upstream", url, *options, *place)
+def submit(inputs: Path, url: str, location: tuple[str, ...], *options: str) -> None:
+    done = batchline("submit", str(inputs), "--upstream", url, *options, *location)
     assert done.returncode == 0, done.stderr
 
 
@@ -46,7 +46,7 @@ def submit(inputs: Path, url: str, place: tuple[str, ...], *options: str) -> Non
     ],
 )
 def test_a_healthy_upstream_goes_on_beside_a_bad_one(
-    tmp_path: Path, place: tuple[str, ...], database_url: str, bad: tuple[str, ...]
+    tmp_path: Path, location: tuple[str, ...], database_url: str, bad: tuple[str, ...]
 ) -> None:
     """The bad one's batch comes first, and has enough lines to fill 64 slots for minutes."""
     many, some = (write_requests(tmp_path / f"{count}.jsonl", count) for count in (1_200, 300))
@@ -55,9 +55,9 @@ def test_a_healthy_upstream_goes_on_beside_a_bad_one(
         simulated("--latency", "5") as well,
         working(database_url, tmp_path / "data"),
     ):
-        submit(many, ill.url, place, "--max-attempts", "100")
+        submit(many, ill.url, location, "--max-attempts", "100")
         wait_for("requests to the bad upstream", lambda: ill.stats()["requests"] >= 64)
-        submit(some, well.url, place)
+        submit(some, well.url, location)
         wait_for("the healthy batch", lambda: well.stats()["executed"] == 300, 60)
 
 
@@ -69,14 +69,14 @@ class Holding(Answering):
         self.held = held
         self.go_on = asyncio.Event()
         self.in_flight: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
+        self.maximum: Counter[str] = Counter()
         self.ended: set[UUID] = set()
         self.changed = asyncio.Event()
 
     async def run(self, item: Item) -> Verdict:
         key = item.claim.key
         self.in_flight[key] += 1
-        self.most[key] = max(self.most[key], self.in_flight[key])
+        self.maximum[key] = max(self.maximum[key], self.in_flight[key])
         self.changed.set()
         if key in self.held:
             await self.go_on.wait()
@@ -103,8 +103,8 @@ def a_worker_for_any_upstream(
         Objects.at(folder / "objects"),
         settings,
         Scope(),
-        posts=[Post(Scope(besides_below=UPSTREAMS), at_once)],
-        upstreams=Post(Scope(below=UPSTREAMS), at_once),
+        scopes=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
+        upstreams=ProducerScope(Scope(below=UPSTREAMS), at_once),
         on_ended=executor.on_ended,
     )
 
@@ -114,7 +114,7 @@ def test_each_upstream_has_its_own_slots_and_models_have_theirs(database_url: st
     executor = Holding(*stuck, "model")
 
     async def scenario(db: Session) -> None:
-        settings = WorkerSettings(drain=True, lease=30.0, poll_least=0.05)
+        settings = WorkerSettings(drain=True, lease=30.0, poll_min=0.05)
         worker = a_worker_for_any_upstream(database_url, executor, tmp_path, settings)
         bad = [await a_batch(db, {"m": 50}, upstream=url) for url in stuck]
         bad.append(await a_batch(db, {"model": 50}, upstream=None))
@@ -127,11 +127,11 @@ def test_each_upstream_has_its_own_slots_and_models_have_theirs(database_url: st
         assert [(await read(db, batch)).completed for batch in bad] == [50] * 3
         assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
         assert worker.claimed == 150 + 4 * 160
-        assert len(worker.crews) == 1, "crews of upstreams without work are closed"
+        assert len(worker.producers) == 1, "crews of upstreams without work are closed"
 
     on(database_url, scenario)
-    assert executor.most.keys() == {*stuck, "model", *(f"http://good-{n}" for n in range(4))}
-    assert set(executor.most.values()) == {5}, "each uses all of its slots, and no more"
+    assert executor.maximum.keys() == {*stuck, "model", *(f"http://good-{n}" for n in range(4))}
+    assert set(executor.maximum.values()) == {5}, "each uses all of its slots, and no more"
 
 
 def test_an_upstream_that_was_left_is_found_again(database_url: str, tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> No
             UpstreamSettings("any", "http://any/v1"),
         )
     )
-    posts, upstreams = posts_for(server, Registry([]), WorkerSettings(), Scope())
-    assert posts[0] == Post(Scope(keys=("large", "http://gpu/v1")), 7)
-    assert posts[1].scope.besides == upstreams.scope.besides == ("large", "http://gpu/v1")
-    assert posts[1].scope.besides_below == upstreams.scope.below == UPSTREAMS
+    scopes, upstreams = scopes_for_producers(server, Registry([]), WorkerSettings(), Scope())
+    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7)
+    assert scopes[1].scope.excluded == upstreams.scope.excluded == ("large", "http://gpu/v1")
+    assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == UPSTREAMS
 
 
 def test_a_scope_of_keys_that_begin_so_takes_no_others(database_url: str) -> None:
@@ -190,14 +190,14 @@ def test_a_scope_of_keys_that_begin_so_takes_no_others(database_url: str) -> Non
         await a_batch(db, {"model": 3, "httpd": 3}, upstream=None)
         await a_batch(db, {"model": 3}, upstream="http://a")
         await a_batch(db, {"model": 3}, upstream="https://b")
-        named = Scope(below=UPSTREAMS, besides=("http://a",))
+        named = Scope(below=UPSTREAMS, excluded=("http://a",))
         assert {item.claim.key for item in await take(db, a_worker(), 50, named)} == {"https://b"}
         # What was given up is taken over by the same rule.
         await take(db, a_worker("dead", lease=-1.0), 50, Scope())
         assert {item.claim.key for item in await take(db, a_worker(), 50, named)} == set()
         found = await take(db, a_worker(), 50, Scope(below=UPSTREAMS))
         assert {item.claim.key for item in found} == {"http://a"}
-        rest = await take(db, a_worker(), 50, Scope(besides_below=UPSTREAMS))
+        rest = await take(db, a_worker(), 50, Scope(excluded_prefixes=UPSTREAMS))
         assert {item.claim.key for item in rest} == {"model", "httpd"}
 
     on(database_url, scenario)

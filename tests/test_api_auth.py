@@ -8,8 +8,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from batchline.config import ServerSettings
-from batchline.engine import keys
+from batchline.config.settings import ServerSettings
+from batchline.governance import keys
 from batchline.store import keys as stored
 from batchline.store.pool import Sessions
 from batchline.store.session import Session, StoreUnavailable
@@ -149,7 +149,7 @@ def test_without_keys_only_this_machine_is_answered(server_url: str, template: s
 
 def test_a_pool_with_all_sessions_taken_says_so_instead_of_waiting_for_ever(database_url: str) -> None:
     async def scenario() -> None:
-        sessions = Sessions(database_url, most=1, patience=0.05)
+        sessions = Sessions(database_url, maximum=1, patience=0.05)
         async with sessions.one():
             with pytest.raises(StoreUnavailable, match="all 1 connections are busy"):
                 async with sessions.one():

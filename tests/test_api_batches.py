@@ -12,10 +12,10 @@ import openai
 import pytest
 from openai.types import Batch as OpenAIBatch
 
-from batchline import ids
-from batchline.config import ServerSettings, UpstreamSettings
-from batchline.engine import keys
-from batchline.engine.finalize import finalize_one
+from batchline.batches.finalize import finalize_one
+from batchline.config.settings import ServerSettings, UpstreamSettings
+from batchline.governance import keys
+from batchline.model import ids
 from batchline.store import batches, doctor, spans
 from batchline.store.session import Session
 from tests.builders import (
@@ -78,8 +78,8 @@ def upload(server: Server, client: openai.OpenAI, **lanes: int) -> str:
 
 
 def create(client: openai.OpenAI, file_id: str, **more: Any) -> OpenAIBatch:
-    asked: dict[str, Any] = {"endpoint": CHAT, "completion_window": "24h", **more}
-    return client.batches.create(input_file_id=file_id, **asked)
+    requested: dict[str, Any] = {"endpoint": CHAT, "completion_window": "24h", **more}
+    return client.batches.create(input_file_id=file_id, **requested)
 
 
 def uuid_of(batch: OpenAIBatch) -> UUID:
@@ -128,7 +128,7 @@ def test_a_file_of_several_models_makes_a_batch_without_one(server: Server, clie
 
 def test_an_unknown_file_endpoint_or_window_is_refused_at_once(server: Server, client: openai.OpenAI) -> None:
     file_id = upload(server, client)
-    for asked, status, param in (
+    for requested, status, param in (
         ({"input_file_id": "file-nonsense"}, 404, "input_file_id"),
         ({"input_file_id": ids.show(ids.FILE, ids.new_id())}, 404, "input_file_id"),
         ({"endpoint": "/v1/audio/speech"}, 400, "endpoint"),
@@ -147,12 +147,12 @@ def test_an_unknown_file_endpoint_or_window_is_refused_at_once(server: Server, c
             "input_file_id": file_id,
             "endpoint": CHAT,
             "completion_window": "24h",
-            **asked,
+            **requested,
         }
         with pytest.raises(openai.APIStatusError) as refused:
             client.batches.create(**whole)
         error = envelope(refused.value)
-        assert refused.value.status_code == status, (asked, error)
+        assert refused.value.status_code == status, (requested, error)
         if param is not None:
             assert error["param"] == param, error
     assert client.batches.list().data == []
@@ -297,9 +297,9 @@ def test_a_key_of_two_tenants_stands_for_a_batch_of_each(server: Server, client:
     """Also when both send it again: neither is given, or refused because of, what is the other's."""
     header = {"Idempotency-Key": "of both"}
     with server.client("another-tenant") as other:
-        asked = [(tenant, upload(server, tenant)) for tenant in (client, other)]
-        made = [create(tenant, file, extra_headers=header).id for tenant, file in asked]
-        again = [create(tenant, file, extra_headers=header).id for tenant, file in asked]
+        requested = [(tenant, upload(server, tenant)) for tenant in (client, other)]
+        made = [create(tenant, file, extra_headers=header).id for tenant, file in requested]
+        again = [create(tenant, file, extra_headers=header).id for tenant, file in requested]
     assert again == made
     assert made[0] != made[1]
 
@@ -426,14 +426,14 @@ def test_a_batch_whose_items_all_failed_has_completed_without_an_output_file(
 
 def test_the_output_expires_as_it_was_asked(server: Server, client: openai.OpenAI) -> None:
     expiry = {"anchor": "created_at", "seconds": 7200}
-    asked = create(client, upload(server, client, model=1), output_expires_after=expiry)
+    requested = create(client, upload(server, client, model=1), output_expires_after=expiry)
     usual = create(client, upload(server, client, model=1))
 
     async def scenario(db: Session) -> list[timedelta]:
         worker = a_worker()
         await run_to_the_end(db, worker)
         kept = []
-        for batch in (asked, usual):
+        for batch in (requested, usual):
             ended = await finalize_one(db, server.objects, worker, uuid_of(batch))
             assert ended is not None
             ((left,),) = await sql(

@@ -20,11 +20,10 @@ import psycopg
 import pytest
 from openai.types import FileObject
 
-from batchline import ids
-from batchline.config import ServerSettings
-from batchline.engine.finalize import finalize_one
-from batchline.engine.ingest import Source, ingest
-from batchline.model import DEFAULT_TENANT
+from batchline.batches.finalize import finalize_one
+from batchline.config.settings import ServerSettings
+from batchline.files.ingest import Source, ingest
+from batchline.model import DEFAULT_TENANT, ids
 from batchline.store.session import Session
 from tests.builders import a_worker, complete, on, sql, take
 from tests.processes import wait_for
@@ -54,8 +53,8 @@ def upload(client: openai.OpenAI, content: bytes, name: str = "in.jsonl") -> Fil
 
 def stored(folder: Path) -> list[str]:
     """All that is in the object store, and what uploads have left there."""
-    place = folder / "objects"
-    return sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    location = folder / "objects"
+    return sorted(path.relative_to(location).as_posix() for path in location.rglob("*") if path.is_file())
 
 
 def kept(file: FileObject) -> str:
@@ -266,9 +265,9 @@ def test_another_tenants_files_are_not_there(server: Server) -> None:
 
 def test_ids_that_are_none_are_not_found(server: Server) -> None:
     with server.http(server.key("acme")) as http:
-        for shown in ("file-", "file-1", "nonsense", "file-" + "f" * 500, "%00", "batch_" + "0" * 32):
-            assert http.get(f"/v1/files/{shown}").status_code == 404, shown
-            assert http.get(f"/v1/files/{shown}/content").status_code == 404, shown
+        for displayed in ("file-", "file-1", "nonsense", "file-" + "f" * 500, "%00", "batch_" + "0" * 32):
+            assert http.get(f"/v1/files/{displayed}").status_code == 404, displayed
+            assert http.get(f"/v1/files/{displayed}/content").status_code == 404, displayed
 
 
 # Lists
@@ -329,18 +328,18 @@ def test_a_download_that_broke_off_goes_on_where_it_was(server: Server) -> None:
             ("bytes=-24", 1000, 1024),
             ("bytes=-9999", 0, 1024),
         ]
-        for asked, start, end in ranges:
-            answer = http.get(path, headers={"range": asked})
-            assert (answer.status_code, answer.content) == (206, content[start:end]), asked
+        for requested, start, end in ranges:
+            answer = http.get(path, headers={"range": requested})
+            assert (answer.status_code, answer.content) == (206, content[start:end]), requested
             assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/1024"
             assert answer.headers["content-length"] == str(end - start)
 
-        for asked in ("bytes=1024-", "bytes=5000-6000", "bytes=-0"):
-            answer = http.get(path, headers={"range": asked})
-            assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */1024"), asked
+        for requested in ("bytes=1024-", "bytes=5000-6000", "bytes=-0"):
+            answer = http.get(path, headers={"range": requested})
+            assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */1024"), requested
 
-        for asked in ("bytes=5-2", "bytes=a-b", "lines=1-2", "bytes=0-1,3-4", "bytes=", "bytes=-"):
-            assert http.get(path, headers={"range": asked}).status_code == 200, asked
+        for requested in ("bytes=5-2", "bytes=a-b", "lines=1-2", "bytes=0-1,3-4", "bytes=", "bytes=-"):
+            assert http.get(path, headers={"range": requested}).status_code == 200, requested
 
         same = http.get(path, headers={"range": "bytes=0-9", "if-range": etag})
         changed = http.get(path, headers={"range": "bytes=0-9", "if-range": '"another"'})
@@ -371,8 +370,8 @@ def test_a_running_batchs_output_can_be_read_and_is_said_to_be_incomplete(
 
     on(database_url, finish_two)
 
-    shown = client.files.retrieve(output)
-    assert (shown.purpose, shown.status) == ("batch_output", "processed")
+    displayed = client.files.retrieve(output)
+    assert (displayed.purpose, displayed.status) == ("batch_output", "processed")
     answer = client.files.with_raw_response.content(output)
     assert answer.content == b'{"answer": 2}\n{"answer": 4}\n'
     assert answer.headers["x-batchline-incomplete"] == "true"
@@ -438,9 +437,9 @@ def test_a_key_stands_for_one_file_of_one_tenant(server: Server, tmp_path: Path)
 
     first = send(b"one")
     assert send(b"one") == first
-    for asked in ((b"two", "x", "user_data"), (b"one", "y", "user_data"), (b"one", "x", "batch")):
+    for requested in ((b"two", "x", "user_data"), (b"one", "y", "user_data"), (b"one", "x", "batch")):
         with pytest.raises(openai.UnprocessableEntityError) as caught:
-            send(*asked)
+            send(*requested)
         assert error_of(caught)["param"] == "Idempotency-Key"
     other = server.client("other")
     theirs = send(b"two", by=other)
@@ -465,8 +464,8 @@ def begin_upload(server: Server, key: str, size: int, sent: bytes) -> socket.soc
         '--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         '--b\r\ncontent-disposition: form-data; name="file"; filename="x"\r\n\r\n'
     )
-    place = urlsplit(server.url)
-    connection = socket.create_connection((str(place.hostname), int(place.port or 0)), timeout=30)
+    location = urlsplit(server.url)
+    connection = socket.create_connection((str(location.hostname), int(location.port or 0)), timeout=30)
     connection.sendall(head.encode() + sent)
     return connection
 
@@ -502,7 +501,7 @@ def test_slow_uploads_do_not_keep_others_from_being_served(server: Server, tmp_p
 
 def ingesters(process: psutil.Process) -> list[psutil.Process]:
     found = process.children(recursive=True)
-    return [child for child in found if "batchline.engine.ingester" in _command(child)]
+    return [child for child in found if "batchline.files.ingest_process" in _command(child)]
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -565,7 +564,7 @@ import uvicorn
 from batchline.api.app import create_app
 from batchline.api.context import Context
 from batchline.config import ServerSettings, UpstreamSettings
-from batchline.engine.objects import Objects
+from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
 
 url, folder, port = sys.argv[1], sys.argv[2], int(sys.argv[3])

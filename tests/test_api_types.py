@@ -27,8 +27,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from structlog.testing import capture_logs
 
-from batchline.config import ServerSettings, UpstreamSettings
-from batchline.ids import BATCH, read
+from batchline.config.settings import ServerSettings, UpstreamSettings
+from batchline.model.ids import BATCH, read
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.builders import a_worker, complete, failed, finalize, on, overrun, take
@@ -144,8 +144,8 @@ class Life:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def batch(self, shown: Batch, act: str) -> None:
-        batch_id = read(BATCH, shown.id)
+    def batch(self, displayed: Batch, act: str) -> None:
+        batch_id = read(BATCH, displayed.id)
         assert batch_id is not None
         worker = a_worker()
 
@@ -362,8 +362,8 @@ def test_every_refusal_has_the_envelope_and_an_id(server: Server, monkeypatch: p
         made = answer_of(http, requests(1))
         over = {"range": "bytes=1000000-"}
         envelope(http.get(f"/v1/files/{made}/content", headers=over), 416)
-        asked = {"input_file_id": made, "endpoint": CHAT, "completion_window": "24h"}
-        batch = http.post("/v1/batches", json=asked).json()
+        requested = {"input_file_id": made, "endpoint": CHAT, "completion_window": "24h"}
+        batch = http.post("/v1/batches", json=requested).json()
         in_use = http.delete(f"/v1/files/{batch['output_file_id']}")
         envelope(in_use, 409)
         assert in_use.headers["x-should-retry"] == "false"
@@ -389,9 +389,9 @@ def test_a_fault_of_ours_has_the_envelope_and_tells_nothing(
         assert "secret" not in answer.text
         assert error["code"] == "server_error"
         assert http.get("/v1/files").status_code == 200, "and on the same connection it goes on"
-    (told,) = [entry for entry in logged if entry["event"] == "request failed"]
-    assert told["exc_info"]
-    assert told["request_id"] == answer.headers["x-request-id"]
+    (reported,) = [entry for entry in logged if entry["event"] == "request failed"]
+    assert reported["exc_info"]
+    assert reported["request_id"] == answer.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("status", [402, 418, 429, 502, 504])

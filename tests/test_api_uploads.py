@@ -13,9 +13,9 @@ import pytest
 from openai.types import Upload
 from openai.types.uploads import UploadPart
 
-from batchline.config import ServerSettings
-from batchline.engine import duties
-from batchline.engine.finalize import sweep_objects
+from batchline.batches import maintenance
+from batchline.batches.finalize import sweep_objects
+from batchline.config.settings import ServerSettings
 from batchline.store.session import Session
 from tests.builders import on, sql
 from tests.serving import NOWHERE, Server, serving
@@ -182,7 +182,7 @@ def test_an_upload_whose_time_is_over_is_expired_and_its_parts_go(
             hours=hours,
         )
         await sql(db, "UPDATE duties SET due_at = now()")
-        await duties.attend(db, server.objects)
+        await maintenance.attend(db, server.objects)
 
     on(database_url, lambda db: age(0, db))
     for act in (

@@ -9,8 +9,8 @@ import openai
 import pytest
 from openai.types.webhooks import WebhookEndpoint, WebhookEndpointWithSecret
 
-from batchline.config import ServerSettings
-from batchline.ids import BATCH, show
+from batchline.config.settings import ServerSettings
+from batchline.model.ids import BATCH, show
 from batchline.store import audit
 from batchline.store.audit import Entry
 from batchline.store.session import Session
@@ -19,7 +19,7 @@ from tests.processes import working
 from tests.receiving import Receiver, receiving
 from tests.scenes import database
 from tests.serving import NOWHERE, Server, serving
-from tests.test_webhooks import ALLOWED, an_ended_batch, messenger, settled
+from tests.test_webhooks import ALLOWED, an_ended_batch, outbox, settled
 
 PUBLIC = "https://93.184.216.34/hook"
 COMPLETED: Final = "batch.completed"
@@ -265,7 +265,7 @@ def test_deliveries_tell_what_was_said(private: Server, receiver: Receiver) -> N
 
     async def scenario(db: Session) -> list[str]:
         ended = [await an_ended_batch(db, "said") for _ in range(2)]
-        async with messenger(db) as working:
+        async with outbox(db) as working:
             working.call()
             await asyncio.to_thread(receiver.wait_for, 3)
             await settled(working)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from batchline.engine.expressions import Expression
-from batchline.engine.operations import Operation
-from batchline.engine.outcomes import Means, Outcome
-from batchline.engine.registry import Registry
+from batchline.governance.expressions import Expression
+from batchline.governance.operations import Operation
+from batchline.governance.outcomes import Means, Outcome
+from batchline.governance.registry import Registry
 from tests.scenes import database
 from tests.serving import Server, serving
 from tests.test_operations_api import SETTINGS

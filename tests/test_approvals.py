@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from batchline.engine.access import Actor
-from batchline.engine.governance import Governor
-from batchline.engine.refusals import InvalidSubmission, NotAllowed, NotThere, TooLarge, WrongState
-from batchline.engine.registry import Registry
+from batchline.governance.access import Actor
+from batchline.governance.errors import Conflict, InvalidSubmission, NotAllowed, NotFound, TooLarge
+from batchline.governance.governor import Governor
+from batchline.governance.registry import Registry
 from batchline.model import Approval, ChildCounts, ParentStatus
 from batchline.store import batches, doctor, operations
 from batchline.store.session import Session
@@ -100,7 +100,7 @@ def test_of_two_approvers_at_once_one_wins(database_url: str, second: str) -> No
                     await somebody_waits(watch)
                 await changing.decide(Approval.APPROVED, "carla", None)
                 await changing.open()
-            with pytest.raises(WrongState, match="approved by carla") as refused:
+            with pytest.raises(Conflict, match="approved by carla") as refused:
                 await late
             assert refused.value.code == "APPROVAL_NOT_PENDING"
             assert (await now(one, batch)).decided_by == "carla"
@@ -114,7 +114,7 @@ def test_an_approval_of_what_was_seen_is_none_of_what_was_added_meanwhile(databa
         governor = a_governor()
         batch = await submit(db, governor, ANNA, production(), hold=True)
         await governor.append(db, ANNA, batch.id, production(2), ["late-1", "late-2"])
-        with pytest.raises(WrongState, match="3 children now, not 1") as refused:
+        with pytest.raises(Conflict, match="3 children now, not 1") as refused:
             await governor.approve(db, CARLA, batch.id, "as seen", batch.total)
         assert refused.value.code == "BATCH_CHANGED"
         assert (await now(db, batch)).approval is Approval.PENDING
@@ -131,7 +131,7 @@ def test_many_approvers_at_once_make_one_approval(database_url: str) -> None:
         answers = await asyncio.gather(
             *(governor.approve(session, CARLA, batch.id) for session in sessions), return_exceptions=True
         )
-        assert sum(isinstance(answer, WrongState) for answer in answers) == 7
+        assert sum(isinstance(answer, Conflict) for answer in answers) == 7
         assert await count(sessions[0], "audit_log", "action = 'batch.approved'") == 1
         for session in sessions:
             await session.close()
@@ -186,7 +186,7 @@ def test_there_is_nothing_to_decide_about_what_needs_no_approval_or_is_over(data
         await governor.cancel(db, ANNA, gone.id)
         for batch in (plain, gone):
             for decide in (governor.approve, governor.reject):
-                with pytest.raises(WrongState) as refused:
+                with pytest.raises(Conflict) as refused:
                     await decide(db, CARLA, batch.id)
                 assert refused.value.code == "APPROVAL_NOT_PENDING"
 
@@ -254,7 +254,7 @@ def test_a_stranger_finds_nothing_and_a_mere_approver_changes_nothing(database_u
                 governor.approve(db, actor, batch.id),
                 governor.reject(db, actor, batch.id),
             ]:
-                with pytest.raises(NotThere):
+                with pytest.raises(NotFound):
                     await act
         for act in acts(CARLA):
             with pytest.raises(NotAllowed):
@@ -297,7 +297,7 @@ def test_lines_are_appended_to_a_held_batch_until_it_is_released(database_url: s
         assert not released.held
         again = await governor.release(db, ANNA, batch.id)
         assert again.released_at == released.released_at, "twice is fine, and changes nothing"
-        with pytest.raises(WrongState) as refused:
+        with pytest.raises(Conflict) as refused:
             await governor.append(db, ANNA, batch.id, items(1))
         assert refused.value.code == "CANNOT_APPEND"
         assert await work(db) == [1, 2, 3, 4, 5]
@@ -346,7 +346,7 @@ def test_only_what_was_held_is_released(database_url: str) -> None:
         gone = await submit(db, governor, ANNA, 1, hold=True)
         await governor.cancel(db, ANNA, gone.id)
         for batch in (plain, gone):
-            with pytest.raises(WrongState) as refused:
+            with pytest.raises(Conflict) as refused:
                 await governor.release(db, ANNA, batch.id)
             assert refused.value.code == "CANNOT_RELEASE"
 
@@ -379,7 +379,7 @@ def test_an_append_that_meets_a_release_is_in_or_is_refused(database_url: str, f
                 assert (await late).total == 3
                 assert await work(watch) == [1, 2, 3]
             else:
-                with pytest.raises(WrongState):
+                with pytest.raises(Conflict):
                     await late
                 assert await work(watch) == [1, 2]
             await is_sound(watch)
@@ -399,7 +399,7 @@ def test_appends_that_race_with_a_release_and_workers_lose_nothing(database_url:
         acts += [governor.append(session, ANNA, batch.id, items(3)) for session in sessions[6:]]
         answers = await asyncio.gather(*acts, return_exceptions=True)
         sizes = [2, 2, 2, 2, 0, 0, 3, 3]
-        refused = [isinstance(answer, WrongState) for answer in answers]
+        refused = [isinstance(answer, Conflict) for answer in answers]
         accepted = sum(size for size, no in zip(sizes, refused, strict=True) if not no)
         assert not any(refused[4:6])
         done = await work(sessions[0])

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from batchline.api import limits
 from batchline.api import server as http_server
-from batchline.cli.place import set_up_logging
-from batchline.config import ServerSettings
-from batchline.ids import PART, new_id, show
+from batchline.cli.runtime import set_up_logging
+from batchline.config.settings import ServerSettings
+from batchline.model.ids import PART, new_id, show
 from batchline.store.session import Session
 from tests.builders import on, sql
 from tests.processes import wait_for
@@ -43,8 +43,8 @@ def server(server_url: str, template: str, tmp_path_factory: pytest.TempPathFact
 
 
 def line(custom_id: Any = "a", url: Any = CHAT, body: Any = None) -> bytes:
-    asked = {"custom_id": custom_id, "method": "POST", "url": url, "body": body or {"model": "m"}}
-    return json.dumps(asked).encode() + b"\n"
+    requested = {"custom_id": custom_id, "method": "POST", "url": url, "body": body or {"model": "m"}}
+    return json.dumps(requested).encode() + b"\n"
 
 
 def error_of(answer: httpx2.Response) -> dict[str, Any]:
@@ -297,9 +297,9 @@ def test_a_custom_id_that_could_break_a_line_or_a_header_is_refused(server: Serv
 )
 def test_strange_paths_lead_nowhere(server: Server, path: str) -> None:
     mine = owner(server, "stroller-" + new_id().hex[:12])
-    place = urlsplit(server.url)
+    location = urlsplit(server.url)
     # By hand: a client would put the path right before it sends it.
-    head = f"GET {path.format(file=mine.file, batch=mine.batch)} HTTP/1.1\r\nhost: {place.netloc}\r\n"
+    head = f"GET {path.format(file=mine.file, batch=mine.batch)} HTTP/1.1\r\nhost: {location.netloc}\r\n"
     answer = spoken(server, f"{head}authorization: Bearer {mine.key}\r\nconnection: close\r\n\r\n".encode())
     head_of, _, body = answer.partition(b"\r\n\r\n")
     assert head_of.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 ")), answer[:300]
@@ -337,11 +337,11 @@ def test_a_filename_cannot_write_headers_of_its_own(server: Server) -> None:
 
 def spoken(server: Server, sent: bytes | Callable[[socket.socket], None], limit: float = 30.0) -> bytes:
     """All that is answered to these bytes until the server hangs up."""
-    place = urlsplit(server.url)
+    location = urlsplit(server.url)
     answer = b""
     with (
         suppress(ConnectionError),
-        socket.create_connection((place.hostname or "", place.port or 0), timeout=limit) as connection,
+        socket.create_connection((location.hostname or "", location.port or 0), timeout=limit) as connection,
     ):
         if callable(sent):
             sent(connection)
@@ -413,10 +413,10 @@ def test_a_reader_that_takes_nothing_is_let_go(
 
 def begun_upload(server: Server, key: str) -> socket.socket:
     """A form whose file has begun and does not go on."""
-    place = urlsplit(server.url)
-    connection = socket.create_connection((place.hostname or "", place.port or 0), timeout=30)
+    location = urlsplit(server.url)
+    connection = socket.create_connection((location.hostname or "", location.port or 0), timeout=30)
     part = b'--edge\r\ncontent-disposition: form-data; name="file"; filename="x"\r\n\r\n{'
-    head = f"POST /v1/files HTTP/1.1\r\nhost: {place.netloc}\r\nauthorization: Bearer {key}\r\n"
+    head = f"POST /v1/files HTTP/1.1\r\nhost: {location.netloc}\r\nauthorization: Bearer {key}\r\n"
     form = "content-type: multipart/form-data; boundary=edge\r\ncontent-length: 100000\r\n\r\n"
     connection.sendall((head + form).encode() + part)
     return connection

@@ -12,10 +12,10 @@ import pytest
 import structlog
 from psycopg.conninfo import make_conninfo
 
-from batchline.cli.place import set_up_logging
-from batchline.engine import keys
-from batchline.engine.masking import MASK
+from batchline.cli.runtime import set_up_logging
+from batchline.governance import keys
 from batchline.model import DEFAULT_TENANT, Role
+from batchline.secrets.masking import MASK
 from batchline.store import audit, limits, spans
 from batchline.store import keys as stored_keys
 from batchline.store.audit import Entry, Event
@@ -157,9 +157,9 @@ def test_no_secret_reaches_the_log(database_url: str) -> None:
 
     async def scenario(db: Session) -> None:
         governor = a_governor()
-        asked = items(1, password="hunter2", pin="1234", env="production")
-        batch = await submit(db, governor, ANNA, asked, reason="postgres://me:swordfish@db/x", hold=True)
-        await governor.append(db, ANNA, batch.id, asked)
+        requested = items(1, password="hunter2", pin="1234", env="production")
+        batch = await submit(db, governor, ANNA, requested, reason="postgres://me:swordfish@db/x", hold=True)
+        await governor.append(db, ANNA, batch.id, requested)
         await governor.release(db, ANNA, batch.id)
         await governor.approve(db, CARLA, batch.id, "token=swordfish")
         text = msgspec.json.encode(await audit.page(db)).decode()
@@ -272,7 +272,7 @@ def test_no_log_line_shows_a_secret_not_even_that_of_an_error(capsys: pytest.Cap
         raise ValueError("Failing row contains (7, token=swordfish).")
     except ValueError:
         log.exception("request failed")
-    told = capsys.readouterr().err
-    assert "swordfish" not in told
-    assert told.count(MASK) >= 3
-    assert "Failing row contains (7, token=" in told
+    reported = capsys.readouterr().err
+    assert "swordfish" not in reported
+    assert reported.count(MASK) >= 3
+    assert "Failing row contains (7, token=" in reported

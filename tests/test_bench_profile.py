@@ -9,7 +9,7 @@ from benchmarks.profile import Drained, Phase, phases_table, wal_table, worker_t
 from benchmarks.sampling import Sampler, Spot, spot
 from benchmarks.wal import Record
 
-_TOLD = """\
+_REPORTED = """\
 WAL statistics between 0/1B17948 and 0/1B81C70:
 Type                        N      (%)   Record size      (%)     FPI size      (%)  Combined size      (%)
 ----                        -      ---   -----------      ---     --------      ---  -------------      ---
@@ -21,7 +21,7 @@ Total                      43                  15280 [100.00%]        8192 [0.00
 
 
 def test_records_are_read_as_pg_waldump_tells_them() -> None:
-    assert wal.parse(_TOLD) == [
+    assert wal.parse(_REPORTED) == [
         Record("Transaction/COMMIT", 1, 34, 0),
         Record("Heap/INSERT+INIT", 42, 15_246, 8_192),
     ]

@@ -15,15 +15,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from batchline.ids import new_id
+from batchline.model.ids import new_id
 from batchline.simulate import answer_to
 from batchline.store.session import Session
 from chaos import evidence, inputs, report
-from chaos.checker import Batch, Finding, Kind, check, check_shown
-from chaos.clients import Placed, Shown
-from chaos.crew import Member
+from chaos.checker import Batch, Finding, Kind, check, check_displayed
+from chaos.clients import Displayed, Placed
 from chaos.disk import Disk
 from chaos.ledger import Entry, Event
+from chaos.processes import Member
 from chaos.proxy import Proxy
 from chaos.round import Outcome
 from chaos.schedule import ATTEMPTS, EVERYBODY, OF_AN_ORDER, STORM, Fault, Order, Stroke, orders_of, schedule
@@ -373,14 +373,14 @@ def test_a_process_that_falls_over_is_noticed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_shifted_clock_is_what_batchline_sees() -> None:
-    shown = (
+    displayed = (
         "import chaos.shifted, time; real = time.time(); chaos.shifted.shift(3600, 1.05)\n"
-        "from batchline.ids import new_id; from batchline.worker.clock import steady\n"
+        "from batchline.model.ids import new_id; from batchline.worker.clock import steady\n"
         "a, b = steady(), time.perf_counter(); time.sleep(0.4)\n"
         "print((new_id().int >> 80) / 1000 - real, (steady() - a) / (time.perf_counter() - b))"
     )
     said = subprocess.run(
-        [sys.executable, "-c", shown], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", displayed], capture_output=True, text=True, check=True, timeout=60
     )
     ahead, rate = (float(figure) for figure in said.stdout.split())
     assert ahead == pytest.approx(3600, abs=30)
@@ -579,7 +579,7 @@ def test_an_end_that_nobody_asked_for_is_found(status: str) -> None:
 
 def test_a_cancel_that_was_confirmed_and_did_not_come_is_found() -> None:
     placed, batch, ledger = a_finished_round()
-    placed.cancel_asked = True
+    placed.cancel_requested = True
     assert kinds(placed, batch, ledger) == set(), "asked, but not confirmed: it may have come too late"
     placed.cancelled = True
     assert kinds(placed, batch, ledger) == {Kind.WRONG}
@@ -597,10 +597,10 @@ def test_an_order_that_was_lost_and_one_that_was_made_twice_are_found() -> None:
 def test_a_server_that_gives_out_something_else_is_found() -> None:
     _, batch, _ = a_finished_round()
     counts = (batch.total, batch.completed, batch.failed)
-    shown = Shown(batch.status, counts, batch.output, batch.errors)
-    assert check_shown(batch, shown) == []
-    assert len(check_shown(batch, replace(shown, status="expired", counts=(0, 0, 0)))) == 2
-    assert len(check_shown(batch, replace(shown, output=b"", errors=b""))) == 2
+    displayed = Displayed(batch.status, counts, batch.output, batch.errors)
+    assert check_displayed(batch, displayed) == []
+    assert len(check_displayed(batch, replace(displayed, status="expired", counts=(0, 0, 0)))) == 2
+    assert len(check_displayed(batch, replace(displayed, output=b"", errors=b""))) == 2
 
 
 # What is left over

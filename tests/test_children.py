@@ -6,12 +6,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from batchline import ids
 from batchline.cli.main import command_line
-from batchline.engine.children import ChildError, told
-from batchline.engine.masking import MASK
-from batchline.engine.operations import Operation
-from batchline.model import DEFAULT_TENANT, Approval, Child, ChildStatus, Failed, GovernedBatch
+from batchline.governance.children import ChildError, reported
+from batchline.governance.operations import Operation
+from batchline.model import DEFAULT_TENANT, Approval, Child, ChildStatus, Failed, GovernedBatch, ids
+from batchline.secrets.masking import MASK
 from batchline.store import spans
 from batchline.store.session import Session
 from tests.builders import a_worker, on, take
@@ -39,14 +38,16 @@ def test_secrets_are_masked_whether_or_not_the_operation_is_still_known(
     database_url: str, operation: Operation | None, status: ChildStatus
 ) -> None:
     body = QUOTED if operation else {name: QUOTED[name] for name in ("message", "token")}
-    shown = told(a_child(status, a_line(body)), a_batch(database_url), operation)
-    assert "hunter2" not in str(msgspec.to_builtins(shown))
-    assert MASK in str(msgspec.to_builtins(shown))
+    displayed = reported(a_child(status, a_line(body)), a_batch(database_url), operation)
+    assert "hunter2" not in str(msgspec.to_builtins(displayed))
+    assert MASK in str(msgspec.to_builtins(displayed))
 
 
 def test_an_answer_without_words_is_shown_whole_and_masked(database_url: str) -> None:
-    shown = told(a_child(ChildStatus.FAILED, a_line({"pin": "hunter2"})), a_batch(database_url), RESIZE)
-    assert shown.error == ChildError("http_400", f'{{"pin":"{MASK}"}}')
+    displayed = reported(
+        a_child(ChildStatus.FAILED, a_line({"pin": "hunter2"})), a_batch(database_url), RESIZE
+    )
+    assert displayed.error == ChildError("http_400", f'{{"pin":"{MASK}"}}')
 
 
 def test_a_child_that_never_ran_says_why(database_url: str) -> None:
@@ -56,7 +57,7 @@ def test_a_child_that_never_ran_says_why(database_url: str) -> None:
         batch, approval=Approval.REJECTED, decided_by="carla", decision_reason="no"
     )
     cancelled = msgspec.structs.replace(batch, cancelling_at=batch.created_at)
-    codes = [told(never, each, RESIZE).error for each in (rejected, cancelled, batch)]
+    codes = [reported(never, each, RESIZE).error for each in (rejected, cancelled, batch)]
     assert [error and error.code for error in codes] == ["BATCH_REJECTED", "BATCH_CANCELLED", "BATCH_EXPIRED"]
     assert "carla: no" in str(codes[0])
 

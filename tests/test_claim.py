@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from batchline.ids import new_id
 from batchline.model import Item
+from batchline.model.ids import new_id
 from tests import scenes
 from tests.scenes import Hand, Stage, Staged
 
@@ -300,12 +300,12 @@ def fair_levels(tenants: Mapping[str, Tenant], limit: int) -> list[int]:
     level = {name: tenant.in_flight for name, tenant in tenants.items()}
     left = {name: sum(tenant.pending) for name, tenant in tenants.items()}
     for _ in range(limit):
-        hungry = [name for name in tenants if left[name]]
-        if not hungry:
+        needs_refill = [name for name in tenants if left[name]]
+        if not needs_refill:
             break
-        least = min(hungry, key=lambda name: level[name])
-        level[least] += 1
-        left[least] -= 1
+        minimum = min(needs_refill, key=lambda name: level[name])
+        level[minimum] += 1
+        left[minimum] -= 1
     return sorted(level.values())
 
 
@@ -477,17 +477,17 @@ def test_claims_of_two_lanes_and_a_close_meet_without_deadlock(stage: Stage, act
 
     claiming = stage.meanwhile(hand, lambda: hand.take(10))
     assert claiming.waits()
-    acting = stage.meanwhile(
+    current_actor = stage.meanwhile(
         other, lambda: other.resume(batch.id) if act == "resume" else other.close(batch.id, "cancel")
     )
-    assert acting.waits()
+    assert current_actor.waits()
     gates[0].connection.execute("COMMIT")
-    assert claiming.waits(besides=gates[0])
-    assert acting.waits(besides=gates[0])
+    assert claiming.waits(excluded=gates[0])
+    assert current_actor.waits(excluded=gates[0])
     gates[1].connection.execute("COMMIT")
 
     assert len(claiming.result()) == 10
-    assert acting.result()
+    assert current_actor.result()
     assert not stage.broken()
 
 
@@ -532,7 +532,7 @@ def test_a_dead_worker_that_holds_nothing_claimable_is_not_waited_for(stage: Sta
     hand = stage.hand()
     hand.close(batch.id, "pause")
 
-    horizon = hand.poll()
+    poll_result = hand.poll()
 
-    assert not horizon.claimable
-    assert (horizon.next_due or 0) > 3600, "an idle worker would poll again and again for nothing"
+    assert not poll_result.claimable
+    assert (poll_result.next_due or 0) > 3600, "an idle worker would poll again and again for nothing"

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
 from batchline.model import Batch, Claim, Item
 from batchline.store import batches, spans
 from batchline.store.session import Session
@@ -51,10 +51,10 @@ def test_it_tells_of_the_claim_what_a_claim_tells(database_url: str) -> None:
         (one,) = await first_of(db, batch, limit=1)
         (other,) = await take(db, a_worker())
 
-        def told(claim: Claim) -> tuple[object, ...]:
+        def reported(claim: Claim) -> tuple[object, ...]:
             return claim.batch_id, claim.attempt, claim.task_id, claim.size, claim.url, claim.model, claim.key
 
-        assert told(one.claim) == told(other.claim)
+        assert reported(one.claim) == reported(other.claim)
         assert one.claim.settings == other.claim.settings
         assert one.claim.seconds_left == pytest.approx(other.claim.seconds_left, abs=60)
 
@@ -158,7 +158,7 @@ def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
             database_url,
             executor,
             Objects.at(tmp_path / "objects"),
-            WorkerSettings(concurrency=100, poll_least=60.0, poll_most=60.0),
+            WorkerSettings(concurrency=100, poll_min=60.0, poll_max=60.0),
             Scope(),
             on_ended=lambda _: ended.release(),
         )

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
 from batchline.model import Claim, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
@@ -59,7 +59,7 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
 
     class Jumping(Answering):
         async def run(self, item: Item) -> Verdict:
-            if len(workers[0].crews[0].buffer) > 3:
+            if len(workers[0].producers[0].buffer) > 3:
                 jump[0] = 100.0
             return await super().run(item)
 
@@ -144,7 +144,7 @@ def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
         items = await true_fetch(session, worker_id, claims, room)
         if next(failures, False):
             names.append(worker.lease.worker.id)
-            worker.lease.give_up()
+            worker.lease.abandon()
             assert not executor.sent
             await kill(killing, WorkerId(names[0], "", timedelta()))
         else:
@@ -182,7 +182,7 @@ def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
         assert len(claims) == 1
         assert items is not None
         assert len(items) == 3
-        worker.lease.give_up()
+        worker.lease.abandon()
         return claims, items if with_bodies else None
 
     async def fetch(session: Session, worker_id: UUID, claims: Sequence[Claim]) -> list[Item]:
@@ -196,13 +196,13 @@ def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
         nonlocal worker
         batch = await a_batch(db, {"m": 3})
         worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-        (crew,) = worker.crews
-        monkeypatch.setattr(crew.claimer, "_on_nothing", nothing_left.set)
+        (producer,) = worker.producers
+        monkeypatch.setattr(producer.claimer, "_on_nothing", nothing_left.set)
         old_name = worker.lease.worker.id
         # As an idle worker hears of it.
-        crew.claimer.hope.clear()
-        crew.claimer.announce(batch.id)
-        tasks = [asyncio.create_task(each.run()) for each in (crew.dispatcher, crew.claimer)]
+        producer.claimer.work_available.clear()
+        producer.claimer.announce(batch.id)
+        tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
         async with asyncio.timeout(60):
             await nothing_left.wait()
         for task in tasks:
@@ -210,7 +210,7 @@ def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
         await asyncio.wait(tasks)
 
         assert worker.lease.worker.id != old_name
-        assert crew.claimer.claimed == 0, "nothing of it reaches the buffer"
+        assert producer.claimer.claimed == 0, "nothing of it reaches the buffer"
         assert worker.lease.ends == float("inf"), "the new name holds nothing, and was never renewed"
         assert await sql(db, "SELECT worker_id FROM spans") == [(old_name,)]
         for session in worker._sessions.values():

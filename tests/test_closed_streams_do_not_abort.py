@@ -34,12 +34,12 @@ def test_list_ends_well(closed: str, database_url: str, tmp_path: Path) -> None:
 def test_run_writes_its_output(closed: str, database_url: str, tmp_path: Path) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 5)
     with simulated() as upstream:
-        place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
-        done = in_shell(("run", str(inputs), "--upstream", upstream.url, *place), closed)
+        location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+        done = in_shell(("run", str(inputs), "--upstream", upstream.url, *location), closed)
     assert done.returncode == 0, done.stderr
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 5
 
 
 def test_an_error_keeps_its_exit_code(database_url: str, tmp_path: Path) -> None:
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
-    assert in_shell(("status", "no-batch", *place), "<&- >&- 2>&-").returncode == 2
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    assert in_shell(("status", "no-batch", *location), "<&- >&- 2>&-").returncode == 2

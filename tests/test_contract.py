@@ -13,7 +13,7 @@ import httpx2
 import openai
 import pytest
 
-from batchline.config import ServerSettings
+from batchline.config.settings import ServerSettings
 from batchline.store.session import Session
 from tests.builders import on, sql
 from tests.processes import simulated, wait_for
@@ -35,8 +35,8 @@ def server(server_url: str, template: str, tmp_path_factory: pytest.TempPathFact
 
 
 def line(custom_id: str, **more: Any) -> bytes:
-    asked = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": {"model": "m"}, **more}
-    return json.dumps(asked).encode() + b"\n"
+    requested = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": {"model": "m"}, **more}
+    return json.dumps(requested).encode() + b"\n"
 
 
 def count(url: str, table: str) -> int:
@@ -46,10 +46,10 @@ def count(url: str, table: str) -> int:
 
 def send(server_url: str, path: str, body: bytes, headers: dict[str, str]) -> socket.socket:
     """A request whose answer is never read."""
-    place = urlsplit(server_url)
-    connection = socket.create_connection((place.hostname or "", place.port or 0), timeout=30)
-    told = {"host": place.netloc, "content-length": str(len(body)), **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    location = urlsplit(server_url)
+    connection = socket.create_connection((location.hostname or "", location.port or 0), timeout=30)
+    reported = {"host": location.netloc, "content-length": str(len(body)), **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in reported.items())
     connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
     return connection
 
@@ -82,9 +82,9 @@ def test_a_server_that_dies_between_commit_and_answer_gives_the_same_object_when
             connection.close()
 
     crash_after("/v1/files", form, "multipart/form-data; boundary=edge", "files")
-    file_id = shown_id(database_url, "files", "file-")
-    asked: dict[str, Any] = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
-    body = json.dumps(asked).encode()
+    file_id = displayed_id(database_url, "files", "file-")
+    requested: dict[str, Any] = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+    body = json.dumps(requested).encode()
     crash_after("/v1/batches", body, "application/json", "batches")
 
     with (
@@ -95,13 +95,13 @@ def test_a_server_that_dies_between_commit_and_answer_gives_the_same_object_when
             file=("in.jsonl", line("a")), purpose="batch", extra_headers={"Idempotency-Key": "of files"}
         )
         assert again.id == file_id
-        batch = client.batches.create(**asked, extra_headers={"Idempotency-Key": "of batches"})
-        assert batch.id == shown_id(database_url, "batches", "batch_")
+        batch = client.batches.create(**requested, extra_headers={"Idempotency-Key": "of batches"})
+        assert batch.id == displayed_id(database_url, "batches", "batch_")
         assert client.files.content(file_id).content == line("a")
     assert (count(database_url, "files"), count(database_url, "batches")) == (1, 1)
 
 
-def shown_id(url: str, table: str, prefix: str) -> str:
+def displayed_id(url: str, table: str, prefix: str) -> str:
     ((found,),) = on(url, lambda db: sql(db, f"SELECT id FROM {table}"))
     return prefix + str(found.hex)
 
@@ -185,8 +185,8 @@ def test_the_content_of_what_is_deleted_or_expired_is_not_there_for_ranges_eithe
                 assert http.get(f"/v1/files/{file_id}/content", headers=headers).status_code == 404
             assert http.head(f"/v1/files/{file_id}/content").status_code == 404
             assert http.get(f"/v1/files/{file_id}").status_code == 404
-            asked = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
-            assert http.post("/v1/batches", json=asked).status_code == 404
+            requested = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+            assert http.post("/v1/batches", json=requested).status_code == 404
     assert client.files.list().data == []
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchline.cli.console import err, out, print_json
-from batchline.engine.registry import Registry
+from batchline.cli.display.console import err, out, print_json
+from batchline.governance.registry import Registry
 from tests.governed import RESIZE, items
 from tests.scenes import database
 from tests.serving import Server, serving
@@ -28,10 +28,10 @@ def server(server_url: str, template: str, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("custom_id", EVIL)
 def test_a_custom_id_has_no_control_characters(server: Server, custom_id: str) -> None:
     with server.http(server.key()) as http:
-        asked = {"items": items(1), "custom_ids": [custom_id]}
-        answer = http.post("/api/v1/operations/resize/batches", json=asked)
+        requested = {"items": items(1), "custom_ids": [custom_id]}
+        answer = http.post("/api/v1/operations/resize/batches", json=requested)
         held = http.post("/api/v1/operations/resize/batches", json={"items": items(1), "hold": True}).json()
-        appended = http.post(f"/api/v1/batches/{held['batch_id']}/append", json=asked)
+        appended = http.post(f"/api/v1/batches/{held['batch_id']}/append", json=requested)
     for refused in (answer, appended):
         assert refused.status_code == 400, refused.text
         assert refused.json()["error"]["param"] == "custom_ids"
@@ -47,8 +47,8 @@ def test_nor_has_that_of_a_line(custom_id: str) -> None:
 
 def test_other_letters_may_be_in_a_custom_id(server: Server) -> None:
     with server.http(server.key()) as http:
-        asked = {"items": items(2), "custom_ids": ["größe 1 ✓", "名前"]}
-        assert http.post("/api/v1/operations/resize/batches", json=asked).status_code == 202
+        requested = {"items": items(2), "custom_ids": ["größe 1 ✓", "名前"]}
+        assert http.post("/api/v1/operations/resize/batches", json=requested).status_code == 202
 
 
 @pytest.mark.parametrize("text", EVIL)

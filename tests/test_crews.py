@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
 from batchline.model import Claim, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
-from batchline.worker.crew import Post
+from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker
 from tests.builders import a_batch, a_worker, on, read, sql, take
 from tests.executing import Answering
@@ -29,14 +29,14 @@ class SlowForSome(Answering):
         self.slow = slow
         self.go_on = asyncio.Event()
         self.in_flight: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
+        self.maximum: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.on_done = asyncio.Event()
 
     async def run(self, item: Item) -> Verdict:
         model = item.claim.model
         self.in_flight[model] += 1
-        self.most[model] = max(self.most[model], self.in_flight[model])
+        self.maximum[model] = max(self.maximum[model], self.in_flight[model])
         if model == self.slow:
             await self.go_on.wait()
         await asyncio.sleep(0)
@@ -52,9 +52,9 @@ class SlowForSome(Answering):
 
 
 POSTS = (
-    Post(Scope(keys=("slow",)), 3),
-    Post(Scope(keys=("fast",)), 5),
-    Post(Scope(besides=("slow", "fast")), 2),
+    ProducerScope(Scope(keys=("slow",)), 3),
+    ProducerScope(Scope(keys=("fast",)), 5),
+    ProducerScope(Scope(excluded=("slow", "fast")), 2),
 )
 
 
@@ -67,7 +67,7 @@ def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) ->
             Objects.at(tmp_path / "objects"),
             WorkerSettings(drain=True, lease=30.0),
             Scope(),
-            posts=POSTS,
+            scopes=POSTS,
         )
         # The slow model's lines come first in the file, and there are more of them than places in all.
         batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
@@ -79,9 +79,9 @@ def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) ->
             executor.go_on.set()
         assert (await read(db, batch)).completed == 280
         assert worker.claimed == 280
-        assert executor.most["slow"] == 3
-        assert executor.most["fast"] <= 5
-        assert executor.most["other"] <= 2
+        assert executor.maximum["slow"] == 3
+        assert executor.maximum["fast"] <= 5
+        assert executor.maximum["other"] <= 2
         assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
 
     on(database_url, scenario)
@@ -90,9 +90,9 @@ def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) ->
 def test_besides_leaves_out_fresh_lines_free_spans_and_those_of_the_gone(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
-        others = Scope(besides=("slow",))
+        others = Scope(excluded=("slow",))
         # What a pattern would read as any sign is none.
-        assert Scope(besides=("s_ow", "s%")).params()["besides"] == ["s\\_ow", "s\\%"]
+        assert Scope(excluded=("s_ow", "s%")).params()["excluded"] == ["s\\_ow", "s\\%"]
 
         items = await take(db, a_worker("dead", lease=-1.0), 3, Scope(keys=("slow",)))
         assert len(items) == 3
@@ -119,13 +119,13 @@ def test_a_lease_that_one_crew_sees_lost_lets_go_of_what_all_crews_hold(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(lease=30.0),
             Scope(),
-            posts=POSTS,
+            scopes=POSTS,
             clock=lambda: loop.time() + jump[0],
         )
         await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
-        slow, fast, _ = worker.crews
-        for crew, key in ((slow, "slow"), (fast, "fast")):
-            crew.buffer.put(await take(db, worker.lease.worker, 4, Scope(keys=(key,))))
+        slow, fast, _ = worker.producers
+        for producer, key in ((slow, "slow"), (fast, "fast")):
+            producer.buffer.put(await take(db, worker.lease.worker, 4, Scope(keys=(key,))))
         worker.lease.renewed(worker.lease.now())
         name = worker.lease.worker.id
         jump[0] = 100.0
@@ -141,7 +141,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One crew's claim is committed and its lines are being read, when another has lost track of its own."""
-    true_fetch, true_claim, true_strays = spans.fetch, spans.claim, spans.strays
+    true_fetch, true_claim, true_unknown_spans = spans.fetch, spans.claim, spans.unknown_spans
     failures, failed, looked = iter([True]), asyncio.Event(), asyncio.Event()
     reading: list[bool] = []
     intrusions: list[str] = []
@@ -167,14 +167,14 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             reading.clear()
         return items
 
-    async def strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
+    async def reconciler(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
         looked.set()
         # Noted, not raised: the worker goes on and drains, and the test fails with this in seconds.
         if reading:
             intrusions.append("it looked for strays while another crew had claims that nobody knew of")
-        return await true_strays(session, worker_id, known)
+        return await true_unknown_spans(session, worker_id, known)
 
-    monkeypatch.setattr(spans, "strays", strays)
+    monkeypatch.setattr(spans, "unknown_spans", reconciler)
     monkeypatch.setattr(spans, "claim", claim)
     monkeypatch.setattr(spans, "fetch", fetch)
 
@@ -186,7 +186,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(drain=True, lease=30.0),
             Scope(),
-            posts=POSTS,
+            scopes=POSTS,
         )
         async with asyncio.timeout(20):
             await worker.run()

@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from batchline.ids import new_id
+from batchline.model.ids import new_id
 from batchline.store import migrate
 from tests.builders import a_database
 from tests.pooling import pooled
@@ -31,7 +31,7 @@ def guest(server_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def told(folder: Path, database: str, *command: str) -> str:
+def reported(folder: Path, database: str, *command: str) -> str:
     """The one sentence."""
     done = batchline(*(command or ("list",)), "--database", database, "--data-dir", str(folder / "data"))
     assert done.returncode == 2, done.stderr
@@ -50,7 +50,7 @@ def run_sql(database: str, statement: str) -> None:
 def test_a_user_who_may_not_create_tables(
     empty: str, guest: str, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    said = told(tmp_path, make_conninfo(empty, user=guest), *command)
+    said = reported(tmp_path, make_conninfo(empty, user=guest), *command)
     assert "permission denied for schema public" in said
     assert "GRANT USAGE, CREATE ON SCHEMA public" in said
 
@@ -59,7 +59,7 @@ def test_a_user_who_may_not_create_tables(
 def test_a_user_who_may_not_read_the_tables(
     database_url: str, guest: str, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    said = told(tmp_path, make_conninfo(database_url, user=guest), *command)
+    said = reported(tmp_path, make_conninfo(database_url, user=guest), *command)
     assert "permission denied for table alembic_version" in said
     assert "grant" in said
 
@@ -67,28 +67,28 @@ def test_a_user_who_may_not_read_the_tables(
 def test_a_user_who_may_read_nothing_but_the_version(database_url: str, guest: str, tmp_path: Path) -> None:
     run_sql(database_url, f"GRANT SELECT ON alembic_version TO {guest}")
     try:
-        said = told(tmp_path, make_conninfo(database_url, user=guest), "keys", "create", "me")
+        said = reported(tmp_path, make_conninfo(database_url, user=guest), "keys", "create", "me")
     finally:
         run_sql(database_url, f"DROP OWNED BY {guest}")
     assert "permission denied for table" in said
 
 
 def test_a_schema_that_does_not_exist(empty: str, tmp_path: Path) -> None:
-    said = told(tmp_path, make_conninfo(empty, options="-c search_path=nowhere"))
+    said = reported(tmp_path, make_conninfo(empty, options="-c search_path=nowhere"))
     assert "no schema" in said
     assert "search_path in --database" in said
 
 
 def test_tables_that_are_not_where_the_search_path_looks(database_url: str, tmp_path: Path) -> None:
     run_sql(database_url, "CREATE SCHEMA aside; ALTER TABLE batches SET SCHEMA aside")
-    said = told(tmp_path, database_url)
+    said = reported(tmp_path, database_url)
     assert 'relation "batches" does not exist' in said
     assert "batchline migrate status" in said
 
 
 def test_tables_of_another_program_with_the_same_names(empty: str, tmp_path: Path) -> None:
     run_sql(empty, "CREATE TABLE files (name text)")
-    said = told(tmp_path, empty)
+    said = reported(tmp_path, empty)
     assert 'relation "files" already exists' in said
     assert "a database or a schema of its own" in said
 
@@ -97,7 +97,7 @@ def test_the_version_table_of_another_program(empty: str, tmp_path: Path) -> Non
     run_sql(
         empty, "CREATE TABLE alembic_version (version_num text); INSERT INTO alembic_version VALUES ('3f9')"
     )
-    said = told(tmp_path, empty)
+    said = reported(tmp_path, empty)
     assert "'3f9'" in said
     assert "a database or a schema of its own" in said
 
@@ -105,19 +105,19 @@ def test_the_version_table_of_another_program(empty: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", [("list",), ("worker",), ("migrate", "up"), ("migrate", "down", "0001")])
 def test_a_newer_schema(database_url: str, tmp_path: Path, command: tuple[str, ...]) -> None:
     run_sql(database_url, "UPDATE alembic_version SET version_num = '9999'")
-    said = told(tmp_path, database_url, *command)
+    said = reported(tmp_path, database_url, *command)
     assert f"knows versions up to {migrate.HEAD}" in said
     assert "upgrade Batchline" in said
 
 
 def test_a_database_that_does_not_exist(server_url: str, tmp_path: Path) -> None:
-    said = told(tmp_path, make_conninfo(server_url, dbname="nowhere"))
+    said = reported(tmp_path, make_conninfo(server_url, dbname="nowhere"))
     assert 'database "nowhere" does not exist' in said
     assert "create it, or correct --database" in said
 
 
 def test_a_user_who_does_not_exist(server_url: str, tmp_path: Path) -> None:
-    said = told(tmp_path, make_conninfo(server_url, user="nobody_here"))
+    said = reported(tmp_path, make_conninfo(server_url, user="nobody_here"))
     assert "nobody_here" in said
     assert "correct --database" in said
 
@@ -125,18 +125,18 @@ def test_a_user_who_does_not_exist(server_url: str, tmp_path: Path) -> None:
 def test_a_wrong_password(database_url: str, tmp_path: Path) -> None:
     """PgBouncer asks for one, as a server does; that of the tests trusts everybody."""
     with pooled(database_url, tmp_path / "pgbouncer") as url:
-        said = told(tmp_path, make_conninfo(url, password="guessed"))
+        said = reported(tmp_path, make_conninfo(url, password="guessed"))
     assert "authentication failed" in said
     assert "check the user and the password in --database" in said
     assert "guessed" not in said
 
 
 def test_no_server(tmp_path: Path) -> None:
-    said = told(tmp_path, "postgresql://me@127.0.0.1:9/batchline")
+    said = reported(tmp_path, "postgresql://me@127.0.0.1:9/batchline")
     assert "Connection refused" in said
     assert "check the host, the port" in said
 
 
 def test_no_url(tmp_path: Path) -> None:
-    said = told(tmp_path, "postgresql//me@here")
+    said = reported(tmp_path, "postgresql//me@here")
     assert "give one such as postgresql://user@host/name" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batchline.model import Horizon
+from batchline.model import PollResult
 from batchline.store import batches, migrate, spans
 from batchline.store.session import Session
 from tests.builders import ANYTHING, a_batch, a_database, a_worker, on, sql, take
@@ -30,19 +30,19 @@ def database(oldest: str) -> Iterator[str]:
         yield url
 
 
-async def bury_as_before(db: Session) -> None:
+async def expire_as_before(db: Session) -> None:
     """What a version before 0.2 left in the table."""
     await sql(db, "UPDATE workers SET lease_until = '-infinity'")
 
 
-def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> Horizon:
-    async def scenario(db: Session) -> Horizon:
+def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> PollResult:
+    async def scenario(db: Session) -> PollResult:
         dead, batch = a_worker("dead"), await a_batch(db)
         await take(db, dead)
         if cancelled:
             await batches.close(db, batch.id, "cancel")
             await sql(db, "UPDATE duties SET due_at = now() + interval '1 hour'")
-        await (bury_as_before(db) if legacy else spans.bury(db, dead.id))
+        await (expire_as_before(db) if legacy else spans.expire(db, dead.id))
         return await spans.poll(db, a_worker("other").id, ANYTHING)
 
     return on(database, scenario)
@@ -55,14 +55,14 @@ def test_a_poll_finds_the_lines_of_a_worker_known_to_be_dead(database: str, lega
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_poll_finds_a_cancelled_batch_that_only_a_dead_worker_held(database: str, legacy: bool) -> None:
-    assert poll_after(database, legacy=legacy, cancelled=True).duty_due
+    assert poll_after(database, legacy=legacy, cancelled=True).maintenance_due
 
 
 def test_a_run_that_was_killed_goes_on(database: str, tmp_path: Path) -> None:
     inputs, output = write_requests(tmp_path / "in.jsonl", 300), tmp_path / "out.jsonl"
-    place = ("--database", database, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database, "--data-dir", str(tmp_path / "data"))
     with simulated("--latency", "20") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), "-c", "16", *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), "-c", "16", *location)
         first = start(*command)
         wait_for_executions(upstream, 50)
         kill(first, signal.SIGKILL)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from batchline.ids import BATCH, FILE, show
 from batchline.model import Batch
+from batchline.model.ids import BATCH, FILE, show
 from batchline.store import batches, doctor, spans
 from batchline.store.doctor import Finding
 from batchline.store.session import Session
@@ -351,20 +351,20 @@ def test_contents_that_the_object_store_lost_are_found(database_url: str) -> Non
             await finalize(db, worker, each)
         lost = (await read(db, batch)).output_file_id
         assert lost is not None
-        asked: list[str] = []
+        requested: list[str] = []
 
         async def object_exists(key: str) -> bool:
-            asked.append(key)
+            requested.append(key)
             return batch.id.hex not in key
 
         report = await doctor.examine(db, object_exists=object_exists)
         assert [(finding.check, finding.where) for finding in report.findings] == [
             ("object", show(FILE, lost))
         ]
-        assert len(asked) == 2, "one output file each"
-        asked.clear()
+        assert len(requested) == 2, "one output file each"
+        requested.clear()
         assert (await doctor.examine(db, batch_id=other.id, object_exists=object_exists)).clean
-        assert len(asked) == 1, "only the files of the batch that was asked for"
+        assert len(requested) == 1, "only the files of the batch that was asked for"
 
     on(database_url, scenario)
 

@@ -42,7 +42,7 @@ def pooler(database_url: str, tmp_path: Path) -> Iterator[str]:
 
 def test_short_commands_share_server_connections(pooler: str, tmp_path: Path) -> None:
     """Each prepared its first statement under the same name; the second was refused, or ran the first's."""
-    place = ("--database", pooler, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", pooler, "--data-dir", str(tmp_path / "data"))
     inputs = str(write_requests(tmp_path / "in.jsonl", 3))
     for command in (
         ("submit", inputs, *NOWHERE),
@@ -52,7 +52,7 @@ def test_short_commands_share_server_connections(pooler: str, tmp_path: Path) ->
         ("limits", "status"),
         ("audit",),
     ):
-        done = batchline(*command, *place)
+        done = batchline(*command, *location)
         assert (done.returncode, done.stderr) == (0, ""), command
 
 

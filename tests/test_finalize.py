@@ -15,8 +15,8 @@ import pytest
 from psycopg import sql as psql
 from psycopg.conninfo import make_conninfo
 
-from batchline.engine.finalize import FinalizeMismatch, finalize_one, sweep_objects
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
+from batchline.batches.finalize import FinalizeMismatch, finalize_one, sweep_objects
+from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.model import Batch, BatchStatus, Completed, Item
 from batchline.store import batches, outputs, spans
 from batchline.store.outputs import Contended, Which
@@ -550,9 +550,9 @@ KILLED = """
 import asyncio, sys
 from datetime import timedelta
 from pathlib import Path
-from batchline.engine.finalize import finalize_one
-from batchline.engine.objects import Objects
-from batchline.ids import new_id
+from batchline.batches.finalize import finalize_one
+from batchline.files.objects import Objects
+from batchline.model.ids import new_id
 from batchline.store.session import Session
 from batchline.store.spans import WorkerId
 

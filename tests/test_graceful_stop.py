@@ -9,8 +9,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
 from batchline.model import Item, Settled, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
@@ -68,7 +68,7 @@ def test_a_worker_that_stops_settles_what_its_settler_holds(
 
     async def scenario(db: Session) -> None:
         batch = await a_batch(db, {"m": 5})
-        settings = WorkerSettings(concurrency=5, settle_most=at_once)
+        settings = WorkerSettings(concurrency=5, settle_max=at_once)
         worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope())
         closed, true_close = asyncio.Event(), worker.settler.close
 
@@ -97,14 +97,14 @@ def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_aga
     database_url: str, tmp_path: Path
 ) -> None:
     """All is sent and one settle waits, so that most verdicts are still in the settler when SIGTERM comes."""
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     inputs = write_requests(tmp_path / "in.jsonl", LINES)
     with (
         simulated() as upstream,
         psycopg.connect(database_url) as gate,
         psycopg.connect(database_url, autocommit=True) as database,
     ):
-        assert batchline("submit", str(inputs), "--upstream", upstream.url, *place).returncode == 0
+        assert batchline("submit", str(inputs), "--upstream", upstream.url, *location).returncode == 0
         database.execute(SLOW_COMMITS)
         gate.execute("SELECT FROM batches FOR UPDATE")
         with working(database_url, tmp_path / "data", "-c", "4") as worker:
@@ -116,6 +116,6 @@ def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_aga
             worker.communicate(timeout=LIMIT)
         assert worker.returncode == 0
         assert database.execute("SELECT completed FROM batches").fetchall() == [(LINES,)]
-        assert batchline("worker", "--drain", *place).returncode == 0
+        assert batchline("worker", "--drain", *location).returncode == 0
         found = upstream.stats()
     assert (found["requests"], found["executed"], found["replays"]) == (LINES, LINES, 0)

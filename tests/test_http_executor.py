@@ -15,11 +15,11 @@ from uuid import UUID
 import pytest
 import structlog
 
-from batchline.executors import urls
 from batchline.executors.executor import Executor
 from batchline.executors.http import HttpExecutor, HttpSettings
-from batchline.executors.retry import Backoff
 from batchline.model import Claim, Completed, Deferred, Failed, Item, Ran, Retry, RunSettings, TimedOut, Usage
+from batchline.upstreams import urls
+from batchline.upstreams.retry import Backoff
 
 BATCH = UUID("0198c0de-0000-7000-8000-000000000001")
 KEY = "sk-very-secret-4711"
@@ -326,15 +326,15 @@ def test_no_content_is_not_an_answer() -> None:
 def test_an_answer_that_is_too_large_is_not_read_to_its_end(length: bytes, attempt: int) -> None:
     # It never ends: a verdict proves that nobody waited for the end.
     endless = b"HTTP/1.1 200 OK\r\n%b\r\n\r\n1e8480\r\n%b" % (length, b"x" * 1_000_000)
-    verdict = verdict_on(says(endless), HttpSettings(most_body=1000), attempt=attempt)
+    verdict = verdict_on(says(endless), HttpSettings(max_body=1000), attempt=attempt)
     assert isinstance(verdict, Failed)
     assert line_of(verdict)["error"]["code"] == "response_too_large"
 
 
 def test_an_answer_of_just_the_limit_is_taken() -> None:
     body = b'"%b"' % (b"x" * 998)
-    assert isinstance(verdict_on(answers(200, body), HttpSettings(most_body=1000)), Completed)
-    assert isinstance(verdict_on(answers(200, body), HttpSettings(most_body=999)), Failed)
+    assert isinstance(verdict_on(answers(200, body), HttpSettings(max_body=1000)), Completed)
+    assert isinstance(verdict_on(answers(200, body), HttpSettings(max_body=999)), Failed)
 
 
 # --- Refusals ----------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_a_retry_after_that_makes_no_sense_is_ignored(value: bytes) -> None:
 
 def test_the_delay_grows_with_the_attempts() -> None:
     async def test(upstream: Upstream) -> list[float]:
-        settings = HttpSettings(retry=Backoff(least=1.0, most=8.0))
+        settings = HttpSettings(retry=Backoff(minimum=1.0, maximum=8.0))
         async with an_executor(settings, random=lambda: 1.0) as executor:
             items = [an_item(upstream.url, attempt=attempt, max_attempts=9) for attempt in range(1, 6)]
             return [cast(Retry, await executor.run(item)).delay for item in items]
@@ -573,11 +573,11 @@ class Timers:
     """Ring when they are told to."""
 
     def __init__(self) -> None:
-        self.asked: asyncio.Queue[float] = asyncio.Queue()
+        self.requested: asyncio.Queue[float] = asyncio.Queue()
         self._last = asyncio.timeout(None)
 
     def __call__(self, seconds: float) -> asyncio.Timeout:
-        self.asked.put_nowait(seconds)
+        self.requested.put_nowait(seconds)
         self._last = asyncio.timeout(None)
         return self._last
 
@@ -593,13 +593,13 @@ def test_what_waits_for_its_turn_waits_longer_when_more_is_refused() -> None:
             await upstream.arrived.wait()
             assert isinstance(await executor.run(an_item(upstream.url)), Retry)
             waiting = asyncio.create_task(executor.run(an_item(upstream.url)))
-            assert await timers.asked.get() == 5.0
+            assert await timers.requested.get() == 5.0
 
             upstream.connections[0].write(http(429, b"{}", b"Retry-After: 9"))
             assert isinstance(await early, Retry)
             time = 5.0
             timers.ring()
-            assert await timers.asked.get() == 4.0
+            assert await timers.requested.get() == 4.0
             assert len(upstream.requests) == 2
 
             time = 9.0
@@ -616,7 +616,7 @@ def test_all_that_wait_for_their_turn_are_given_back_when_the_worker_stops() -> 
             assert isinstance(await executor.run(an_item(upstream.url)), Retry)
             items = [an_item(upstream.url, line_no=n) for n in range(1, 9)]
             waiting = [asyncio.create_task(executor.run(item)) for item in items]
-            await timers.asked.get()
+            await timers.requested.get()
             executor.wind_down()
             assert await asyncio.gather(*waiting) == [Deferred(item) for item in items]
             assert len(upstream.requests) == 1

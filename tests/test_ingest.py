@@ -16,16 +16,8 @@ from unittest.mock import ANY
 import psycopg
 import pytest
 
-from batchline.engine.ingest import (
-    FileRefused,
-    InputUnreadable,
-    Sieve,
-    Source,
-    check_readable,
-    digest,
-    ingest,
-)
-from batchline.engine.reading import Code, LineError, ReadingRules
+from batchline.files.ingest import FileRefused, InputUnreadable, Sieve, Source, check_readable, digest, ingest
+from batchline.files.parsing import Code, LineError, ReadingRules
 from batchline.model import File
 from batchline.store import arrays, files
 from batchline.store.session import Session
@@ -166,13 +158,13 @@ def test_blocks_of_any_size_from_any_iterable_make_the_same_file(
 
 def test_progress_is_the_number_of_bytes_read_so_far(database_url: str) -> None:
     content = b"".join(line(str(n)) for n in range(5_000))
-    told: list[int] = []
+    reported: list[int] = []
     asyncio.run(
-        ingest(database_url, [Source("a", [content])], tenant="t", filename="f", on_progress=told.append)
+        ingest(database_url, [Source("a", [content])], tenant="t", filename="f", on_progress=reported.append)
     )
-    assert told == sorted(told)
-    assert len(told) > 1
-    assert told[-1] == len(content)
+    assert reported == sorted(reported)
+    assert len(reported) > 1
+    assert reported[-1] == len(content)
 
 
 BAD = [
@@ -268,7 +260,7 @@ def test_the_sieve_suspects_every_duplicate_and_hardly_another() -> None:
 
 def test_limits_and_the_endpoint_are_kept(database_url: str) -> None:
     lines = line("a") + line("b", url="/v1/embeddings") + line("c")
-    assert refused(database_url, lines, rules=ReadingRules(most_lines=2))[0].code is Code.TOO_MANY_LINES
+    assert refused(database_url, lines, rules=ReadingRules(max_lines=2))[0].code is Code.TOO_MANY_LINES
     assert (
         refused(database_url, lines, rules=ReadingRules(endpoint="/v1/embeddings"))[0].code
         is Code.URL_MISMATCH
@@ -405,7 +397,7 @@ def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url
 
 INGEST_AND_PAUSE = """
 import asyncio, signal, sys
-from batchline.engine.ingest import Source, ingest
+from batchline.files.ingest import Source, ingest
 
 def content():
     for block in range(20):
@@ -439,7 +431,7 @@ def test_a_process_killed_in_the_middle_leaves_nothing(database_url: str) -> Non
 
 INGEST_MEGABYTES = """
 import asyncio, resource, sys
-from batchline.engine.ingest import Source, ingest
+from batchline.files.ingest import Source, ingest
 
 def content(megabytes):
     for block in range(megabytes):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from batchline.engine.ingest import StoredFile
-from batchline.engine.ingester import Ingesters
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
-from batchline.engine.reading import ReadingRules
-from batchline.ids import new_id
+from batchline.files.ingest import StoredFile
+from batchline.files.ingest_process import Ingesters
+from batchline.files.objects import Objects, ObjectStoreUnavailable
+from batchline.files.parsing import ReadingRules
+from batchline.model.ids import new_id
 
 
 def test_a_child_tells_that_the_object_store_is_away_and_lives_on(tmp_path: Path) -> None:

@@ -168,9 +168,9 @@ def test_two_acts_at_once(
 
     with anna.holding():
         then_anna = first(scene, anna)
-        acting = stage.meanwhile(bert, lambda: second(scene, bert))
-        acting.waits()
-    then_bert = acting.result()
+        current_actor = stage.meanwhile(bert, lambda: second(scene, bert))
+        current_actor.waits()
+    then_bert = current_actor.result()
     assert not stage.broken(), "right after both had committed"
     then_anna()
     then_bert()
@@ -202,9 +202,9 @@ def waits_at(theatre: tuple[Stage, Hand, Hand, Hand], act: Act, state: str, poin
     scene = set_the_scene(stage, anna, bert, other, state)
     with other.holding():
         lock(other, point)
-        acting = stage.meanwhile(anna, lambda: act(scene, anna))
-        waits = acting.waits()
-    acting.result()
+        current_actor = stage.meanwhile(anna, lambda: act(scene, anna))
+        waits = current_actor.waits()
+    current_actor.result()
     return waits
 
 
@@ -245,9 +245,9 @@ def test_an_act_while_another_is_paused_at_each_of_its_lock_points(
             lock(other, point)
             pausing = stage.meanwhile(anna, partial(first, scene, anna))
             assert pausing.waits()
-            acting = stage.meanwhile(bert, partial(second, scene, bert))
-            acting.waits()
-        then_anna, then_bert = pausing.result(), acting.result()
+            current_actor = stage.meanwhile(bert, partial(second, scene, bert))
+            current_actor.waits()
+        then_anna, then_bert = pausing.result(), current_actor.result()
         assert not stage.broken(), f"right after both had committed, paused at {point}"
         then_anna()
         then_bert()
@@ -268,10 +268,10 @@ def test_an_act_between_the_two_halves_of_concluding(
 
     with anna.holding():
         assert anna.conclude_lock(scene.batch.id)
-        acting = stage.meanwhile(bert, lambda: second(scene, bert))
-        acting.waits()
+        current_actor = stage.meanwhile(bert, lambda: second(scene, bert))
+        current_actor.waits()
         scene.note("conclude", bool(anna.run("conclude", {"batch": scene.batch.id})))
-    acting.result()()
+    current_actor.result()()
 
     assert not stage.broken()
     bring_to_its_end(scene, anna, bert, other)

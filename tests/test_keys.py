@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from batchline.engine import keys
-from batchline.engine.keys import InvalidKeyOrder
+from batchline.governance import keys
+from batchline.governance.keys import InvalidKeyOrder
 from batchline.model import DEFAULT_TENANT, ApiKey, Role
 from batchline.store import keys as stored
 from batchline.store.session import Session
@@ -99,7 +99,7 @@ def test_the_commands_create_list_and_revoke(database_url: str) -> None:
     assert key["id"] in listed.stdout
     assert key["key"] not in listed.stdout
     only = batchline("keys", "list", "--tenant", "acme", "--json", BATCHLINE_DATABASE_URL=database_url)
-    assert [shown["id"] for shown in json.loads(only.stdout)["data"]] == [key["id"]]
+    assert [displayed["id"] for displayed in json.loads(only.stdout)["data"]] == [key["id"]]
 
     assert batchline("keys", "revoke", key["id"], BATCHLINE_DATABASE_URL=database_url).returncode == 0
     again = batchline("keys", "revoke", key["id"], BATCHLINE_DATABASE_URL=database_url)

@@ -10,25 +10,30 @@ from uuid import UUID
 
 import pytest
 
-from batchline import packs
-from batchline.config import LimitSettings, PackSettings, ServerSettings, UpstreamSettings, WorkerSettings
-from batchline.engine import access
-from batchline.engine.access import Actor
-from batchline.engine.governance import Governor
-from batchline.engine.masking import MASK
-from batchline.engine.objects import Objects
-from batchline.engine.operations import Operation
-from batchline.engine.registry import Registry
-from batchline.engine.submissions import Submission
-from batchline.engine.templates import RequestTemplate
+from batchline.config import SettingsError, load
+from batchline.config.settings import (
+    LimitSettings,
+    PackSettings,
+    ServerSettings,
+    UpstreamSettings,
+    WorkerSettings,
+)
 from batchline.executors.http import HttpExecutor, HttpSettings
-from batchline.executors.operations import OperationExecutor
-from batchline.executors.retry import Backoff
+from batchline.executors.operation import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
+from batchline.files.objects import Objects
+from batchline.governance import access, packs
+from batchline.governance.access import Actor
+from batchline.governance.governor import Governor
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
+from batchline.governance.submissions import Submission
+from batchline.governance.templates import RequestTemplate
 from batchline.model import Child, ChildStatus, GovernedBatch, ParentStatus, Role
-from batchline.settings_file import SettingsError, load
+from batchline.secrets.masking import MASK
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.retry import Backoff
 from batchline.worker.worker import Worker
 from tests.builders import on, sql
 from tests.processes import kill, simulated, wait_for, working
@@ -38,7 +43,7 @@ ADMIN = Actor("default", "root", Role.ADMIN)
 APPROVER = Actor("default", "carla", Role.APPROVER)
 TOKEN = "a-token-of-the-cluster"
 NO_LIMITS = LimitSettings(user_pending_parents=100, user_pending_children=1000, cooldown_seconds=0)
-QUICK = HttpSettings(retry=Backoff(least=0.05, most=0.2))
+QUICK = HttpSettings(retry=Backoff(minimum=0.05, maximum=0.2))
 
 
 def settings(url: str, **pack: Any) -> ServerSettings:
@@ -87,7 +92,7 @@ async def a_cluster(url: str, folder: Path, **simulated: Any) -> AsyncIterator[C
         executor = OperationExecutor(
             registry, chosen.upstreams, http, RoutingExecutor(chosen.upstreams, http)
         )
-        worker = Worker(url, executor, Objects.at(folder), WorkerSettings(poll_least=0.05), Scope())
+        worker = Worker(url, executor, Objects.at(folder), WorkerSettings(poll_min=0.05), Scope())
         async with Session(url, "test") as session:
             working = asyncio.create_task(worker.run())
             try:

@@ -12,17 +12,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from batchline import ids
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpSettings
-from batchline.executors.memory import MIB, BodyMemory
-from batchline.model import Completed, Item, Ran, Settled, Verdict
+from batchline.files.objects import Objects
+from batchline.model import Completed, Item, Ran, Settled, Verdict, ids
 from batchline.store import spans
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.store.statements import statement
+from batchline.upstreams.memory import MIB, BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
 from batchline.worker.worker import Worker
@@ -148,12 +147,12 @@ Halfway = Callable[[Session], Awaitable[None]]
 
 def with_a_slow_line(database_url: str, timeout: float, scenario: Halfway) -> None:
     """On a session whose statements take for ever to be sent."""
-    place = conninfo_to_dict(database_url)
-    if not str(place.get("host", "")).startswith("/"):
+    location = conninfo_to_dict(database_url)
+    if not str(location.get("host", "")).startswith("/"):
         pytest.skip("the proxy stands in front of a socket of this machine")
 
     async def run() -> None:
-        proxy = Proxy(Path(str(place["host"]), f".s.PGSQL.{place.get('port', 5432)}"))
+        proxy = Proxy(Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}"))
         await proxy.start()
         try:
             behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")
@@ -210,21 +209,21 @@ def test_answers_that_together_exceed_the_memory_are_all_received(chunked: bool)
     """All of them are half-read when there is no room for any: one after the other comes through."""
     body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
     memory = BodyMemory(24 * MIB, runners=20, largest=4 * MIB)
-    most = 0
+    maximum = 0
 
     async def test() -> int:
-        nonlocal most
+        nonlocal maximum
         received = 0
         behaviour = says(in_chunks(body)) if chunked else answers(200, body)
         async with upstream_that(behaviour) as upstream, an_executor(memory=memory) as executor:
 
             async def one(line_no: int) -> None:
-                nonlocal received, most
+                nonlocal received, maximum
                 verdict = await executor.run(an_item(upstream.url, line_no=line_no))
                 # As the settler does.
                 assert isinstance(verdict, Completed)
                 memory.hold(len(verdict.output))
-                most = max(most, memory.held_large)
+                maximum = max(maximum, memory.held_large)
                 await asyncio.sleep(0)
                 memory.free(len(verdict.output))
                 received += 1
@@ -236,7 +235,7 @@ def test_answers_that_together_exceed_the_memory_are_all_received(chunked: bool)
 
     assert asyncio.run(test()) == 20
     assert memory.held_large == 0
-    assert most <= 12 * MIB + 1000
+    assert maximum <= 12 * MIB + 1000
 
 
 def test_an_answer_that_is_larger_than_the_memory_fails_its_line() -> None:
@@ -353,13 +352,13 @@ class Holding(Answering):
     def __init__(self) -> None:
         super().__init__()
         self._bytes = 0
-        self.most: list[tuple[int, int]] = [(0, 0)]
+        self.maximum: list[tuple[int, int]] = [(0, 0)]
         self._count = 0
 
     async def run(self, item: Item) -> Verdict:
         self._bytes += len(item.body)
         self._count += 1
-        self.most.append((self._bytes, self._count))
+        self.maximum.append((self._bytes, self._count))
         await asyncio.sleep(0.01)
         self._bytes -= len(item.body)
         self._count -= 1
@@ -376,9 +375,9 @@ def test_claims_bring_no_more_bytes_than_there_is_memory_for(database_url: str, 
         async with at_work(database_url, tmp_path, executor, BodyMemory(16 * MIB)):
             await until(lambda: is_done(db, batch.id))
         assert executor.lines == list(range(1, 61)), "each line should be sent once"
-        for size, count in executor.most:
+        for size, count in executor.maximum:
             assert size <= 4 * MIB or count == 1
-        assert max(size for size, _ in executor.most) == 9 * MIB
+        assert max(size for size, _ in executor.maximum) == 9 * MIB
 
     async def is_done(db: Session, batch_id: UUID) -> bool:
         return (await read(db, batch_id)).completed == 60
@@ -421,11 +420,11 @@ def peak_memory(pid: int) -> int:
 def test_many_large_answers_stop_nobody_and_cost_no_more_memory_than_was_set(
     database_url: str, tmp_path: Path
 ) -> None:
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
     def submit(name: str, count: int, upstream: str) -> UUID:
         inputs = write_requests(tmp_path / name, count)
-        done = batchline("submit", str(inputs), "--upstream", upstream, "--json", *place)
+        done = batchline("submit", str(inputs), "--upstream", upstream, "--json", *location)
         assert done.returncode == 0, done.stderr
         batch_id = ids.read(ids.BATCH, json.loads(done.stdout)["id"])
         assert batch_id is not None

@@ -27,9 +27,17 @@ def test_every_layer_imports_only_what_stands_below_it() -> None:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("model.py", "import batchline.store.batches", "A layer imports only what stands below it"),
-        ("engine/batches.py", "import batchline.worker.worker", "A layer imports only what stands below it"),
-        ("store/batches.py", "import batchline.engine.batches", "A layer imports only what stands below it"),
+        ("model/batch.py", "import batchline.store.batches", "A package imports only what stands below it"),
+        (
+            "batches/creation.py",
+            "import batchline.worker.worker",
+            "A package imports only what stands below it",
+        ),
+        (
+            "store/batches.py",
+            "import batchline.batches.creation",
+            "A package imports only what stands below it",
+        ),
         ("worker/worker.py", "import psycopg", "Only the store speaks SQL"),
         ("simulate/server.py", "import batchline.embedded", "stand alone"),
     ],

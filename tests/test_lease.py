@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
+from batchline.files.objects import Objects
 from batchline.model import Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -63,7 +63,7 @@ def test_a_renewal_comes_too_late_for_a_lost_lease() -> None:
     lease.renewed(43.0)
     assert lease.lost
     assert lease.sender() is None
-    lease.give_up()
+    lease.abandon()
     assert dropped == [1]
     assert lease.sender() not in (None, name)
 
@@ -91,7 +91,7 @@ def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_
             # As if it had been frozen for as long. All runners are busy: only the heartbeat can tell.
             jump[0] = 100.0
             await asyncio.to_thread(wait_for, "another name", lambda: worker.lease.worker.id != name)
-            assert all(len(crew.buffer) == 0 for crew in worker.crews)
+            assert all(len(producer.buffer) == 0 for producer in worker.producers)
             executor.go_on.set()
         found = await read(db, batch)
         assert (found.completed, found.failed) == (6, 0)
@@ -116,15 +116,15 @@ def test_a_worker_that_lost_its_lease_claims_under_a_new_name(database_url: str,
         )
         await a_batch(db, {"m": 8})
         name = worker.lease.worker.id
-        (crew,) = worker.crews
+        (producer,) = worker.producers
         # In flight, as far as it knows: its runners wait for more, and only the claimer can tell.
         await take(db, worker.lease.worker, 2)
         worker.lease.renewed(worker.lease.now())
         jump[0] = 100.0
         async with asyncio.timeout(PATIENCE):
-            runners = asyncio.create_task(crew.dispatcher.run())
-            claimer = asyncio.create_task(crew.claimer.run())
-            await crew.claimer.found.wait()
+            runners = asyncio.create_task(producer.dispatcher.run())
+            claimer = asyncio.create_task(producer.claimer.run())
+            await producer.claimer.found.wait()
         for task in (claimer, runners):
             task.cancel()
         await asyncio.gather(claimer, runners, return_exceptions=True)

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from batchline.engine.access import Actor
-from batchline.engine.governance import Governor
-from batchline.engine.refusals import LimitReached, Refused, TooLarge
-from batchline.engine.submissions import Submission
+from batchline.governance.access import Actor
+from batchline.governance.errors import LimitReached, Refused, TooLarge
+from batchline.governance.governor import Governor
+from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, RequestKind, Role
 from batchline.store import limits, operations
 from batchline.store.audit import Event
@@ -47,7 +47,7 @@ def at_once(
     """Do all of it at the same time on eight connections: what was let in, and what was refused."""
 
     async def run() -> list[Any]:
-        sessions = Sessions(url, most=CONNECTIONS, patience=60)
+        sessions = Sessions(url, maximum=CONNECTIONS, patience=60)
         try:
 
             async def one(act: Callable[[Session], Awaitable[GovernedBatch]]) -> Any:
@@ -468,8 +468,8 @@ def test_what_is_asked_costs_the_same_however_long_the_past_is(
         values = ", ".join("NULL" if params[each] is None else f"'{params[each]}'" for each in names)
         # As a session plans: once, for any parameters.
         await sql(db, f"PREPARE asked AS {text}")
-        asked = f"asked ({values})" if names else "asked"
-        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE {asked}"
+        requested = f"asked ({values})" if names else "asked"
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE {requested}"
         ((plan,),) = await sql(db, explain)
         root = plan[0]["Plan"]
         assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200, plan

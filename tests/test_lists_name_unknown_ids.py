@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchline import ids
-from batchline.ids import new_id
-from batchline.model import Role
+from batchline.model import Role, ids
+from batchline.model.ids import new_id
 from batchline.store.session import Session
 from tests.builders import a_batch, on, sql
 from tests.governed import items

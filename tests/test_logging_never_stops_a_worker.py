@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import structlog
 
-from batchline.cli.place import set_up_logging
+from batchline.cli.runtime import set_up_logging
 from tests.processes import LIMIT, PYTHON, batchline, simulated, wait_for, write_requests
 
 LINES = 40
@@ -91,11 +91,11 @@ def test_a_worker_whose_log_cannot_be_written_finishes_its_batch(
     database_url: str, tmp_path: Path, stderr: Callable[[], int]
 ) -> None:
     """It has something to say at its start, and when the database cuts its connections."""
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     inputs = write_requests(tmp_path / "in.jsonl", LINES)
     with simulated("--latency", "20") as upstream:
-        assert batchline("submit", str(inputs), "--upstream", upstream.url, *place).returncode == 0
-        command = [PYTHON, "-m", "batchline", "-v", "worker", "-c", "2", *place]
+        assert batchline("submit", str(inputs), "--upstream", upstream.url, *location).returncode == 0
+        command = [PYTHON, "-m", "batchline", "-v", "worker", "-c", "2", *location]
         log = stderr()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         os.close(log)

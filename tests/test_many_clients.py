@@ -9,7 +9,7 @@ from typing import Any, Final
 import openai
 from openai.types import Batch
 
-from batchline.engine import keys
+from batchline.governance import keys
 from batchline.simulate import answer_to
 from batchline.store.session import Session
 from tests.builders import on
@@ -73,8 +73,8 @@ def test_two_hundred_clients_each_get_their_own_results_and_nobody_elses(
     with simulated() as upstream, served(database_url, tmp_path, "--upstream", upstream.url) as server:
         outcomes = asyncio.run(all_at_once(server))
         stats = upstream.stats()
-        place = ("--data-dir", str(tmp_path / "data"), "--database", database_url)
-        examined = batchline("doctor", *place)
+        location = ("--data-dir", str(tmp_path / "data"), "--database", database_url)
+        examined = batchline("doctor", *location)
 
     assert len({outcome.batch.id for outcome in outcomes}) == CLIENTS
     for nth, outcome in enumerate(outcomes):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchline.engine.masking import MASK, is_secret_name, masked, masked_text
+from batchline.secrets.masking import MASK, is_secret_name, masked, masked_text
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchline.config import PackSettings
-from batchline.engine.masking import (
+from batchline.config.settings import PackSettings
+from batchline.executors.operation import OperationExecutor
+from batchline.governance.operations import Operation
+from batchline.governance.packs import kubevirt
+from batchline.governance.registry import Registry
+from batchline.model import Completed, Ran
+from batchline.secrets.masking import (
     MASK,
     MAX_SECRET_BYTES,
     MAX_SECRETS,
@@ -22,11 +27,6 @@ from batchline.engine.masking import (
     secrets_of,
     without,
 )
-from batchline.engine.operations import Operation
-from batchline.engine.registry import Registry
-from batchline.executors.operations import OperationExecutor
-from batchline.model import Completed, Ran
-from batchline.packs import kubevirt
 from tests.loops import slowest_callback
 from tests.serving import serving
 from tests.test_http_executor import line_of, upstream_that

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 from starlette.requests import ClientDisconnect
 
-from batchline.api import multipart
 from batchline.api.errors import ApiError
-from batchline.api.multipart import Form, clean_filename
+from batchline.api.openai import multipart
+from batchline.api.openai.multipart import Form, clean_filename
 
 BOUNDARY = "frontier"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -46,9 +46,9 @@ async def _read(form: Form) -> tuple[dict[str, str], str, bytes]:
 
 
 def read(
-    body: bytes, *, block: int = 7, content_type: str | None = TYPE, most: int = 10**6
+    body: bytes, *, block: int = 7, content_type: str | None = TYPE, maximum: int = 10**6
 ) -> tuple[dict[str, str], str, bytes]:
-    return asyncio.run(_read(Form(content_type, _in_blocks(body, block), file="file", most=most)))
+    return asyncio.run(_read(Form(content_type, _in_blocks(body, block), file="file", maximum=maximum)))
 
 
 def refused(body: bytes, **options: object) -> ApiError:
@@ -154,21 +154,21 @@ def test_bombs_do_not_get_far(body: bytes) -> None:
             yield block
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(_read(Form(TYPE, counted(), file="file", most=1000)))
+        asyncio.run(_read(Form(TYPE, counted(), file="file", maximum=1000)))
 
     assert caught.value.status in (400, 413)
     assert read_so_far < 2_200_000
 
 
 def test_a_body_beyond_the_limit_is_not_read_to_its_end() -> None:
-    error = refused(file(b"x" * 3_000_000) + END, most=1000, block=100_000)
+    error = refused(file(b"x" * 3_000_000) + END, maximum=1000, block=100_000)
 
     assert (error.status, error.code, error.headers) == (413, "file_too_large", {"x-should-retry": "false"})
 
 
 def test_a_body_that_is_announced_as_too_large_is_not_read_at_all() -> None:
     with pytest.raises(ApiError) as caught:
-        Form(TYPE, _in_blocks(b"", 1), file="file", most=1000, announced="3000000")
+        Form(TYPE, _in_blocks(b"", 1), file="file", maximum=1000, announced="3000000")
     assert caught.value.status == 413
 
 
@@ -180,7 +180,7 @@ def test_a_silent_client_is_given_up() -> None:
             yield file(b"x")
             await forever.wait()
 
-        await _read(Form(TYPE, silent(), file="file", most=1000, silence=0.05))
+        await _read(Form(TYPE, silent(), file="file", maximum=1000, silence=0.05))
 
     with pytest.raises(ApiError) as caught:
         asyncio.run(scenario())
@@ -196,7 +196,7 @@ def test_a_client_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
             yield bytes([byte])
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(_read(Form(TYPE, trickle(), file="file", most=1000)))
+        asyncio.run(_read(Form(TYPE, trickle(), file="file", maximum=1000)))
     assert (caught.value.status, caught.value.code) == (408, "timeout")
 
 
@@ -206,7 +206,7 @@ def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:
         raise ClientDisconnect
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(_read(Form(TYPE, leaving(), file="file", most=1000)))
+        asyncio.run(_read(Form(TYPE, leaving(), file="file", maximum=1000)))
     assert caught.value.code == "disconnected"
 
 

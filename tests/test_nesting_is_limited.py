@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import pytest
 
-from batchline.engine.json_limits import MAX_DEPTH, WRAPPED, is_too_deep
-from batchline.engine.operations import Operation
-from batchline.engine.registry import Registry
-from batchline.engine.templates import InvalidValue, RequestTemplate
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
+from batchline.governance.templates import InvalidValue, RequestTemplate
 from batchline.model import Completed
+from batchline.model.json_limits import MAX_DEPTH, WRAPPED, is_too_deep
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.builders import a_worker, on, take
@@ -146,7 +146,7 @@ def test_a_request_that_a_template_makes_too_deep_is_a_fault_of_the_item() -> No
         template.render({"a": deep(MAX_DEPTH - 1)})
     operation = Operation("x", template)
     (fault,) = operation.faults([{"a": deep(MAX_DEPTH - 1)}])
-    assert fault.place == "items[0]"
+    assert fault.position == "items[0]"
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1, 300, 5000])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from batchline.engine.objects import ObjectNotFound, Objects, ObjectStoreUnavailable
+from batchline.files.objects import ObjectNotFound, Objects, ObjectStoreUnavailable
 
 KEY = "outputs/batch/file.jsonl"
 MIB = 1024 * 1024
@@ -238,10 +238,10 @@ def test_a_store_that_is_not_a_folder_does_the_same() -> None:
     asyncio.run(scenario())
 
 
-# obstore's async functions fail this in half of the runs: see engine/objects.py.
+# obstore's async functions fail this in half of the runs: see files/objects.py.
 LAST_ACT = """
 import asyncio, sys
-from batchline.engine.objects import Objects
+from batchline.files.objects import Objects
 
 async def blocks():
     yield b"x" * 1_000_000

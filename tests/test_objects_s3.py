@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from batchline.engine.finalize import finalize_one, sweep_objects
-from batchline.engine.objects import ObjectNotFound, Objects, ObjectStoreUnavailable
-from batchline.ids import new_id
+from batchline.batches.finalize import finalize_one, sweep_objects
+from batchline.files.objects import ObjectNotFound, Objects, ObjectStoreUnavailable
+from batchline.model.ids import new_id
 from batchline.store.session import Session
 from tests.buckets import BUCKET, S3, s3_server
 from tests.builders import a_worker, on

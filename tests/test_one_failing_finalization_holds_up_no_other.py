@@ -12,11 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from batchline import ids
-from batchline.config import WorkerSettings
-from batchline.engine.finalize import finalize_one
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
-from batchline.model import Batch
+from batchline.batches.finalize import finalize_one
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects, ObjectStoreUnavailable
+from batchline.model import Batch, ids
 from batchline.store import batches, doctor, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -89,10 +88,10 @@ async def damage(db: Session, batch: Batch) -> None:
 
 def unwritable(folder: Path, batch: Batch) -> Path:
     """Something lies where the folder of its files should be."""
-    place = folder / "outputs" / batch.id.hex
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.touch()
-    return place
+    location = folder / "outputs" / batch.id.hex
+    location.parent.mkdir(parents=True, exist_ok=True)
+    location.touch()
+    return location
 
 
 async def have_ended(db: Session, some: Iterable[Batch]) -> None:
@@ -261,7 +260,7 @@ def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
             await finalize_one(db, Objects.at(folder), a_worker("another"))
         blocker.unlink()
         # Nothing else would make it look again during this test.
-        settings = WorkerSettings(poll_least=3600.0, poll_most=3600.0)
+        settings = WorkerSettings(poll_min=3600.0, poll_max=3600.0)
         await sql(db, "UPDATE duties SET due_at = now() + interval '1 day'")
         await sql(db, "UPDATE batches SET finalize_after = now() + interval '2 seconds'")
         worker = Worker(database_url, Answering(), Objects.at(folder), settings, Scope())
@@ -287,13 +286,13 @@ def test_an_object_store_that_is_away_is_not_asked_by_every_batch_in_turn(
                 return worker.finalizer.waiting and not worker.finalizer.busy
 
             await until(rests)
-            asked = store.writes
-            assert asked <= 2 + 4, "two may be of one bad batch each; then those that are under way"
+            requested = store.writes
+            assert requested <= 2 + 4, "two may be of one bad batch each; then those that are under way"
             for _ in range(20):
                 worker.finalizer.call()
                 await asyncio.sleep(0)
             assert not worker.finalizer.busy, "it is left alone for a while, whoever calls"
-            assert store.writes == asked
+            assert store.writes == requested
             store.refuses_all = False
             await have_ended(db, waiting)
 
@@ -332,7 +331,7 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.files.objects import Objects
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 from tests.executing import Answering
@@ -418,15 +417,15 @@ def test_operators_see_why_and_tenants_do_not(database_url: str, tmp_path: Path)
     name = ids.show(ids.BATCH, batch.id)
     assert batch.finalize_error is not None
     assert "hunter2" not in batch.finalize_error
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     for command in (("status", name), ("list",), ("list", "--json"), ("status", name, "--json")):
-        assert "connection refused" in batchline(*command, *place).stdout
+        assert "connection refused" in batchline(*command, *location).stdout
     with serving(database_url, tmp_path) as server, server.http(server.key()) as http:
         for path in (f"/v1/batches/{name}", "/v1/batches"):
-            shown = http.get(path)
-            assert shown.status_code == 200
-            assert name in shown.text
-            assert "connection refused" not in shown.text
+            displayed = http.get(path)
+            assert displayed.status_code == 200
+            assert name in displayed.text
+            assert "connection refused" not in displayed.text
 
 
 def failures(database: str) -> int:
@@ -443,10 +442,10 @@ def test_a_run_that_cannot_end_says_why_and_can_be_run_again(
     blocker.parent.mkdir(parents=True)
     blocker.touch()
     inputs = write_requests(tmp_path / "in.jsonl", 3)
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     with simulated() as upstream:
         options = ("--json",) if as_json else ()
-        command = ("run", str(inputs), "--upstream", upstream.url, *place, *options)
+        command = ("run", str(inputs), "--upstream", upstream.url, *location, *options)
         process = start(*command)
         try:
             wait_for("a failure", lambda: failures(database_url))

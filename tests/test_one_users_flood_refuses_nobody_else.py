@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from batchline.config import LimitSettings
-from batchline.engine.limits import requests_exceeded, share_of_requests
+from batchline.config.settings import LimitSettings
+from batchline.governance.limits import requests_exceeded, share_of_requests
 from batchline.model import RequestKind, Role
 from batchline.store import limits
 from batchline.store.limits import Counted, Window
@@ -159,7 +159,7 @@ def test_counts_are_exact_however_many_users_ask_at_once(database_url: str) -> N
     users, each, share = 5, 20, 12
 
     async def run() -> dict[str, list[Counted]]:
-        sessions = Sessions(database_url, most=8, patience=60)
+        sessions = Sessions(database_url, maximum=8, patience=60)
 
         async def one(user: str) -> tuple[str, Counted]:
             async with sessions.one() as session:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batchline.config import UpstreamSettings
-from batchline.engine.masking import MASK
-from batchline.engine.operations import Operation, url_of
-from batchline.engine.outcomes import Means, Outcome
-from batchline.engine.registry import Registry
-from batchline.engine.templates import RequestTemplate
+from batchline.config.settings import UpstreamSettings
 from batchline.executors.executor import Fence
 from batchline.executors.http import HttpExecutor, HttpSettings
-from batchline.executors.operations import OperationExecutor, contains
+from batchline.executors.operation import OperationExecutor, contains
+from batchline.governance.operations import Operation, url_of
+from batchline.governance.outcomes import Means, Outcome
+from batchline.governance.registry import Registry
+from batchline.governance.templates import RequestTemplate
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut
+from batchline.secrets.masking import MASK
 from tests.test_http_executor import (
     Behaviour,
     Upstream,
@@ -330,7 +330,7 @@ def test_a_request_of_an_operation_that_hangs_times_out() -> None:
 def test_an_answer_that_is_too_large_fails_its_item_whatever_it_means(status: bytes, attempt: int) -> None:
     # It never ends: a verdict proves that nobody waited for the end.
     endless = b"HTTP/1.1 %b\r\nContent-Length: 2000000\r\n\r\n%b" % (status, b'"' + b"x" * 1_000_000)
-    verdict = failure(says(endless), attempt=attempt, http_settings=HttpSettings(most_body=1000))
+    verdict = failure(says(endless), attempt=attempt, http_settings=HttpSettings(max_body=1000))
     assert code_of(verdict) == "response_too_large"
     assert len(verdict.output) < 1000, "nothing of the answer is kept"
 
@@ -338,17 +338,16 @@ def test_an_answer_that_is_too_large_fails_its_item_whatever_it_means(status: by
 def test_so_does_one_to_the_question_what_is_there_already() -> None:
     endless = b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n%b" % (b'"' + b"x" * 1_000_000)
     exists = said(409, {"reason": "AlreadyExists"})
-    verdict = failure(exists, says(endless), http_settings=HttpSettings(most_body=1000))
+    verdict = failure(exists, says(endless), http_settings=HttpSettings(max_body=1000))
     assert code_of(verdict) == "response_too_large"
 
 
 def test_an_answer_of_just_the_limit_is_taken() -> None:
     body = b'"%b"' % (b"x" * 998)
-    within, _ = outcome(answers(200, body), http_settings=HttpSettings(most_body=1000))
+    within, _ = outcome(answers(200, body), http_settings=HttpSettings(max_body=1000))
     assert isinstance(within, Completed)
     assert (
-        code_of(failure(answers(200, body), http_settings=HttpSettings(most_body=999)))
-        == "response_too_large"
+        code_of(failure(answers(200, body), http_settings=HttpSettings(max_body=999))) == "response_too_large"
     )
 
 

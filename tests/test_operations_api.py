@@ -10,16 +10,15 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from batchline import ids
-from batchline.config import ServerSettings
-from batchline.engine.approvals import APPROVE
-from batchline.engine.governance import Governor
-from batchline.engine.operations import APPROVALS, Operation
-from batchline.engine.registry import Registry
+from batchline.config.settings import ServerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
-from batchline.executors.operations import OperationExecutor
-from batchline.model import Failed, Role, TimedOut
+from batchline.executors.operation import OperationExecutor
+from batchline.governance.approvals import APPROVE
+from batchline.governance.governor import Governor
+from batchline.governance.operations import APPROVALS, Operation
+from batchline.governance.registry import Registry
+from batchline.model import Failed, Role, TimedOut, ids
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.builders import a_worker, on, sql, take
@@ -204,7 +203,7 @@ def test_a_submission_that_is_refused_unread_is_counted_once_and_nothing_else_is
     database_url: str, tmp_path: Path
 ) -> None:
     typed = {"content-type": "application/json"}
-    most = SETTINGS.max_json_bytes
+    maximum = SETTINGS.max_json_bytes
     with (
         serving(database_url, tmp_path, SETTINGS, REGISTRY) as server,
         Tenant(server).caller("anna", Role.ADMIN) as anna,
@@ -216,8 +215,8 @@ def test_a_submission_that_is_refused_unread_is_counted_once_and_nothing_else_is
             (b'{"items": "all"}', 400),
             (b'{"items": []}', 400),
             (b'{"items": [{"vm": "a\\u0000b"}]}', 400),
-            (b" " * (most + 1), 413),
-            (iter([b" " * most, b" "]), 413),
+            (b" " * (maximum + 1), 413),
+            (iter([b" " * maximum, b" "]), 413),
         ):
             answer = anna.post(resize, content=content, headers=typed)
             assert answer.status_code == status, answer.text
@@ -226,8 +225,8 @@ def test_a_submission_that_is_refused_unread_is_counted_once_and_nothing_else_is
         batch_id = submit(anna, 1, hold=True)["batch_id"]
         # None of these is a submission.
         assert anna.post(f"/batches/{batch_id}/append", json={}).status_code == 400
-        assert anna.post(f"/batches/{batch_id}/append", content=b" " * (most + 1)).status_code == 413
-        assert anna.post("/operations//batches", content=b" " * (most + 1)).status_code == 413
+        assert anna.post(f"/batches/{batch_id}/append", content=b" " * (maximum + 1)).status_code == 413
+        assert anna.post("/operations//batches", content=b" " * (maximum + 1)).status_code == 413
         assert anna.get("/batches", params={"limit": 0}).status_code == 400
         assert anna.put(resize, json={}).status_code == 405
         assert nobody.post(f"/api/v1{resize}", json={}).status_code == 401
@@ -343,9 +342,9 @@ def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
             refused(submit_again(reason="another"), 422, "REQUEST_ID_REUSED")
             refused(submit_again(request_id=str(uuid4())), 429, "RATE_LIMIT_EXCEEDED")
             refused(submit_again(request_id=None), 429, "RATE_LIMIT_EXCEEDED")
-            shown = anna.get("/metrics").text
-            assert 'batch_submit_total{batch_type="resize",result="rate_limited"} 2.0' in shown
-            assert 'rate_limit_rejections_total{limit_type="global_requests_per_minute"} 2.0' in shown
+            displayed = anna.get("/metrics").text
+            assert 'batch_submit_total{batch_type="resize",result="rate_limited"} 2.0' in displayed
+            assert 'rate_limit_rejections_total{limit_type="global_requests_per_minute"} 2.0' in displayed
 
 
 def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, tenant: Tenant) -> None:
@@ -541,8 +540,8 @@ def test_decisions_in_bulk_are_children_of_a_batch_of_their_own(server: Server, 
         act(server, lambda db: _decide(db, server.database))
         found = get(carla, batch_id)
         assert found["batch_type"] == "approve"
-        told = [(child["status"], (child["error"] or {}).get("code")) for child in found["children"]]
-        assert told == [
+        reported = [(child["status"], (child["error"] or {}).get("code")) for child in found["children"]]
+        assert reported == [
             ("SUCCEEDED", None),
             ("SUCCEEDED", None),
             ("FAILED", "PERMISSION_DENIED"),
@@ -594,12 +593,12 @@ def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tena
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     with tenant.caller("anna") as anna, tenant.caller("emil", Role.ADMIN) as emil:
         submit(anna, 2)
-        place = "/admin/rate-limits"
+        location = "/admin/rate-limits"
         exempt = {"user_id": "anna", "reason": "move", "expires_at": later}
-        made = emil.post(f"{place}/exemptions", json=exempt)
+        made = emil.post(f"{location}/exemptions", json=exempt)
         assert made.status_code == 201
         assert (made.json()["user_id"], made.json()["exempted_by"]) == ("anna", "emil")
-        listed = emil.get(f"{place}/exemptions").json()["data"]
+        listed = emil.get(f"{location}/exemptions").json()["data"]
         assert listed == [made.json()]
         own = {
             "max_pending_parents": 7,
@@ -607,16 +606,16 @@ def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tena
             "cooldown_seconds": 0,
             "reason": "bulk",
         }
-        put = emil.put(f"{place}/users/anna", json=own)
+        put = emil.put(f"{location}/users/anna", json=own)
         assert put.status_code == 200
         assert put.json()["max_pending_children"] == 70
-        status = emil.get(f"{place}/status").json()
+        status = emil.get(f"{location}/status").json()
         assert status["global"]["pending_parents"]["current_value"] >= 1
         (user,) = status["users"]
         assert user["pending_children"] == {"current_value": 2, "max_value": 70}
         assert (user["exempt"], user["has_own_limits"]) == (True, True)
-        assert emil.delete(f"{place}/exemptions/anna").status_code == 204
-        refused(emil.delete(f"{place}/exemptions/anna"), 404, "EXEMPTION_NOT_FOUND")
+        assert emil.delete(f"{location}/exemptions/anna").status_code == 204
+        refused(emil.delete(f"{location}/exemptions/anna"), 404, "EXEMPTION_NOT_FOUND")
         log = act(
             server,
             lambda db: sql(
@@ -708,9 +707,9 @@ def test_the_document_shows_every_operation_with_its_own_schema(server: Server) 
         route = document["paths"][f"/api/v1/operations/{operation.name}/batches"]["post"]
         reference = route["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         schema = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
-        shown = schema["properties"]["items"]
-        assert shown["items"] == operation.schema
-        assert shown["maxItems"] == operation.largest_batch
+        displayed = schema["properties"]["items"]
+        assert displayed["items"] == operation.schema
+        assert displayed["maxItems"] == operation.largest_batch
         assert "429" in route["responses"]
 
 

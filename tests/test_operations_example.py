@@ -4,10 +4,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from batchline import packs
-from batchline.engine import keys
+from batchline.config import load
+from batchline.governance import keys, packs
 from batchline.model import DEFAULT_TENANT, Role
-from batchline.settings_file import load
 from batchline.store.session import Session
 from tests.builders import on
 from tests.processes import LIMIT, simulated, start
@@ -57,10 +56,10 @@ def test_the_walk_goes_from_submission_to_approval(database_url: str, tmp_path: 
 def test_the_page_shows_the_settings_of_the_example() -> None:
     """Word for word, but for comments and what the page leaves to the defaults."""
     text = PAGE.read_text()
-    (shown,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (displayed,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     path = EXAMPLE / "batchline.toml"
     written = [line.partition(" #")[0].rstrip() for line in path.read_text().splitlines()]
-    for line in shown.splitlines():
+    for line in displayed.splitlines():
         assert line.rstrip() in written, f"{line!r} is not in the example"
     for operation in packs.registry(load(path, {})).all():
         assert f"\n{operation.name} " in text, f"{operation.name} is not on the page"

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchline.config import ServerSettings
-from batchline.engine.masking import MASK, masked, masked_text, secrets_in, without
-from batchline.engine.operations import InvalidOperation, Operation, operation_of, url_of
-from batchline.engine.outcomes import Means, Outcome
-from batchline.engine.registry import Registry, UnknownOperation, registry_of
-from batchline.engine.schemas import ItemFault
-from batchline.engine.templates import InvalidTemplate, InvalidValue, RequestTemplate
-from batchline.executors import urls
-from batchline.settings_file import SettingsError, load
+from batchline.config import SettingsError, load
+from batchline.config.settings import ServerSettings
+from batchline.governance.operations import InvalidOperation, Operation, operation_of, url_of
+from batchline.governance.outcomes import Means, Outcome
+from batchline.governance.registry import Registry, UnknownOperation, registry_of
+from batchline.governance.schemas import ItemFault
+from batchline.governance.templates import InvalidTemplate, InvalidValue, RequestTemplate
+from batchline.secrets.masking import MASK, masked, masked_text, secrets_in, without
+from batchline.upstreams import urls
 
 SCHEMA = {
     "type": "object",
@@ -450,10 +450,10 @@ def test_secrets_are_masked_by_name_as_deep_as_they_are() -> None:
     ],
 )
 def test_what_is_secret_in_an_item_is_in_no_answer_however_it_is_quoted(
-    item: dict[str, Any], answer: Any, shown: Any
+    item: dict[str, Any], answer: Any, displayed: Any
 ) -> None:
     # In the order of the item, so that the shorter of two comes first.
-    assert without(answer, list(secrets_in(item, ("pin",)))) == shown
+    assert without(answer, list(secrets_in(item, ("pin",)))) == displayed
 
 
 @pytest.mark.parametrize(
@@ -471,10 +471,10 @@ def test_what_is_secret_in_an_item_is_in_no_answer_however_it_is_quoted(
     ],
 )
 def test_secrets_are_masked_by_their_look(text: str) -> None:
-    shown = masked_text(f"before {text} after")
-    assert "hunter2" not in shown
-    assert MASK in shown
-    assert shown.startswith("before")
+    displayed = masked_text(f"before {text} after")
+    assert "hunter2" not in displayed
+    assert MASK in displayed
+    assert displayed.startswith("before")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from batchline.config import DAY
-from batchline.engine import retention
-from batchline.engine.finalize import finalize_one
-from batchline.engine.objects import Objects
-from batchline.engine.refusals import WrongState
+from batchline.batches import retention
+from batchline.batches.finalize import finalize_one
+from batchline.config.settings import DAY
+from batchline.files.objects import Objects
+from batchline.governance.errors import Conflict
 from batchline.model import GovernedBatch, ParentStatus
 from batchline.store import audit, doctor, operations
 from batchline.store import retention as chunks
@@ -94,7 +94,7 @@ def test_what_was_cleared_away_is_not_tried_again(database_url: str, objects: Ob
     async def scenario(db: Session) -> None:
         old = await ended(db, objects, 91)
         await clear(db, objects)
-        with pytest.raises(WrongState) as refused:
+        with pytest.raises(Conflict) as refused:
             await a_governor().retry(db, ANNA, old.id)
         assert refused.value.code == "BATCH_CLEARED"
         assert (await now(db, old)).failed == 1

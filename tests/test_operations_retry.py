@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from batchline.engine import retention
-from batchline.engine.access import children as children_of
-from batchline.engine.finalize import finalize_one
-from batchline.engine.governance import Governor
-from batchline.engine.objects import Objects
-from batchline.engine.refusals import WrongState
+from batchline.batches import retention
+from batchline.batches.finalize import finalize_one
+from batchline.files.objects import Objects
+from batchline.governance.access import children as children_of
+from batchline.governance.errors import Conflict
+from batchline.governance.governor import Governor
 from batchline.model import ChildCounts, ChildStatus, GovernedBatch, ParentStatus, Verdict
 from batchline.store import doctor, spans
 from batchline.store.session import Session
@@ -20,7 +20,7 @@ from tests.governed import ANNA, a_governor, audited, count, end_all, is_sound, 
 
 
 async def refused(governor: Governor, db: Session, batch: GovernedBatch) -> str:
-    with pytest.raises(WrongState) as error:
+    with pytest.raises(Conflict) as error:
         await governor.retry(db, ANNA, batch.id)
     await is_sound(db)
     return error.value.code
@@ -37,8 +37,8 @@ def test_failed_children_run_again_and_the_others_stay(database_url: str) -> Non
             ChildCounts(pending=2, succeeded=2),
         )
         await is_sound(db)
-        shown = await children_of(db, batch, after=0, limit=10)
-        assert [(child.status, child.attempt_count) for child in shown] == [
+        displayed = await children_of(db, batch, after=0, limit=10)
+        assert [(child.status, child.attempt_count) for child in displayed] == [
             (ChildStatus.SUCCEEDED, 1),
             (ChildStatus.PENDING, 1),
             (ChildStatus.PENDING, 1),
@@ -50,8 +50,8 @@ def test_failed_children_run_again_and_the_others_stay(database_url: str) -> Non
             ParentStatus.PARTIAL_SUCCESS,
             ChildCounts(succeeded=3, failed=1),
         )
-        shown = await children_of(db, batch, after=0, limit=10)
-        assert [child.attempt_count for child in shown] == [1, 2, 2, 1]
+        displayed = await children_of(db, batch, after=0, limit=10)
+        assert [child.attempt_count for child in displayed] == [1, 2, 2, 1]
         await is_sound(db)
 
     on(database_url, scenario)
@@ -146,7 +146,7 @@ def test_of_two_retries_at_once_one_wins(database_url: str) -> None:
             answers = await asyncio.gather(
                 *(governor.retry(session, ANNA, batch.id) for session in (one, two)), return_exceptions=True
             )
-            codes = [answer.code for answer in answers if isinstance(answer, WrongState)]
+            codes = [answer.code for answer in answers if isinstance(answer, Conflict)]
             assert codes == ["RETRY_IN_PROGRESS"]
             assert (await now(one, batch)).counts == ChildCounts(pending=3)
             assert await count(one, "retry_attempts") == 3

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from batchline.engine.access import Actor
-from batchline.engine.refusals import Refused
-from batchline.engine.submissions import Submission
+from batchline.governance.access import Actor
+from batchline.governance.errors import Refused
+from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, ParentStatus, Role
 from batchline.store import batches, limits, operations
 from batchline.store.session import Session
@@ -19,13 +19,13 @@ from tests.governed import CARLA, EMIL, a_governor, count, end_all, is_sound, it
 
 HANDS = 8
 STEPS = 60
-MOST_PARENTS = 4
-MOST_CHILDREN = 12
+MAX_PARENTS = 4
+MAX_CHILDREN = 12
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int) -> None:
-    governor = a_governor(user_pending_parents=MOST_PARENTS, user_pending_children=MOST_CHILDREN)
+    governor = a_governor(user_pending_parents=MAX_PARENTS, user_pending_children=MAX_CHILDREN)
     users = [Actor("acme", name, Role.USER) for name in ("anna", "bert")]
     done: Counter[str] = Counter()
 
@@ -39,8 +39,8 @@ def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int)
 
             async def submit() -> Any:
                 what = choose.choice((items(2), items(4), production(2)))
-                asked = Submission("resize", what, hold=choose.random() < 0.4)
-                return await governor.submit(db, choose.choice(users), asked)
+                requested = Submission("resize", what, hold=choose.random() < 0.4)
+                return await governor.submit(db, choose.choice(users), requested)
 
             def on_some(act: Callable[..., Awaitable[Any]], *more: Any, actor: Actor = EMIL) -> Any:
                 async def run() -> Any:
@@ -52,8 +52,8 @@ def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int)
             async def look() -> None:
                 for user in users:
                     now = await limits.measure(db, "acme", user.user)
-                    assert now.parents <= MOST_PARENTS
-                    assert now.children <= MOST_CHILDREN
+                    assert now.parents <= MAX_PARENTS
+                    assert now.children <= MAX_CHILDREN
 
             acts: dict[str, Callable[[], Awaitable[Any]]] = {
                 "submit": submit,

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from batchline.engine.access import children as children_of
-from batchline.engine.access import page
-from batchline.engine.refusals import InvalidSubmission, LimitReached, NotThere, RequestIdReused, TooLarge
-from batchline.engine.submissions import Submission
+from batchline.governance.access import children as children_of
+from batchline.governance.access import page
+from batchline.governance.errors import InvalidSubmission, LimitReached, NotFound, RequestIdReused, TooLarge
+from batchline.governance.submissions import Submission
 from batchline.model import Approval, Child, ChildCounts, ChildStatus, GovernedBatch, ParentStatus
 from batchline.store import batches, files, operations, spans
 from batchline.store.pool import Sessions
@@ -89,13 +89,13 @@ def test_a_failure_at_any_step_leaves_nothing(database_url: str, table: str, wha
             CREATE TRIGGER fail AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION fail();
             """,
         )
-        asked: Any = production(2) if what == "approval" else items(2)
+        requested: Any = production(2) if what == "approval" else items(2)
         request_id = uuid4()
         with pytest.raises(psycopg.errors.RaiseException):
-            await submit(db, governor, ANNA, asked, request_id=request_id, hold=what == "hold")
+            await submit(db, governor, ANNA, requested, request_id=request_id, hold=what == "hold")
         assert [await count(db, each) for each in TABLES] == before
         await sql(db, f"DROP TRIGGER fail ON {table}")
-        batch = await submit(db, governor, ANNA, asked, request_id=request_id, hold=what == "hold")
+        batch = await submit(db, governor, ANNA, requested, request_id=request_id, hold=what == "hold")
         assert batch.total == 2, "neither a limit nor the request_id was used up"
         await is_sound(db)
 
@@ -131,7 +131,7 @@ def test_an_empty_batch_a_too_large_one_and_an_unknown_operation_are_refused(dat
             await submit(db, governor, ANNA, [])
         with pytest.raises(TooLarge, match="51 items; resize takes at most 50"):
             await submit(db, governor, ANNA, 51)
-        with pytest.raises(NotThere, match="no operation 'paint'"):
+        with pytest.raises(NotFound, match="no operation 'paint'"):
             await submit(db, governor, ANNA, 1, operation="paint")
 
     on(database_url, scenario)
@@ -140,8 +140,8 @@ def test_an_empty_batch_a_too_large_one_and_an_unknown_operation_are_refused(dat
 def test_children_may_have_names_of_the_callers_choosing(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         governor = a_governor()
-        asked = Submission("resize", items(2), custom_ids=("web", "db"))
-        batch = (await governor.submit(db, ANNA, asked)).batch
+        requested = Submission("resize", items(2), custom_ids=("web", "db"))
+        batch = (await governor.submit(db, ANNA, requested)).batch
         found = await children_of(db, batch, after=0, limit=10)
         assert [(child.sequence_no, child.custom_id) for child in found] == [(1, "web"), (2, "db")]
         for names in (("web",), ("web", "web"), ("web", "")):
@@ -159,8 +159,8 @@ def test_a_replay_returns_the_batch_of_the_first_and_its_status_now(database_url
         governor, request_id = a_governor(), uuid4()
 
         async def replay() -> GovernedBatch:
-            asked = Submission("resize", production(2), request_id)
-            submitted = await governor.submit(db, ANNA, asked)
+            requested = Submission("resize", production(2), request_id)
+            submitted = await governor.submit(db, ANNA, requested)
             assert submitted.replayed is (await count(db, "audit_log", "action = 'batch.submitted'") == 1)
             return submitted.batch
 
@@ -246,12 +246,12 @@ def test_one_request_id_from_fifty_connections_makes_one_batch(database_url: str
 
     async def run() -> list[tuple[UUID, bool]]:
         governor = a_governor(user_pending_parents=limit, cooldown_seconds=120 if limit == 1 else 0)
-        sessions = Sessions(database_url, most=50, patience=60)
-        asked = Submission("resize", items(4), uuid4())
+        sessions = Sessions(database_url, maximum=50, patience=60)
+        requested = Submission("resize", items(4), uuid4())
 
         async def one() -> tuple[UUID, bool]:
             async with sessions.one() as session:
-                submitted = await governor.submit(session, ANNA, asked)
+                submitted = await governor.submit(session, ANNA, requested)
                 return submitted.batch.id, submitted.replayed
 
         try:

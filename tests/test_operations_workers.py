@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from batchline.engine import duties
-from batchline.engine.children import Told, told
-from batchline.engine.objects import Objects
-from batchline.engine.operations import BELOW, url_of
+from batchline.batches import maintenance
+from batchline.files.objects import Objects
+from batchline.governance.children import Reported, reported
+from batchline.governance.operations import BELOW, url_of
 from batchline.model import Child, ChildStatus, ParentStatus
 from batchline.store import operations, spans
 from batchline.store.session import Session
@@ -14,7 +14,7 @@ from tests.builders import a_batch, a_worker, on, read, sql, take
 from tests.governed import ANNA, a_governor, end_all, now, submit
 from tests.processes import batchline
 
-NO_OPERATIONS = Scope(besides_below=(BELOW,))
+NO_OPERATIONS = Scope(excluded_prefixes=(BELOW,))
 
 
 def test_a_worker_without_operations_leaves_them_alone_and_sees_no_work_in_them(database_url: str) -> None:
@@ -29,8 +29,8 @@ def test_a_worker_without_operations_leaves_them_alone_and_sees_no_work_in_them(
         assert len(await take(db, knowing, 2, Scope(keys=(url_of("resize"),)))) == 2
         await spans.release(db, knowing.id)
         await take(db, a_worker("dead", lease=-1.0), 1)
-        horizon = await spans.poll(db, worker.id, NO_OPERATIONS)
-        assert (horizon.claimable, horizon.next_free) == (False, None)
+        poll_result = await spans.poll(db, worker.id, NO_OPERATIONS)
+        assert (poll_result.claimable, poll_result.next_free) == (False, None)
         assert await spans.claim(db, worker, NO_OPERATIONS, 10) == []
         assert (await spans.poll(db, worker.id, Scope())).claimable
 
@@ -52,8 +52,8 @@ def test_a_model_may_be_called_as_an_operation_is(database_url: str) -> None:
 def test_the_command_without_operations_drains_past_them(database_url: str, tmp_path: Path) -> None:
     """It would wait for ever for what it can never run."""
     batch = on(database_url, lambda db: submit(db, a_governor(), ANNA, 3))
-    place = ("--database", database_url, "--data-dir", str(tmp_path))
-    done = batchline("worker", "--drain", "--max-seconds", "60", *place)
+    location = ("--database", database_url, "--data-dir", str(tmp_path))
+    done = batchline("worker", "--drain", "--max-seconds", "60", *location)
     assert done.returncode == 0, done.stderr
     assert "time is up" not in done.stderr
 
@@ -67,18 +67,18 @@ def test_the_command_without_operations_drains_past_them(database_url: str, tmp_
 def test_a_batch_whose_operation_nobody_has_ends_with_a_code(database_url: str, tmp_path: Path) -> None:
     """No worker may judge what another one might know; the deadline does."""
 
-    async def scenario(db: Session) -> list[tuple[Child, Told]]:
+    async def scenario(db: Session) -> list[tuple[Child, Reported]]:
         batch = await submit(db, a_governor(), ANNA, 2)
         await sql(db, "UPDATE batches SET expires_at = now()")
         await sql(db, "UPDATE lanes SET deadline = now()")
-        await duties.attend(db, Objects.at(tmp_path))
+        await maintenance.attend(db, Objects.at(tmp_path))
         await end_all(db)
         assert (await read(db, batch.id)).ended_at is not None
         over = await now(db, batch)
         assert over.status is ParentStatus.CANCELLED
-        return [(child, told(child, over, None)) for child in await operations.children(db, batch.id)]
+        return [(child, reported(child, over, None)) for child in await operations.children(db, batch.id)]
 
-    for child, shown in on(database_url, scenario):
+    for child, displayed in on(database_url, scenario):
         assert child.status is ChildStatus.CANCELLED
-        assert shown.error is not None
-        assert shown.error.code == "BATCH_EXPIRED"
+        assert displayed.error is not None
+        assert displayed.error.code == "BATCH_EXPIRED"

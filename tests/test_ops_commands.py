@@ -39,8 +39,10 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def command(database_url: str, tmp_path: Path, config: Path) -> Command:
     def run(*arguments: str) -> Result:
-        place = {"BATCHLINE_DATABASE_URL": database_url, "BATCHLINE_DATA_DIR": str(tmp_path)}
-        return CliRunner().invoke(command_line(), arguments, env={**place, "BATCHLINE_CONFIG": str(config)})
+        location = {"BATCHLINE_DATABASE_URL": database_url, "BATCHLINE_DATA_DIR": str(tmp_path)}
+        return CliRunner().invoke(
+            command_line(), arguments, env={**location, "BATCHLINE_CONFIG": str(config)}
+        )
 
     return run
 
@@ -90,12 +92,12 @@ def test_a_batch_is_submitted_approved_run_and_audited(
         with working(database_url, tmp_path, "--config", str(config)):
             decided = read(command("ops", "approve", made["batch_id"], "--as", "bob", "--json"))
             assert decided["decided_by"] == "bob"
-            shown = wait_for(
+            displayed = wait_for(
                 "both machines",
                 lambda: done(read(command("ops", "show", made["batch_id"], "--json"))),
             )
-        assert shown["status"] == "COMPLETED"
-        assert [child["status"] for child in shown["children"]] == ["SUCCEEDED", "SUCCEEDED"]
+        assert displayed["status"] == "COMPLETED"
+        assert [child["status"] for child in displayed["children"]] == ["SUCCEEDED", "SUCCEEDED"]
         assert cluster.stats()["objects"]["virtualmachines"] == 2
     log = [json.loads(line) for line in command("audit").stdout.splitlines()]
     assert [entry["action"] for entry in log][:2] == ["batch.submitted", "batch.approved"]
@@ -105,8 +107,8 @@ def test_a_batch_is_submitted_approved_run_and_audited(
     assert of_batch == log
 
 
-def done(shown: dict[str, Any]) -> dict[str, Any] | None:
-    return shown if shown["pending_count"] == 0 else None
+def done(displayed: dict[str, Any]) -> dict[str, Any] | None:
+    return displayed if displayed["pending_count"] == 0 else None
 
 
 def test_a_rejected_batch_never_runs_and_is_not_decided_twice(command: Command, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
+from batchline.files.objects import Objects, ObjectStoreUnavailable
 from tests.accounts import NOBODY, everything_in, readable_by_others
 from tests.processes import batchline, simulated, write_requests
 
@@ -103,8 +103,8 @@ def test_the_folder_of_an_outside_database_is_closed_too(open_folder: Path, data
         folder.chmod(0o755)
     inputs = write_requests(open_folder / "in.jsonl", 3)
     with simulated() as upstream:
-        place = ("--database", database_url, "--data-dir", str(data))
-        done = batchline("run", str(inputs), "--upstream", upstream.url, *place)
+        location = ("--database", database_url, "--data-dir", str(data))
+        done = batchline("run", str(inputs), "--upstream", upstream.url, *location)
     assert done.returncode == 0, done.stderr
     assert (open_folder / "in.output.jsonl").stat().st_mode & 0o777 == 0o666 & ~_umask()
     assert list((data / "objects" / "outputs").rglob("*.jsonl"))

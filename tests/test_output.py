@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchline.engine.output import NotJson, answered_line, as_json, failed_line, read_answer
+from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer
 from batchline.model import NO_USAGE, Claim, Item, RunSettings, Usage
 
 BATCH = UUID("0198c0de-0000-7000-8000-000000000001")
@@ -80,12 +80,12 @@ def test_pretty_printing_is_undone_and_nothing_else() -> None:
 @example(b"\xff\xfe{}")
 @example(b"[" * 100_000)
 def test_any_error_body_makes_a_line(body: bytes) -> None:
-    told = read(answered_line(an_item(), 500, "r", as_json(body)))["response"]["body"]
+    reported = read(answered_line(an_item(), 500, "r", as_json(body)))["response"]["body"]
     try:
         expected = msgspec.json.decode(body.decode())
     except (ValueError, msgspec.DecodeError, RecursionError):
         expected = body[: 64 * 1024].decode("utf-8", "replace")
-    assert told == expected
+    assert reported == expected
 
 
 def test_an_error_page_is_cut() -> None:

@@ -27,8 +27,8 @@ def upstream() -> Iterator[Upstream]:
 def command(database_url: str, tmp_path: Path, upstream: Upstream) -> tuple[str, ...]:
     """`run` over three lines, without its `-o`."""
     inputs = requests(tmp_path / "in.jsonl", 3)
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
-    return ("run", str(inputs), "--upstream", upstream.url, *place)
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    return ("run", str(inputs), "--upstream", upstream.url, *location)
 
 
 def refused(*arguments: str) -> str:
@@ -150,12 +150,14 @@ def test_a_pipe_and_a_device_are_written_through(command: tuple[str, ...], tmp_p
 
 
 def test_results_keep_to_the_same_rules(command: tuple[str, ...], tmp_path: Path) -> None:
-    place = command[4:]
+    location = command[4:]
     assert batchline(*command).returncode == 0
-    batch = next(word for word in batchline("list", *place, "--json").stdout.split('"') if "batch_" in word)
+    batch = next(
+        word for word in batchline("list", *location, "--json").stdout.split('"') if "batch_" in word
+    )
     mine = tmp_path / "mine.jsonl"
     mine.write_text(MINE)
-    results = ("results", batch, *place, "-o")
+    results = ("results", batch, *location, "-o")
     assert "--force" in refused(*results, str(mine))
     assert mine.read_text() == MINE
     assert "another format" in refused(*results, str(tmp_path / "x.csv"))
@@ -169,8 +171,8 @@ def test_a_run_killed_while_it_writes_its_output_goes_on_without_force(
     database_url: str, tmp_path: Path, upstream: Upstream
 ) -> None:
     inputs, output = requests(tmp_path / "in.jsonl", 2_000), tmp_path / "out.jsonl"
-    place = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
-    command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *place)
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *location)
     for _ in range(2):  # the first time there is no output yet, the second time an older one
         process = start(*command, "--fresh")
         wait_for("a half-written output", lambda: list(tmp_path.glob(".out.jsonl.*")))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from batchline.executors.pace import AnswerRate, Pace
 from batchline.simulate.faults import TokenBucket
+from batchline.upstreams.pace import AnswerRate, Pace
 from tests.processes import batchline, simulated, write_requests
 from tests.rate_limits import PerSecond, Time, World, a_bucket
 
@@ -133,8 +133,8 @@ def test_a_limited_upstream_is_used_to_the_full_and_hardly_refuses(
     world.run(70.0)
     assert world.let_in(10.0, 70.0) > 0.9 * limit
     # Of the few that a slow upstream is sent, one in a probe is more.
-    most = 0.07 if limit < 20 else 0.03
-    assert world.refused(10.0, 70.0) < most * len(world.between(10.0, 70.0))
+    maximum = 0.07 if limit < 20 else 0.03
+    assert world.refused(10.0, 70.0) < maximum * len(world.between(10.0, 70.0))
 
 
 def test_a_limit_that_tells_whole_seconds_to_wait_is_used_well_too() -> None:
@@ -199,10 +199,10 @@ def test_while_it_asks_to_be_left_alone_it_is() -> None:
     world.run(60.0)
     refused_at = [each.at for each in world.sent if each.refused]
     for at in refused_at:
-        told, asked_until = at + world.refusal_latency, at + world.refusal_latency + 5.0
+        reported, requested_until = at + world.refusal_latency, at + world.refusal_latency + 5.0
         # A thousandth, since sums of floats do not meet.
-        early = [each.at for each in world.sent if told < each.at < asked_until - 0.001]
-        assert not early, f"asked at {at} to wait until {asked_until}, sent at {early[0]}"
+        early = [each.at for each in world.sent if reported < each.at < requested_until - 0.001]
+        assert not early, f"asked at {at} to wait until {requested_until}, sent at {early[0]}"
 
 
 @pytest.mark.parametrize("limit", [20, 100, 500])

@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from batchline.ids import new_id
+from batchline.model.ids import new_id
 from batchline.store.spans import Scope
 from batchline.store.statements import statement
 from tests import scenes
@@ -33,7 +33,7 @@ TYPES = {
     "after_tenant": "text",
     "batch": "uuid",
     "below": "text[]",
-    "besides": "text[]",
+    "excluded": "text[]",
     "cached_tokens": "bigint[]",
     "channel": "text",
     "chunk": "integer",
@@ -215,14 +215,14 @@ class Ground:
         self,
         *,
         keys: list[str] | None = None,
-        besides: Sequence[str] = (),
+        excluded: Sequence[str] = (),
         below: list[str] | None = None,
         batch: UUID | None = None,
     ) -> Plan:
         return self.explain(
             "claim",
             keys=keys,
-            besides=list(besides),
+            excluded=list(excluded),
             below=below,
             batch=batch,
             worker=new_id(),
@@ -271,14 +271,14 @@ def test_a_claim_for_one_key_looks_at_its_tenants_only(ground: Ground) -> None:
 
 
 def test_a_claim_for_all_but_some_keys_looks_at_the_tenants_of_the_others_only(ground: Ground) -> None:
-    plan = ground.claim(besides=["k0", "k1", "k2", "alone", "tiny"])
+    plan = ground.claim(excluded=["k0", "k1", "k2", "alone", "tiny"])
 
     assert not plan.seq_scans - {"workers"}
     assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
 
 
 def test_a_claim_for_keys_that_begin_alike_looks_at_the_tenants_of_those_only(ground: Ground) -> None:
-    plan = ground.claim(below=["k1%"], besides=["k3"])
+    plan = ground.claim(below=["k1%"], excluded=["k3"])
 
     assert not plan.seq_scans - {"workers"}
     assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
@@ -359,7 +359,7 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
         "claim_new",
         batch=batch,
         keys=None,
-        besides=["k3"],
+        excluded=["k3"],
         below=None,
         worker=new_id(),
         name="worker",

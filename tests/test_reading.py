@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchline.engine.reading import Code, LineError, Lines, Reader, ReadingRules
+from batchline.files.parsing import Code, LineError, Lines, Reader, ReadingRules
 
 CHAT = "/v1/chat/completions"
 MIB = 2**20
@@ -287,26 +287,26 @@ def test_duplicates_take_their_place_among_the_errors() -> None:
 
 
 def test_a_line_beyond_the_limit_is_refused_once() -> None:
-    reader, taken = read(b"\n".join([line()] * 5), rules=ReadingRules(most_lines=3))
+    reader, taken = read(b"\n".join([line()] * 5), rules=ReadingRules(max_lines=3))
     assert [(error.code, error.line) for error in reader.errors()] == [(Code.TOO_MANY_LINES, 4)]
     assert len(rows(taken)) == 3
     assert reader.gave_up
 
 
 def test_blank_lines_do_not_count_towards_the_limit() -> None:
-    assert not read(b"\n\n".join([line()] * 3), rules=ReadingRules(most_lines=3))[0].errors()
+    assert not read(b"\n\n".join([line()] * 3), rules=ReadingRules(max_lines=3))[0].errors()
 
 
 def test_a_lane_beyond_the_limit_is_refused() -> None:
     content = b"\n".join(line(body=b'{"model":"%d"}' % n) for n in (1, 2, 1, 3, 2))
-    reader, _ = read(content, rules=ReadingRules(most_lanes=2))
+    reader, _ = read(content, rules=ReadingRules(max_lanes=2))
     assert [(error.code, error.line) for error in reader.errors()] == [(Code.TOO_MANY_MODELS, 4)]
 
 
 @pytest.mark.parametrize("block", [1, 7, 100, 10_000])
 def test_a_line_too_long_is_refused_and_the_lines_after_it_are_read(block: int) -> None:
     longest = line()
-    rules = ReadingRules(most_line_bytes=len(longest))
+    rules = ReadingRules(max_line_bytes=len(longest))
     content = b"\n".join([longest, longest + b" ", longest, b" " * 500, longest, longest + b" "])
     reader, taken = read(content, rules=rules, block=block)
     assert [(e.code, e.line) for e in reader.errors()] == [(Code.LINE_TOO_LONG, n) for n in (2, 4, 6)]
@@ -314,7 +314,7 @@ def test_a_line_too_long_is_refused_and_the_lines_after_it_are_read(block: int) 
 
 
 def test_a_line_too_long_is_not_kept_in_memory() -> None:
-    reader = Reader(ReadingRules(most_line_bytes=4 * MIB))
+    reader = Reader(ReadingRules(max_line_bytes=4 * MIB))
     reader.begin("a")
     tracemalloc.start()
     try:
@@ -350,7 +350,7 @@ PIECES = st.sampled_from(
 def test_where_blocks_are_cut_makes_no_difference(
     sources: list[list[bytes]], ends_with_line_feed: bool, data: st.DataObject
 ) -> None:
-    rules = ReadingRules(most_line_bytes=200, most_lines=8, most_lanes=2)
+    rules = ReadingRules(max_line_bytes=200, max_lines=8, max_lanes=2)
     contents = [b"\n".join(pieces) + b"\n" * ends_with_line_feed for pieces in sources]
     whole, taken_whole = read(*contents, rules=rules)
 
@@ -358,8 +358,8 @@ def test_where_blocks_are_cut_makes_no_difference(
     taken_cut = []
     for name, content in zip("abc", contents, strict=False):
         cut.begin(name)
-        places = data.draw(st.lists(st.integers(0, len(content)), max_size=6).map(sorted))
-        for start, end in zip([0, *places], [*places, len(content)], strict=True):
+        positions = data.draw(st.lists(st.integers(0, len(content)), max_size=6).map(sorted))
+        for start, end in zip([0, *positions], [*positions, len(content)], strict=True):
             taken_cut.append(cut.feed(content[start:end]))
         taken_cut.append(cut.end())
 
@@ -396,8 +396,8 @@ def test_what_the_skim_takes_the_examination_would_take_just_the_same(
 
 
 @given(st.binary(max_size=60), st.integers(0, 200))
-def test_no_bytes_make_the_reader_fail(noise: bytes, place: int) -> None:
+def test_no_bytes_make_the_reader_fail(noise: bytes, location: int) -> None:
     content = line() + b"\n" + line()
-    place = min(place, len(content))
-    reader, taken = read(content[:place] + noise + content[place:])
+    location = min(location, len(content))
+    reader, taken = read(content[:location] + noise + content[location:])
     assert rows(taken) or reader.errors()

@@ -253,9 +253,9 @@ def test_an_item_that_is_shown_as_canceled_never_has_an_outcome(database_url: st
             items = await take(db, worker, 1)
         # The other one is still at work, so the batch is not frozen yet.
         await batches.close(db, batch.id, "cancel")
-        shown = await states(db, batch)
+        displayed = await states(db, batch)
         await complete(db, worker, items)
         assert (await states(db, batch))[0] == "completed", "a verdict before the freeze counts"
-        assert shown[0] == ("pending" if how == "given back" else "processing")
+        assert displayed[0] == ("pending" if how == "given back" else "processing")
 
     on(database_url, scenario)

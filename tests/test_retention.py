@@ -9,17 +9,16 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from batchline import ids
+from batchline.batches import maintenance, retention
+from batchline.batches.finalize import finalize_one, sweep_objects
 from batchline.embedded import EmbeddedPostgres
-from batchline.engine import duties, retention
-from batchline.engine.finalize import finalize_one, sweep_objects
-from batchline.engine.ingest import Source, ingest
-from batchline.engine.intake import RECORD_WITHIN, Description, Intake, arriving
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
-from batchline.engine.reading import ReadingRules
-from batchline.model import DEFAULT_TENANT, Batch, File
+from batchline.files.ingest import Source, ingest
+from batchline.files.intake import RECORD_WITHIN, Description, Intake, arriving
+from batchline.files.objects import Objects, ObjectStoreUnavailable
+from batchline.files.parsing import ReadingRules
+from batchline.model import DEFAULT_TENANT, Batch, File, ids
 from batchline.store import batches, doctor, files, outputs, spans
-from batchline.store import duties as orphans
+from batchline.store import maintenance as orphans
 from batchline.store import retention as chunks
 from batchline.store.batches import FileNotFound
 from batchline.store.pool import Sessions
@@ -147,7 +146,7 @@ def test_the_lines_of_files_whose_row_is_gone_go_and_no_others(
 
         assert await orphans.drop_orphan_lines(db) == 10
         assert await count(db, "lines") == 30, "a chunk is gone"
-        await duties.attend(db, objects)
+        await maintenance.attend(db, objects)
 
         assert (await count(db, "lines"), await count(db, "file_lanes")) == (5, 1)
         assert await orphans.drop_orphan_lines(db) == 0
@@ -164,11 +163,11 @@ def test_a_duty_that_was_not_finished_is_due_again_at_once(
 
     async def scenario(db: Session) -> None:
         await delete(db, await a_file(db, {"m": 15}))
-        await duties.attend(db, objects)
+        await maintenance.attend(db, objects)
         rows = await sql(db, "SELECT name FROM duties WHERE due_at <= now()")
         assert rows == [("retention",)]
         for _ in range(5):
-            await duties.attend(db, objects)
+            await maintenance.attend(db, objects)
         assert await sql(db, "SELECT name FROM duties WHERE due_at <= now()") == []
         assert await count(db, "lines") == 0
 
@@ -432,7 +431,7 @@ def test_an_object_store_that_is_away_ends_no_worker(database_url: str, objects:
         stored = await put(db, database_url, objects, b"x")
         await delete(db, stored.id)
 
-        await duties.attend(db, Away(objects._store, objects.place))
+        await maintenance.attend(db, Away(objects._store, objects.place))
 
         assert await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL") == []
         await clear(db, objects)
@@ -478,7 +477,7 @@ def test_the_sweep_removes_what_was_never_recorded_and_only_that(
         for left in ("whole", "half#1"):
             (folder / left).write_bytes(b"y")
 
-        assert await sweep_objects(db, objects, duties.GARBAGE_AGE) == 0, "they may still be recorded"
+        assert await sweep_objects(db, objects, maintenance.GARBAGE_AGE) == 0, "they may still be recorded"
         assert await sweep_objects(db, objects, AT_ONCE) == 2
 
         assert [path.name for path in folder.iterdir()] == [recorded.id.hex]
@@ -487,7 +486,7 @@ def test_the_sweep_removes_what_was_never_recorded_and_only_that(
 
 
 def test_what_took_longer_than_the_sweep_waits_is_not_recorded(database_url: str, objects: Objects) -> None:
-    assert timedelta(seconds=RECORD_WITHIN) + timedelta(hours=1) <= duties.GARBAGE_AGE
+    assert timedelta(seconds=RECORD_WITHIN) + timedelta(hours=1) <= maintenance.GARBAGE_AGE
 
     async def scenario(db: Session) -> None:
         sessions = Sessions(database_url)
@@ -565,18 +564,18 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
         return done, content
 
     batch, content = on(database_url, make)
-    shown = ids.show(ids.BATCH, batch.id)
+    displayed = ids.show(ids.BATCH, batch.id)
 
-    command = batchline("results", shown, "-o", str(target), *here)
+    command = batchline("results", displayed, "-o", str(target), *here)
     assert command.returncode == 0, command.stderr
     assert target.read_bytes() == content, "the file has what the database has no more"
 
-    command = batchline("results", shown, "-o", str(target), *elsewhere)
+    command = batchline("results", displayed, "-o", str(target), *elsewhere)
     assert command.returncode != 0
     assert "cleared away" in command.stderr
     assert target.read_bytes() == content, "untouched"
 
     on(database_url, lambda db: delete(db, batch.output_file_id))
-    command = batchline("results", shown, *here)
+    command = batchline("results", displayed, *here)
     assert command.returncode != 0
     assert "was deleted" in command.stderr

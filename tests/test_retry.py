@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchline.executors.retry import MOST_ASKED, Backoff, Outage, asked_delay, rounded_up
+from batchline.upstreams.retry import MAX_REQUESTED, Backoff, Outage, requested_delay, rounded_up
 
 NOW = 784111770.0  # Sun, 06 Nov 1994 08:49:30 GMT
 
 
-def asked(now: float = NOW, **headers: str) -> float:
+def requested(now: float = NOW, **headers: str) -> float:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return asked_delay(named.get, now)
+    return requested_delay(named.get, now)
 
 
 # --- Back-off ----------------------------------------------------------------------------------------------
 
 
 def test_the_ceiling_doubles_up_to_the_most() -> None:
-    backoff = Backoff(least=0.5, most=30.0)
+    backoff = Backoff(minimum=0.5, maximum=30.0)
     assert [backoff.ceiling(nth) for nth in range(1, 9)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert backoff.ceiling(1_000_000) == 30.0
 
@@ -30,12 +30,12 @@ def test_the_ceiling_doubles_up_to_the_most() -> None:
 @given(st.integers(1, 10_000), st.randoms(use_true_random=False))
 def test_a_delay_is_anywhere_below_its_ceiling(nth: int, random: Random) -> None:
     backoff = Backoff()
-    assert 0 <= backoff.delay(nth, random.random) <= backoff.ceiling(nth) <= backoff.most
+    assert 0 <= backoff.delay(nth, random.random) <= backoff.ceiling(nth) <= backoff.maximum
 
 
 def test_delays_spread_over_all_that_is_allowed() -> None:
     random = Random(1)
-    delays = sorted(Backoff(least=8.0).delay(1, random.random) for _ in range(1000))
+    delays = sorted(Backoff(minimum=8.0).delay(1, random.random) for _ in range(1000))
     assert delays[50] < 1.0
     assert delays[-50] > 7.0
     assert 3.5 < delays[500] < 4.5
@@ -64,7 +64,7 @@ def test_the_retries_of_one_settle_fall_into_few_groups(nth: int, groups: int) -
 
 def test_the_delay_grows_once_a_round_however_many_fail() -> None:
     time = 10.0
-    outage = Outage(Backoff(least=1.0, most=8.0), lambda: time, lambda: 1.0)
+    outage = Outage(Backoff(minimum=1.0, maximum=8.0), lambda: time, lambda: 1.0)
     assert [outage.failed(started, "refused") for started in (0.0, 9.9, 10.0, 10.9)] == [1.0] * 4
     time = 12.0
     assert [outage.failed(started, "refused") for started in (9.9, 11.0, 10.9, 13.9)] == [1.0, 2.0, 2.0, 2.0]
@@ -74,7 +74,7 @@ def test_the_delay_grows_once_a_round_however_many_fail() -> None:
 
 
 def test_an_outage_asks_for_no_more_than_the_most() -> None:
-    outage = Outage(Backoff(least=0.5, most=30.0), lambda: 0.0, Random(3).random)
+    outage = Outage(Backoff(minimum=0.5, maximum=30.0), lambda: 0.0, Random(3).random)
     assert all(0 < outage.failed(started, "refused") <= 30.0 for started in range(0, 100_000, 100))
 
 
@@ -90,40 +90,40 @@ def test_an_outage_asks_for_no_more_than_the_most() -> None:
         ("1.5", 1.5),
         (".25", 0.25),
         ("2.", 2.0),
-        ("86400", MOST_ASKED),
-        ("9" * 400, MOST_ASKED),
+        ("86400", MAX_REQUESTED),
+        ("9" * 400, MAX_REQUESTED),
         ("Sun, 06 Nov 1994 08:49:37 GMT", 7.0),
         ("Sunday, 06-Nov-94 08:49:37 GMT", 7.0),
         ("Sun Nov  6 08:49:37 1994", 7.0),
         ("Sun, 06 Nov 1994 08:49:00 GMT", 0.0),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", MOST_ASKED),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_REQUESTED),
     ],
 )
 def test_retry_after_is_read_in_all_its_forms(value: str, seconds: float) -> None:
-    assert asked(retry_after=value) == seconds
+    assert requested(retry_after=value) == seconds
 
 
 @pytest.mark.parametrize(
     "value", ["", "-1", "soon", "nan", "inf", "1e3", "1_000", "0x10", "٣", "Sun, 99 Nov 1994"]
 )
 def test_a_retry_after_that_makes_no_sense_asks_for_nothing(value: str) -> None:
-    assert asked(retry_after=value) == 0.0
-    assert asked(retry_after_ms=value) == 0.0
+    assert requested(retry_after=value) == 0.0
+    assert requested(retry_after_ms=value) == 0.0
 
 
 def test_milliseconds_are_the_finer_answer() -> None:
-    assert asked(retry_after_ms="1500", retry_after="2") == 1.5
-    assert asked(retry_after_ms="soon", retry_after="2") == 2.0
+    assert requested(retry_after_ms="1500", retry_after="2") == 1.5
+    assert requested(retry_after_ms="soon", retry_after="2") == 2.0
 
 
 def test_a_date_is_read_by_the_upstreams_own_clock_if_it_tells() -> None:
     date = "Sun, 06 Nov 1994 08:49:37 GMT"
-    assert asked(NOW + 1000, date="Sun, 06 Nov 1994 08:49:30 GMT", retry_after=date) == 7.0
-    assert asked(NOW, date="garbage", retry_after=date) == 7.0
+    assert requested(NOW + 1000, date="Sun, 06 Nov 1994 08:49:30 GMT", retry_after=date) == 7.0
+    assert requested(NOW, date="garbage", retry_after=date) == 7.0
 
 
 @settings(deadline=None)
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ [A-Z][a-z]{2} \d+ \d+:\d+:\d+ \S*", fullmatch=True))
 def test_no_header_is_ever_a_surprise(value: str) -> None:
-    assert 0 <= asked(retry_after=value, retry_after_ms=value, date=value) <= MOST_ASKED
-    assert math.isfinite(asked(retry_after=value))
+    assert 0 <= requested(retry_after=value, retry_after_ms=value, date=value) <= MAX_REQUESTED
+    assert math.isfinite(requested(retry_after=value))

@@ -25,11 +25,11 @@ def test_the_first_retry_counts_whenever_it_is_heard_of() -> None:
 
 def test_who_is_told_of_a_retry_may_expect_another() -> None:
     async def scenario() -> None:
-        told, twice = list[bool](), asyncio.Event()
+        reported, twice = list[bool](), asyncio.Event()
 
         def due() -> None:
-            told.append(timer.waiting)
-            if len(told) == 2:
+            reported.append(timer.waiting)
+            if len(reported) == 2:
                 twice.set()
             else:
                 timer.expect(0.0)
@@ -38,7 +38,7 @@ def test_who_is_told_of_a_retry_may_expect_another() -> None:
         timer.expect(0.0)
         async with asyncio.timeout(PATIENCE):
             await twice.wait()
-        assert told == [False, False]
+        assert reported == [False, False]
 
     asyncio.run(scenario())
 

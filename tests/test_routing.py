@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from uuid import UUID
 
-from batchline.config import UpstreamSettings
+from batchline.config.settings import UpstreamSettings
 from batchline.executors.executor import Fence
 from batchline.executors.routing import RoutingExecutor
 from batchline.model import Claim, Completed, Item, RunSettings, Verdict

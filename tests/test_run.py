@@ -22,7 +22,7 @@ from tests.processes import (
 
 
 @pytest.fixture
-def place(database_url: str, tmp_path: Path) -> tuple[str, ...]:
+def location(database_url: str, tmp_path: Path) -> tuple[str, ...]:
     return ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
 
@@ -30,11 +30,11 @@ def executed(upstream: Upstream) -> int:
     return int(upstream.stats()["executed"])
 
 
-def test_every_line_is_answered_in_input_order(tmp_path: Path, place: tuple[str, ...]) -> None:
+def test_every_line_is_answered_in_input_order(tmp_path: Path, location: tuple[str, ...]) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 500, models=("a", "b", "c"))
     output = tmp_path / "out.jsonl"
     with simulated() as upstream:
-        done = batchline("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *place)
+        done = batchline("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *location)
         seen = upstream.stats()
     assert done.returncode == 0, done.stderr
     assert "500 of 500 completed" in done.stdout
@@ -45,12 +45,12 @@ def test_every_line_is_answered_in_input_order(tmp_path: Path, place: tuple[str,
 
 
 def test_the_same_command_again_says_so_and_writes_the_output_again(
-    tmp_path: Path, place: tuple[str, ...]
+    tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 20)
     output = tmp_path / "in.output.jsonl"
     with simulated() as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, *location)
         assert batchline(*command).returncode == 0
         first = output.read_bytes()
         output.unlink()
@@ -61,32 +61,32 @@ def test_the_same_command_again_says_so_and_writes_the_output_again(
         assert executed(upstream) == 20
 
 
-def test_fresh_runs_the_lines_anew(tmp_path: Path, place: tuple[str, ...]) -> None:
+def test_fresh_runs_the_lines_anew(tmp_path: Path, location: tuple[str, ...]) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 20)
     with simulated() as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, *location)
         assert batchline(*command).returncode == 0
         assert batchline(*command, "--fresh").returncode == 0
         assert executed(upstream) == 40
 
 
-def test_several_inputs_make_one_output(tmp_path: Path, place: tuple[str, ...]) -> None:
+def test_several_inputs_make_one_output(tmp_path: Path, location: tuple[str, ...]) -> None:
     first = write_requests(tmp_path / "a.jsonl", 3)
     second = tmp_path / "b.jsonl"
     second.write_text(first.read_text().replace("q-", "r-"))
     with simulated() as upstream:
         output = tmp_path / "out.jsonl"
         done = batchline(
-            "run", str(first), str(second), "--upstream", upstream.url, "-o", str(output), *place
+            "run", str(first), str(second), "--upstream", upstream.url, "-o", str(output), *location
         )
     assert done.returncode == 0, done.stderr
     assert [line["custom_id"] for line in read_lines(output)] == ["q-0", "q-1", "q-2", "r-0", "r-1", "r-2"]
 
 
-def test_json_prints_one_document(tmp_path: Path, place: tuple[str, ...]) -> None:
+def test_json_prints_one_document(tmp_path: Path, location: tuple[str, ...]) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 5)
     with simulated() as upstream:
-        done = batchline("run", str(inputs), "--upstream", upstream.url, "--json", *place)
+        done = batchline("run", str(inputs), "--upstream", upstream.url, "--json", *location)
     document = json.loads(done.stdout)
     assert (document["total"], document["completed"], document["failed"]) == (5, 5, 0)
     assert document["status"] == "completed"
@@ -94,14 +94,16 @@ def test_json_prints_one_document(tmp_path: Path, place: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_killed_run_resumes_to_the_output_of_an_uninterrupted_one(
-    tmp_path: Path, place: tuple[str, ...], times: int
+    tmp_path: Path, location: tuple[str, ...], times: int
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 3_000, models=("a", "b"))
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
     with simulated() as calm:
-        assert batchline("run", str(inputs), "--upstream", calm.url, "-o", str(whole), *place).returncode == 0
+        assert (
+            batchline("run", str(inputs), "--upstream", calm.url, "-o", str(whole), *location).returncode == 0
+        )
     with simulated("--latency", "10") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(broken), *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(broken), *location)
         for part in range(times):
             process = start(*command)
             wait_for_executions(upstream, 700 * (part + 1))
@@ -112,15 +114,15 @@ def test_a_killed_run_resumes_to_the_output_of_an_uninterrupted_one(
     assert without_ids(broken) == without_ids(whole)
     assert seen["executed"] == seen["distinct_keys"] == 3_000
     assert seen["keys_executed_twice"] == 0
-    assert batchline("doctor", *place).returncode == 0
+    assert batchline("doctor", *location).returncode == 0
 
 
 def test_ctrl_c_waits_for_what_is_in_flight_and_tells_how_to_go_on(
-    tmp_path: Path, place: tuple[str, ...], database_url: str
+    tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 2_000)
     with simulated("--latency", "20") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "16", *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "16", *location)
         process = start(*command)
         wait_for("some executions", lambda: executed(upstream) >= 100)
         _, errors = kill(process, signal.SIGINT)
@@ -139,11 +141,11 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_tells_how_to_go_on(
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_what_was_sent_is_replayed(
-    tmp_path: Path, place: tuple[str, ...]
+    tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 100)
     with simulated("--latency", "1500") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "100", *place)
+        command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "100", *location)
         process = start(*command)
         wait_for("all in flight", lambda: upstream.stats()["in_flight"] == 100)
         process.send_signal(signal.SIGINT)
@@ -158,13 +160,13 @@ def test_a_second_ctrl_c_leaves_at_once_and_what_was_sent_is_replayed(
 
 
 def test_failed_lines_are_kept_with_their_status_and_exit_code_1(
-    tmp_path: Path, place: tuple[str, ...]
+    tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 30)
     with simulated("--error-rate", "1") as upstream:
         done = batchline(
             *("run", str(inputs), "--upstream", upstream.url, "--max-attempts", "1"),
-            *("-o", str(tmp_path / "out.jsonl"), "--errors", str(tmp_path / "err.jsonl"), *place),
+            *("-o", str(tmp_path / "out.jsonl"), "--errors", str(tmp_path / "err.jsonl"), *location),
         )
     assert done.returncode == 1
     assert str(tmp_path / "err.jsonl") in done.stdout.replace("\n", "")
@@ -173,26 +175,26 @@ def test_failed_lines_are_kept_with_their_status_and_exit_code_1(
     assert all(line["response"]["status_code"] >= 500 and line["error"] is None for line in errors)
 
 
-def test_faults_of_every_kind_are_retried_to_a_full_output(tmp_path: Path, place: tuple[str, ...]) -> None:
+def test_faults_of_every_kind_are_retried_to_a_full_output(tmp_path: Path, location: tuple[str, ...]) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 400)
     faults = ("--error-rate", "0.1", "--drop-rate", "0.1", "--hang-rate", "0.02", "--seed", "7")
     with simulated(*faults) as upstream:
         done = batchline(
             *("run", str(inputs), "--upstream", upstream.url, "--timeout", "1", "--max-attempts", "20"),
-            *("--concurrency", "100", *place),
+            *("--concurrency", "100", *location),
         )
         seen = upstream.stats()
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 400
     assert seen["keys_executed_twice"] == 0
-    assert batchline("doctor", *place).returncode == 0
+    assert batchline("doctor", *location).returncode == 0
 
 
 def test_an_upstream_that_is_not_there_is_exit_code_2_and_nothing_is_run(
-    tmp_path: Path, place: tuple[str, ...], database_url: str
+    tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 3)
-    done = batchline("run", str(inputs), "--upstream", "http://127.0.0.1:9", *place)
+    done = batchline("run", str(inputs), "--upstream", "http://127.0.0.1:9", *location)
     assert done.returncode == 2
     assert "unreachable" in done.stderr
     assert "nothing was run" in done.stderr
@@ -229,13 +231,13 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_bad_input_is_named_and_nothing_is_left(
-    name: str, tmp_path: Path, place: tuple[str, ...], database_url: str
+    name: str, tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     content, code = BAD_LINES[name]
     inputs = tmp_path / "in.jsonl"
     inputs.write_bytes(content)
     with simulated() as upstream:
-        done = batchline("run", str(inputs), "--upstream", upstream.url, *place)
+        done = batchline("run", str(inputs), "--upstream", upstream.url, *location)
         assert upstream.stats()["requests"] == 0
     assert done.returncode == 2, done.stdout
     assert code in done.stderr
@@ -260,8 +262,10 @@ def test_bad_input_is_named_and_nothing_is_left(
         ("frobnicate",),
     ],
 )
-def test_bad_usage_is_exit_code_2_with_a_message(arguments: tuple[str, ...], place: tuple[str, ...]) -> None:
-    done = batchline(*arguments, *(place if arguments[0] in ("run", "status") else ()))
+def test_bad_usage_is_exit_code_2_with_a_message(
+    arguments: tuple[str, ...], location: tuple[str, ...]
+) -> None:
+    done = batchline(*arguments, *(location if arguments[0] in ("run", "status") else ()))
     assert done.returncode == 2
     assert done.stderr.strip()
     assert "Traceback" not in done.stderr

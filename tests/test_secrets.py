@@ -186,11 +186,11 @@ def test_secrets_are_in_no_output_and_in_no_row_but_their_own(database_url: str,
             assert ended(client, submit(client, f'{{"custom_id": "{PASTED_KEY}"'.encode())).status == "failed"
             misuse(server, over.id)
             receiver.wait_for(4)
-            shown = [
+            displayed = [
                 answer_of(client, over, webhook.id),
                 client.webhooks.retrieve(webhook.id).model_dump_json(),
             ]
-            shown += [
+            displayed += [
                 client.files.content(name).text for name in (over.output_file_id, over.error_file_id) if name
             ]
             key = server.key
@@ -216,15 +216,15 @@ def test_secrets_are_in_no_output_and_in_no_row_but_their_own(database_url: str,
     for name, secret in secrets.items():
         assert secret not in logged, f"the {name} is in the log"
     for name in ("admin key", "upstream key", "signing secret", "new signing secret"):
-        for text in shown:
+        for text in displayed:
             assert secrets[name] not in text, f"a caller was shown the {name}"
-    places = {
+    positions = {
         (table, name)
         for table, text in rows(database_url)
         for name, secret in secrets.items()
         if secret in text
     }
-    assert places <= {*OWN_PLACES, ("webhooks", "new signing secret")}, places
+    assert positions <= {*OWN_PLACES, ("webhooks", "new signing secret")}, positions
 
 
 def answer_of(client: openai.OpenAI, batch: Batch, webhook_id: str) -> str:

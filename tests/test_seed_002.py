@@ -19,7 +19,7 @@ import httpx2
 import psycopg
 import pytest
 
-from batchline.engine import keys
+from batchline.governance import keys
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.session import Session
 from tests.builders import a_database, on
@@ -91,8 +91,8 @@ def running(server_url: str, template: str, tmp_path_factory: pytest.TempPathFac
 
 @contextmanager
 def _served(database: str, folder: Path, config: Path) -> Iterator[str]:
-    place = ("--database", database, "--data-dir", str(folder), "--config", str(config))
-    process = start("serve", "--port", "0", *place)
+    location = ("--database", database, "--data-dir", str(folder), "--config", str(config))
+    process = start("serve", "--port", "0", *location)
     assert process.stdout is not None
     try:
         said = ""
@@ -120,7 +120,7 @@ def machines(count: int, namespace: str = "test", **more: Any) -> list[dict[str,
     ]
 
 
-def places(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def positions(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"namespace": item["namespace"], "name": item["name"]} for item in items]
 
 
@@ -146,8 +146,8 @@ def refused(answer: httpx2.Response, status: int, code: str) -> Any:
 def unlimited(platform: Platform, user: str) -> None:
     _, admin = platform.user("admin")
     moment = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    asked = {"user_id": user, "reason": "a test", "expires_at": moment}
-    assert admin.post("/admin/rate-limits/exemptions", json=asked).status_code == 201
+    requested = {"user_id": user, "reason": "a test", "expires_at": moment}
+    assert admin.post("/admin/rate-limits/exemptions", json=requested).status_code == 201
 
 
 # --- 1. API contract ---------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_1_the_older_paths_go_through_the_same_pipeline(platform: Platform) -> N
     items = machines(2, run_strategy="Halted")
     ended(ann, submit(ann, items)["batch_id"])
     for operation in ("start", "stop"):
-        power = ann.post("/vms/batch/power", json={"operation": operation, "items": places(items)})
+        power = ann.post("/vms/batch/power", json={"operation": operation, "items": positions(items)})
         assert power.status_code == 202, power.text
         assert ended(ann, power.json()["batch_id"])["status"] == "COMPLETED"
     waiting = submit(ann, machines(1, "production"))
@@ -185,17 +185,17 @@ def test_1_the_older_paths_go_through_the_same_pipeline(platform: Platform) -> N
     decided = bob.post("/approvals/batch", json={"items": [{"batch_id": waiting["batch_id"]}]})
     assert decided.status_code == 202, decided.text
     assert ended(ann, waiting["batch_id"])["status"] == "COMPLETED"
-    gone = submit(ann, places(items), "delete")
+    gone = submit(ann, positions(items), "delete")
     assert ended(ann, gone["batch_id"])["status"] == "COMPLETED"
 
 
 def test_1_the_largest_batch_is_that_of_the_operation(platform: Platform) -> None:
     _, ann = platform.user()
-    for path, operation, most in (("/vms/batch", "create", 10), ("/vms/batch", "delete", 10)):
-        items = machines(most + 1) if operation == "create" else places(machines(most + 1))
+    for path, operation, maximum in (("/vms/batch", "create", 10), ("/vms/batch", "delete", 10)):
+        items = machines(maximum + 1) if operation == "create" else positions(machines(maximum + 1))
         answer = ann.post(path, json={"operation": operation, "items": items})
         refused(answer, 400, "BATCH_SIZE_EXCEEDED")
-    power = ann.post("/vms/batch/power", json={"operation": "start", "items": places(machines(51))})
+    power = ann.post("/vms/batch/power", json={"operation": "start", "items": positions(machines(51))})
     refused(power, 400, "BATCH_SIZE_EXCEEDED")
     decisions = [{"batch_id": f"batch_{number:032x}"} for number in range(21)]
     _, bob = platform.user("approver")
@@ -241,8 +241,8 @@ def test_3_children_run_independently(platform: Platform) -> None:
     unlimited(platform, user)
     items = machines(2, run_strategy="Halted")
     ended(ann, submit(ann, items)["batch_id"])
-    asked = [places(items)[0], {"namespace": "test", "name": "nobody"}, places(items)[1]]
-    answer = ann.post("/vms/batch/power", json={"operation": "start", "items": asked})
+    requested = [positions(items)[0], {"namespace": "test", "name": "nobody"}, positions(items)[1]]
+    answer = ann.post("/vms/batch/power", json={"operation": "start", "items": requested})
     found = ended(ann, answer.json()["batch_id"])
     assert [child["status"] for child in found["children"]] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
     assert "not found" in found["children"][1]["error"]["message"]
@@ -267,12 +267,12 @@ def test_4_every_child_is_executed_once(platform: Platform) -> None:
 def test_5_the_parents_status_follows_from_its_children(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
-    good, bad = machines(1, run_strategy="Halted"), places(machines(1))
+    good, bad = machines(1, run_strategy="Halted"), positions(machines(1))
     ended(ann, submit(ann, good)["batch_id"])
     for items, status in (
-        (places(good), "COMPLETED"),
+        (positions(good), "COMPLETED"),
         (bad, "FAILED"),
-        ([*places(good), *bad], "PARTIAL_SUCCESS"),
+        ([*positions(good), *bad], "PARTIAL_SUCCESS"),
     ):
         answer = ann.post("/vms/batch/power", json={"operation": "start", "items": items})
         assert ended(ann, answer.json()["batch_id"])["status"] == status
@@ -313,7 +313,7 @@ def test_6_no_more_than_three_batches_are_pending_however_they_come(platform: Pl
 
 def test_6_what_no_wait_could_satisfy_is_refused_for_good(platform: Platform) -> None:
     _, ann = platform.user()
-    answer = ann.post("/vms/batch/power", json={"operation": "start", "items": places(machines(31))})
+    answer = ann.post("/vms/batch/power", json={"operation": "start", "items": positions(machines(31))})
     refused(answer, 400, "BATCH_SIZE_EXCEEDED")
 
 
@@ -323,8 +323,8 @@ def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: P
     unlimited(platform, user)
     for _ in range(4):
         submit(ann, machines(1, "production"))
-    shown = {each["user_id"]: each for each in admin.get("/admin/rate-limits/status").json()["users"]}
-    assert (shown[user]["pending_parents"]["current_value"], shown[user]["exempt"]) == (4, True)
+    displayed = {each["user_id"]: each for each in admin.get("/admin/rate-limits/status").json()["users"]}
+    assert (displayed[user]["pending_parents"]["current_value"], displayed[user]["exempt"]) == (4, True)
     assert admin.delete(f"/admin/rate-limits/exemptions/{user}").status_code == 204
     answer = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})
     refused(answer, 429, "RATE_LIMIT_EXCEEDED")
@@ -343,7 +343,7 @@ def test_7_only_failed_children_are_put_back_up_to_three_attempts(platform: Plat
     unlimited(platform, user)
     late, there = machines(1, run_strategy="Halted"), machines(1, run_strategy="Halted")
     ended(ann, submit(ann, there)["batch_id"])
-    power = {"operation": "start", "items": [*places(there), *places(late)]}
+    power = {"operation": "start", "items": [*positions(there), *positions(late)]}
     batch_id = ann.post("/vms/batch/power", json=power).json()["batch_id"]
     assert ended(ann, batch_id)["status"] == "PARTIAL_SUCCESS"
     ended(ann, submit(ann, late)["batch_id"])
@@ -357,7 +357,7 @@ def test_7_only_failed_children_are_put_back_up_to_three_attempts(platform: Plat
 def test_7_a_child_that_fails_three_times_stays_failed(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
-    power = {"operation": "start", "items": places(machines(1))}
+    power = {"operation": "start", "items": positions(machines(1))}
     batch_id = ann.post("/vms/batch/power", json=power).json()["batch_id"]
     for attempt in (1, 2, 3):
         (child,) = ended(ann, batch_id)["children"]
@@ -386,18 +386,18 @@ def _retry(client: httpx2.Client, batch_id: str) -> None:
 
 def test_7_a_request_id_gives_one_batch_however_often_it_comes(platform: Platform) -> None:
     _, ann = platform.user()
-    asked = {"operation": "create", "items": machines(1, "production"), "request_id": str(uuid.uuid4())}
+    requested = {"operation": "create", "items": machines(1, "production"), "request_id": str(uuid.uuid4())}
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda _: ann.post("/vms/batch", json=asked), range(20)))
+        answers = list(pool.map(lambda _: ann.post("/vms/batch", json=requested), range(20)))
     assert {answer.status_code for answer in answers} == {202}
     (batch_id,) = {answer.json()["batch_id"] for answer in answers}
     _, bob = platform.user("approver")
     bob.post(f"/batches/{batch_id}/approve")
     ended(ann, batch_id)
     # Also within the cooldown, and with the status that it has by now.
-    again = ann.post("/vms/batch", json=asked)
+    again = ann.post("/vms/batch", json=requested)
     assert (again.status_code, again.json()["status"]) == (202, "COMPLETED")
-    assert ann.post("/vms/batch", json={**asked, "items": machines(1)}).status_code == 422
+    assert ann.post("/vms/batch", json={**requested, "items": machines(1)}).status_code == 422
 
 
 # --- Nobody gets around it ---------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_7_a_request_id_gives_one_batch_however_often_it_comes(platform: Platfor
 
 def test_no_file_of_an_openai_client_runs_an_operation(platform: Platform) -> None:
     _, ann = platform.user()
-    (item,) = places(machines(1))
+    (item,) = positions(machines(1))
     before = platform.cluster.stats()["requests"]
     for url in ("/operations/vm_delete", "/v1/chat/completions"):
         line = {"custom_id": "1", "method": "POST", "url": url, "body": {"model": "vm_delete", **item}}
@@ -415,8 +415,8 @@ def test_no_file_of_an_openai_client_runs_an_operation(platform: Platform) -> No
                 data={"purpose": "batch"},
                 files={"file": ("x.jsonl", json.dumps(line).encode(), "application/jsonl")},
             ).json()
-            asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
-            made = openai.post("/batches", json=asked)
+            requested = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
+            made = openai.post("/batches", json=requested)
         assert made.status_code == 400 or made.json()["status"] == "failed", made.text
     assert platform.cluster.stats()["requests"] == before
 
@@ -464,14 +464,14 @@ def test_9_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform
     found = ended(ann, batch_id)
     assert SECRET not in str(found)
 
-    def told() -> Any:
+    def reported() -> Any:
         entries = platform.rows(
             "SELECT actor, action, detail::text FROM audit_log WHERE batch_id = %s ORDER BY id",
             uuid.UUID(batch_id.removeprefix("batch_")),
         )
         return entries if any(action.startswith("child.") for _, action, _ in entries) else None
 
-    entries = wait_for("the child's end in the audit log", told)
+    entries = wait_for("the child's end in the audit log", reported)
     assert entries[0][:2] == (user, "batch.submitted")
     assert SECRET not in str(entries)
     with psycopg.connect(platform.database) as connection:

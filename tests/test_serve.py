@@ -68,8 +68,8 @@ class Served:
 
 @contextmanager
 def served(database: str, folder: Path, *options: str, **environment: str) -> Iterator[Served]:
-    place = ("--database", database, "--data-dir", str(folder / "data"))
-    process = start("-v", "serve", "--port", "0", *place, *options, **environment)
+    location = ("--database", database, "--data-dir", str(folder / "data"))
+    process = start("-v", "serve", "--port", "0", *location, *options, **environment)
     server = Served(process)
     readers = [
         threading.Thread(target=lambda: server.said.extend(process.stdout or ())),
@@ -129,10 +129,10 @@ def test_from_the_first_key_to_the_last_line(database_url: str, tmp_path: Path) 
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0, "".join(server.complained)
         wait_for("the worker to be gone", lambda: gone(worker))
-        told = "".join(server.complained)
-        assert "/v1/batches" in told, "requests are logged"
-        assert server.key not in told
-        assert server.key[3:] not in told
+        reported = "".join(server.complained)
+        assert "/v1/batches" in reported, "requests are logged"
+        assert server.key not in reported
+        assert server.key[3:] not in reported
 
     with served(database_url, tmp_path, "--no-worker") as again:
         assert again.key == "", "the key is shown once"

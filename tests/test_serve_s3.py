@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchline.engine.objects import INPUTS, OUTPUTS, PARTS, Objects
+from batchline.files.objects import INPUTS, OUTPUTS, PARTS, Objects
 from tests.buckets import BUCKET, s3_server
 from tests.processes import batchline, simulated, write_requests
 from tests.test_objects import keys
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(
 def test_upload_batch_and_download_go_through_the_bucket(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = f"s3://{BUCKET}/some prefix"
+    location = f"s3://{BUCKET}/some prefix"
     path = write_requests(tmp_path / "in.jsonl", 300)
     with s3_server(tmp_path) as s3, simulated("--error-rate", "0.1") as upstream:
         # Of the machine, as for any program that speaks S3.
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)
-        options = ("--upstream", upstream.url, "--objects", place)
+        options = ("--upstream", upstream.url, "--objects", location)
         with served(database_url, tmp_path, *options) as server, server.client() as client:
             over = ended(client, submit(client, path))
             assert (over.status, over.error_file_id) == ("completed", None)
@@ -56,10 +56,10 @@ def test_upload_batch_and_download_go_through_the_bucket(
 
             examined = batchline(
                 *("doctor", "--database", database_url, "--data-dir", str(tmp_path / "data")),
-                *("--objects", place),
+                *("--objects", location),
             )
             assert examined.returncode == 0, examined.stdout + examined.stderr
-            counts = [len(asyncio.run(keys(Objects.at(place), kind))) for kind in (INPUTS, OUTPUTS, PARTS)]
+            counts = [len(asyncio.run(keys(Objects.at(location), kind))) for kind in (INPUTS, OUTPUTS, PARTS)]
             assert counts == [2, 1, 0], "of the file in parts only the whole is left"
         assert s3.unfinished_uploads() == []
     kept = tmp_path / "data" / "objects"

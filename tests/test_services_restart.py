@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
 from batchline.model import Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
@@ -105,15 +105,15 @@ def renamed(database: str, table: str) -> Iterator[None]:
 def test_an_unexpected_error_in_one_service_does_not_end_the_worker(
     database_url: str, tmp_path: Path
 ) -> None:
-    place = ("--database", database_url, "--data-dir", str(tmp_path))
+    location = ("--database", database_url, "--data-dir", str(tmp_path))
     with simulated() as upstream:
-        batch = submit(write_requests(tmp_path / "input.jsonl", 50), upstream.url, *place)
+        batch = submit(write_requests(tmp_path / "input.jsonl", 50), upstream.url, *location)
         with renamed(database_url, "outbox"):
-            worker = start("worker", *place)
+            worker = start("worker", *location)
             assert worker.stderr is not None
             line = next(line for line in worker.stderr if "service failed" in line)
             assert "attendant" in line
-        wait_for("the batch's end", lambda: status(batch, *place)["status"] == "completed")
+        wait_for("the batch's end", lambda: status(batch, *location)["status"] == "completed")
         _, log = kill(worker, signal.SIGTERM)
     assert worker.returncode == 0, log
 
@@ -171,7 +171,7 @@ import asyncio, sys
 from pathlib import Path
 from batchline.cli.exit_guard import exit_guard
 from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.files.objects import Objects
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 from tests.executing import Answering

@@ -17,8 +17,8 @@ def test_a_client_that_vanishes_in_a_transaction_keeps_its_locks_no_longer_than_
     database_url: str,
 ) -> None:
     """Half-open, as when a machine loses its power: nothing tells the server that nobody is there."""
-    place = conninfo_to_dict(database_url)
-    if not str(place.get("host", "")).startswith("/"):
+    location = conninfo_to_dict(database_url)
+    if not str(location.get("host", "")).startswith("/"):
         pytest.skip("the proxy stands in front of a socket of this machine")
 
     async def vanish(session: Session, proxy: Proxy) -> None:
@@ -28,7 +28,7 @@ def test_a_client_that_vanishes_in_a_transaction_keeps_its_locks_no_longer_than_
             await asyncio.Event().wait()
 
     async def scenario() -> None:
-        proxy = Proxy(Path(str(place["host"]), f".s.PGSQL.{place.get('port', 5432)}"))
+        proxy = Proxy(Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}"))
         await proxy.start()
         try:
             behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from batchline.config import LimitSettings, ServerSettings, UpstreamSettings
-from batchline.settings_file import SettingsError, load, missing_keys
+from batchline.config import SettingsError, load, missing_keys
+from batchline.config.settings import LimitSettings, ServerSettings, UpstreamSettings
 
 WHOLE = """
 [server]
@@ -147,8 +147,8 @@ def test_a_variable_that_makes_no_sense_is_named(tmp_path: Path, variable: str, 
     ],
 )
 def test_what_is_wrong_is_told_with_file_line_and_key(tmp_path: Path, text: str, line: int, key: str) -> None:
-    told = refusal(tmp_path, text)
-    assert told.startswith(f"{tmp_path / 'batchline.toml'}, line {line}: {key}: "), told
+    reported = refusal(tmp_path, text)
+    assert reported.startswith(f"{tmp_path / 'batchline.toml'}, line {line}: {key}: "), reported
 
 
 def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:

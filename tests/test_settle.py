@@ -273,7 +273,7 @@ def test_settles_of_two_batches_in_opposite_order_do_not_deadlock(stage: Stage) 
     ]
     assert all(settle.waits() for settle in settling)
     gates[0].connection.execute("COMMIT")
-    assert all(settle.waits(besides=gates[0]) for settle in settling)
+    assert all(settle.waits(excluded=gates[0]) for settle in settling)
     gates[1].connection.execute("COMMIT")
 
     finished = [row.batch_id for settle in settling for row in settle.result() if row.finished]
@@ -432,8 +432,8 @@ def test_eight_workers_finish_a_thousand_small_batches_once_each(stage: Stage) -
                 with lock:
                     finished.update(ended)
 
-    with ThreadPoolExecutor(8) as crew:
-        list(crew.map(work, range(8)))
+    with ThreadPoolExecutor(8) as producer:
+        list(producer.map(work, range(8)))
     # Whatever the last ones put back while the others were leaving.
     work(0)
 

@@ -235,13 +235,13 @@ def test_usage_grows_with_the_prompt_and_stays_within_max_tokens() -> None:
 
 
 def test_embeddings_are_unit_vectors_one_for_each_input_in_either_encoding() -> None:
-    asked: dict[str, Any] = {"model": "m", "input": ["a", "b", "c"], "dimensions": 5}
-    answer = json.loads(answer_to("/v1/embeddings", json.dumps(asked).encode()))
+    requested: dict[str, Any] = {"model": "m", "input": ["a", "b", "c"], "dimensions": 5}
+    answer = json.loads(answer_to("/v1/embeddings", json.dumps(requested).encode()))
     vectors = [item["embedding"] for item in answer["data"]]
     assert [len(vector) for vector in vectors] == [5, 5, 5]
     assert [sum(part * part for part in vector) for vector in vectors] == pytest.approx([1, 1, 1], abs=1e-6)
     packed = json.loads(
-        answer_to("/v1/embeddings", json.dumps(asked | {"encoding_format": "base64"}).encode())
+        answer_to("/v1/embeddings", json.dumps(requested | {"encoding_format": "base64"}).encode())
     )
     assert [len(base64.b64decode(item["embedding"])) for item in packed["data"]] == [20, 20, 20]
     first = struct.unpack("<5f", base64.b64decode(packed["data"][0]["embedding"]))

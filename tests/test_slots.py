@@ -1,8 +1,8 @@
 """How time-outs lower the number in flight at an upstream, how answers raise it, and what counts."""
 
-from batchline.ids import new_id
 from batchline.model import Claim, Item, RunSettings
-from batchline.worker.slots import Slots
+from batchline.model.ids import new_id
+from batchline.upstreams.slots import Slots
 
 CLAIM = Claim(1, 1, new_id(), 1, None, 1, "/v1/chat/completions", "m", "m", 60.0, RunSettings())
 

@@ -12,8 +12,8 @@ import pytest
 from batchline.api import limits
 from batchline.api.downloads import Downloads
 from batchline.api.errors import ApiError
-from batchline.config import ServerSettings
-from batchline.engine import keys
+from batchline.config.settings import ServerSettings
+from batchline.governance import keys
 from batchline.model import DEFAULT_TENANT
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
@@ -23,9 +23,9 @@ from tests.serving import NOWHERE, Server, serving
 from tests.slow_readers import (
     LINES,
     a_running_output,
-    asked_for,
     begun_reading,
     is_let_go,
+    requested_for,
     rest_of,
     stalled,
     streaming,
@@ -116,7 +116,7 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
     on(database_url, ten_thousand_files)
     with serving(database_url, tmp_path, SETTINGS) as server:
         key = server.key()
-        with asked_for(server.url, key, "/v1/files") as reader:
+        with requested_for(server.url, key, "/v1/files") as reader:
             assert reader.recv(15) == b"HTTP/1.1 200 OK"
             wait_for("the server to let go of the connection", lambda: is_let_go(reader), 60)
 

@@ -518,14 +518,14 @@ class LifeOfItems(RuleBasedStateMachine):
         hand.fresh += items
 
     def poll(self, keys: tuple[str, ...] | None, which: int | None) -> None:
-        self.check_horizon(Scope(keys, None if which is None else self.batch(which).id))
+        self.check_poll_result(Scope(keys, None if which is None else self.batch(which).id))
 
-    def check_horizon(self, scope: Scope) -> None:
+    def check_poll_result(self, scope: Scope) -> None:
         """What an idle worker is told is there is what it would get."""
-        horizon = self.run(spans.poll(self.db, self.workers[LAST].id, scope))
+        poll_result = self.run(spans.poll(self.db, self.workers[LAST].id, scope))
         pending = any(lane.pending and self.served(lane, scope) for lane in self.lanes.values())
-        assert horizon.claimable == (pending or bool(self.claimable(scope))), f"a poll of {scope}"
-        assert horizon.finalizable == bool(self.finalizable(LAST, scope.batch_id)), f"a poll of {scope}"
+        assert poll_result.claimable == (pending or bool(self.claimable(scope))), f"a poll of {scope}"
+        assert poll_result.finalizable == bool(self.finalizable(LAST, scope.batch_id)), f"a poll of {scope}"
 
     def served(self, lane: LaneModel, scope: Scope) -> bool:
         return (
@@ -750,15 +750,17 @@ class LifeOfItems(RuleBasedStateMachine):
             span.holder, span.due = None, True
 
     @when(lambda self: any(span.holder is not None for span in self.spans.values()))
-    def release_strays(self, worker: int, some: set[int]) -> None:
+    def release_unknown(self, worker: int, some: set[int]) -> None:
         """Free all that the worker holds but for some spans that it knows."""
         claims = [item.claim for item in self.hands[worker].items()] + self.hands[worker].unread
         known = {self.one_of(n, claims).span_id for n in some if claims}
-        found = self.run(spans.strays(self.db, self.workers[worker].id, known))
-        strays = {id: span for id, span in self.spans.items() if span.holder == worker and id not in known}
-        assert found == strays.keys()
+        found = self.run(spans.unknown_spans(self.db, self.workers[worker].id, known))
+        unknown_spans = {
+            id: span for id, span in self.spans.items() if span.holder == worker and id not in known
+        }
+        assert found == unknown_spans.keys()
         self.run(spans.release(self.db, self.workers[worker].id, found))
-        for span in strays.values():
+        for span in unknown_spans.values():
             span.holder, span.due = None, True
 
     @when(lambda self: self.live)
@@ -850,7 +852,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.check_model(seen)
         self.check_batches(seen)
         self.check_requests(seen)
-        self.check_horizon(Scope())
+        self.check_poll_result(Scope())
         self.sound = True
 
     def adopt(self, seen: Seen) -> None:

@@ -5,12 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from batchline.config import WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.store import batches, spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
-from batchline.worker.strays import Strays
+from batchline.worker.reconciler import Reconciler
 from tests.builders import a_batch, a_worker, equals, held, on, read, take, until
 
 PATIENCE = 60.0
@@ -23,8 +23,8 @@ class Lost:
         self.lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
         self.known: set[int] = set()
         self.calls = 0
-        self.strays = Strays(db, self.lease, lambda: self.known, asyncio.Lock(), self.freed)
-        self.strays.lost_track()
+        self.reconciler = Reconciler(db, self.lease, lambda: self.known, asyncio.Lock(), self.freed)
+        self.reconciler.reconcile()
 
     def freed(self) -> None:
         self.calls += 1
@@ -34,9 +34,9 @@ class Lost:
         return claim.span_id
 
     async def release(self) -> None:
-        running = asyncio.create_task(self.strays.run())
+        running = asyncio.create_task(self.reconciler.run())
         async with asyncio.timeout(PATIENCE):
-            await until(lambda: equals(asyncio.sleep(0, self.strays.busy), False))
+            await until(lambda: equals(asyncio.sleep(0, self.reconciler.busy), False))
         running.cancel()
 
 

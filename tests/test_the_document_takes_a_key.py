@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from batchline.config import ServerSettings
-from batchline.settings_file import load
+from batchline.config import load
+from batchline.config.settings import ServerSettings
 from tests.serving import NOWHERE, serving
 from tests.test_serve import served
 

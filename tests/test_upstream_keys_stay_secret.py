@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 import pytest
 
-from batchline.config import UpstreamSettings
-from batchline.executors import urls
-from batchline.executors.catalog import Catalog
-from batchline.executors.redaction import Redactor
+from batchline.config.settings import UpstreamSettings
 from batchline.model import Completed, Ran, Retry
+from batchline.secrets.redaction import Redactor
+from batchline.upstreams import urls
+from batchline.upstreams.catalog import Catalog
 from tests import test_operation_executor as operations
 from tests.test_http_executor import (
     KEY,

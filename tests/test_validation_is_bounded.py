@@ -10,12 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from batchline.engine.json_limits import MAX_VALUES, has_too_many_values
-from batchline.engine.operations import InvalidOperation, Operation
-from batchline.engine.registry import Registry, registry_of
-from batchline.engine.schemas import ItemSchema
-from batchline.engine.validator import MAX_SECONDS, ValidationTooLong, Validators
-from batchline.settings_file import SettingsError, load
+from batchline.config import SettingsError, load
+from batchline.governance.operations import InvalidOperation, Operation
+from batchline.governance.registry import Registry, registry_of
+from batchline.governance.schemas import ItemSchema
+from batchline.governance.validator import MAX_SECONDS, ValidationTooLong, Validators
+from batchline.model.json_limits import MAX_VALUES, has_too_many_values
 from tests.loops import slowest_callback
 from tests.scenes import database
 from tests.serving import Server, serving
@@ -135,7 +135,7 @@ def test_a_check_ends_with_its_time_and_the_next_one_is_answered() -> None:
         assert os.times().children_user - began < 2 * MAX_SECONDS
         assert validators.faults(ItemSchema(BRANCHING), [{"a": {"a": 5}}]) == []
         (fault,) = validators.faults(ItemSchema(object_of(cpu={"maximum": 4})), [{"cpu": 5}])
-        assert (fault.place, fault.message) == ("items[0].cpu", "5 is greater than the maximum of 4")
+        assert (fault.position, fault.message) == ("items[0].cpu", "5 is greater than the maximum of 4")
     finally:
         validators.close()
 

@@ -84,9 +84,9 @@ def test_token_counts_beyond_what_a_column_holds_are_cut_not_refused(url: str) -
         await spans.settle(db, worker.id, [greedy(item) for item in items])
 
         now = await read(db, batch)
-        most = 2**31 - 1
+        maximum = 2**31 - 1
         sums = (now.input_tokens, now.cached_tokens, now.output_tokens, now.reasoning_tokens)
-        assert sums == (2 * most,) * 4
+        assert sums == (2 * maximum,) * 4
 
     on(url, scenario)
 

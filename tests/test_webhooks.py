@@ -17,17 +17,17 @@ import openai
 import psycopg
 import pytest
 
-from batchline.engine import webhooks as words
-from batchline.executors.addresses import AddressRefused, NameNotFound, locate, may_reach, parse
-from batchline.executors.webhooks import Sender
-from batchline.ids import BATCH, EVENT, new_id, show
 from batchline.model import DEFAULT_TENANT, Batch
-from batchline.store import audit, duties, webhooks
-from batchline.store.duties import Event
+from batchline.model.ids import BATCH, EVENT, new_id, show
+from batchline.store import audit, maintenance, webhooks
+from batchline.store.maintenance import Event
 from batchline.store.session import Session, run
 from batchline.store.statements import statement
 from batchline.store.webhooks import Attempt, Message, Taken, Webhook
-from batchline.worker.messenger import GIVE_UP, LEASE, EventListener, Messenger
+from batchline.webhooks import signing as words
+from batchline.webhooks.addresses import AddressRefused, NameNotFound, locate, may_reach, parse
+from batchline.webhooks.sender import Sender
+from batchline.worker.outbox import ABANDON_AFTER, LEASE, EventListener, Outbox
 from tests.builders import a_batch, a_worker, finalize, on, run_to_the_end, sql
 from tests.processes import batchline, kill, simulated, wait_for, working, write_requests
 from tests.receiving import Received, Receiver, receiving
@@ -65,7 +65,7 @@ async def a_webhook(
         url=url,
         events=events,
         secret=secret or words.new_secret(),
-        most=100,
+        maximum=100,
         event=TESTED,
     )
     assert made is not None
@@ -74,11 +74,11 @@ async def a_webhook(
 
 async def tell(db: Session) -> int:
     """Fan every event out; how many deliveries that made."""
-    told = 0
-    while (event := await duties.take_event(db)) is not None:
-        told += await webhooks.fan_out(db, event.id)
-        await duties.event_delivered(db, event.id)
-    return told
+    reported = 0
+    while (event := await maintenance.take_event(db)) is not None:
+        reported += await webhooks.fan_out(db, event.id)
+        await maintenance.event_delivered(db, event.id)
+    return reported
 
 
 async def take(db: Session) -> Taken | None:
@@ -95,7 +95,7 @@ async def must_take(db: Session) -> tuple[Taken, Message]:
 async def settle(
     db: Session, taken: Taken, attempt: Attempt = DELIVERED, *, delay: float = 0.0, rest: float = 0.0
 ) -> bool | None:
-    return await webhooks.settle(db, taken, attempt, delay=delay, rest=rest, give_up=GIVE_UP)
+    return await webhooks.settle(db, taken, attempt, delay=delay, rest=rest, abandon=ABANDON_AFTER)
 
 
 async def hours_pass(db: Session, hours: float) -> None:
@@ -115,11 +115,9 @@ async def hours_pass(db: Session, hours: float) -> None:
 
 
 @asynccontextmanager
-async def messenger(
-    db: Session, *listeners: EventListener, timeout: float = 10.0
-) -> AsyncIterator[Messenger]:
+async def outbox(db: Session, *listeners: EventListener, timeout: float = 10.0) -> AsyncIterator[Outbox]:
     """A messenger at work, which may send to this machine."""
-    working = Messenger(db, Sender(allow_private=True, timeout=timeout), listeners)
+    working = Outbox(db, Sender(allow_private=True, timeout=timeout), listeners)
     task = asyncio.create_task(working.run())
     try:
         yield working
@@ -128,7 +126,7 @@ async def messenger(
         await asyncio.wait([task])
 
 
-async def told_of(db: Session, webhook: Webhook) -> list[tuple[object, ...]]:
+async def reported_of(db: Session, webhook: Webhook) -> list[tuple[object, ...]]:
     """(attempts, delivered, failed) of each delivery, oldest first."""
     rows = await webhooks.deliveries(db, webhook.id, limit=100)
     return [(row.attempts, row.delivered_at is not None, row.failed_at is not None) for row in rows[::-1]]
@@ -144,7 +142,7 @@ def test_an_event_goes_to_those_of_its_tenant_who_asked_for_it(database_url: str
         theirs = await a_webhook(db, tenant="other")
         await an_ended_batch(db)
         assert await tell(db) == 1
-        assert [await told_of(db, hook) for hook in (ours, deaf, theirs)] == [[(0, False, False)], [], []]
+        assert [await reported_of(db, hook) for hook in (ours, deaf, theirs)] == [[(0, False, False)], [], []]
 
     on(database_url, scenario)
 
@@ -159,7 +157,7 @@ def test_an_event_that_is_fanned_out_twice_is_delivered_once(database_url: str) 
         await settle(db, taken)
         assert await webhooks.fan_out(db, event) == 0
         assert await take(db) is None
-        assert await told_of(db, webhook) == [(1, True, False)]
+        assert await reported_of(db, webhook) == [(1, True, False)]
 
     on(database_url, scenario)
 
@@ -175,7 +173,7 @@ def test_a_tenant_may_have_so_many_and_no_more(database_url: str) -> None:
                 url="https://x.example",
                 events=[],
                 secret="",
-                most=2,
+                maximum=2,
                 event=TESTED,
             )
 
@@ -304,7 +302,7 @@ def test_a_webhook_that_is_taken_before_its_delivery_is_seen_gets_it_after_all(d
         await settle(db, taken, Attempt(delivered=False))
         await must_take(db)
         assert await sql(db, "SELECT failures FROM webhooks") == [(0,)]
-        assert await told_of(db, webhook) == [(1, False, False)]
+        assert await reported_of(db, webhook) == [(1, False, False)]
 
     on(database_url, scenario)
 
@@ -328,7 +326,7 @@ def test_a_refused_message_waits_and_does_not_keep_others_back(database_url: str
         taken, message = await must_take(db)
         assert (message.batch_id, message.attempts) == (first.id, 2)
         await settle(db, taken)
-        assert await told_of(db, webhook) == [(2, True, False), (1, True, False)]
+        assert await reported_of(db, webhook) == [(2, True, False), (1, True, False)]
 
     on(database_url, scenario)
 
@@ -368,7 +366,7 @@ def test_what_was_not_delivered_in_a_day_is_given_up(database_url: str) -> None:
         await tell(db)
         taken, _ = await must_take(db)
         assert await settle(db, taken, REFUSED, delay=5) is True
-        assert [failed for *_, failed in await told_of(db, webhook)] == [True, True, True, False]
+        assert [failed for *_, failed in await reported_of(db, webhook)] == [True, True, True, False]
         rows = await webhooks.deliveries(db, webhook.id, limit=10)
         assert {row.last_error for row in rows if row.failed_at} <= {
             "the receiver answered 500",
@@ -390,7 +388,7 @@ def test_old_deliveries_go_and_open_ones_stay(database_url: str) -> None:
         assert await webhooks.drop_old(db, 3600) == 0
         await hours_pass(db, 2)
         assert await webhooks.drop_old(db, 3600) == 1
-        assert await told_of(db, webhook) == [(0, False, False)]
+        assert await reported_of(db, webhook) == [(0, False, False)]
 
     on(database_url, scenario)
 
@@ -404,7 +402,7 @@ def test_the_official_client_accepts_what_is_sent(database_url: str) -> None:
             secret = words.new_secret()
             webhook = await a_webhook(db, receiver.url, secret=secret)
             batch = await an_ended_batch(db)
-            async with messenger(db) as working:
+            async with outbox(db) as working:
                 working.call()
                 (got,) = await asyncio.to_thread(receiver.wait_for, 1)
                 await settled(working)
@@ -424,7 +422,7 @@ def test_the_official_client_accepts_what_is_sent(database_url: str) -> None:
                 CLIENT.webhooks.unwrap(got.body, got.headers, secret=words.new_secret())
             with pytest.raises(openai.InvalidWebhookSignatureError):
                 CLIENT.webhooks.unwrap(got.body + b" ", got.headers, secret=secret)
-            assert await told_of(db, webhook) == [(1, True, False)]
+            assert await reported_of(db, webhook) == [(1, True, False)]
 
     on(database_url, scenario)
 
@@ -466,7 +464,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day_if_so_wished(database_url:
 # Sending
 
 
-async def settled(working: Messenger) -> None:
+async def settled(working: Outbox) -> None:
     while working.busy:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -482,7 +480,7 @@ def test_a_slow_receiver_holds_up_no_other(database_url: str) -> None:
         with receiving(slow) as first, receiving() as second:
             await a_webhook(db, first.url)
             await a_webhook(db, second.url)
-            async with messenger(db) as working:
+            async with outbox(db) as working:
                 for _ in range(3):
                     await an_ended_batch(db)
                 working.call()
@@ -521,7 +519,7 @@ def test_a_failure_is_tried_again_soon_and_written_down(database_url: str) -> No
     async def scenario(db: Session) -> None:
         webhook = await a_webhook(db, receiver.url)
         await an_ended_batch(db)
-        async with messenger(db) as working:
+        async with outbox(db) as working:
             working.call()
             one, two = await asyncio.to_thread(receiver.wait_for, 2)
             await settled(working)
@@ -552,7 +550,7 @@ def test_a_receiver_may_ask_for_time() -> None:
     async def scenario(receiver: Receiver) -> None:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sent = await Sender(allow_private=True).send(receiver.url, message, [words.new_secret()])
-        assert sent.asked == 120
+        assert sent.requested == 120
 
     with receiving(lambda _: (429, {"retry-after": "120"})) as receiver:
         asyncio.run(scenario(receiver))
@@ -570,7 +568,7 @@ def test_a_listener_that_fails_hears_again_and_webhooks_hear_once(database_url: 
         with receiving() as receiver:
             await a_webhook(db, receiver.url)
             await an_ended_batch(db)
-            async with messenger(db, listener) as working:
+            async with outbox(db, listener) as working:
                 working.call()
                 await asyncio.to_thread(receiver.wait_for, 1)
                 await settled(working)
@@ -591,26 +589,26 @@ def test_a_worker_tells_of_a_batch_as_soon_as_it_has_ended(database_url: str, tm
     with receiving() as receiver, simulated() as upstream:
         secret = words.new_secret()
         on(database_url, lambda db: a_webhook(db, receiver.url, secret=secret))
-        place = ("--database", database_url, "--data-dir", str(tmp_path))
+        location = ("--database", database_url, "--data-dir", str(tmp_path))
         with working(database_url, tmp_path, **ALLOWED):
             inputs = write_requests(tmp_path / "in.jsonl", 3)
-            done = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *place)
+            done = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *location)
             assert done.returncode == 0, done.stderr
             (got,) = receiver.wait_for(1)
         event = CLIENT.webhooks.unwrap(got.body, got.headers, secret=secret)
         assert event.type == "batch.completed"
         assert event.data.id == json.loads(done.stdout)["id"]
-        ended, told = one_row(database_url, "SELECT ended_at, now() FROM batches")
-        assert told - ended < timedelta(seconds=5), "it must not wait for a poll, which may be 15 s away"
+        ended, reported = one_row(database_url, "SELECT ended_at, now() FROM batches")
+        assert reported - ended < timedelta(seconds=5), "it must not wait for a poll, which may be 15 s away"
 
 
 def test_a_draining_worker_tells_of_its_batches_before_it_leaves(database_url: str, tmp_path: Path) -> None:
     with receiving() as receiver, simulated() as upstream:
         on(database_url, lambda db: a_webhook(db, receiver.url))
-        place = ("--database", database_url, "--data-dir", str(tmp_path))
+        location = ("--database", database_url, "--data-dir", str(tmp_path))
         inputs = write_requests(tmp_path / "in.jsonl", 3)
-        batchline("submit", str(inputs), "--upstream", upstream.url, *place)
-        done = batchline("worker", "--drain", *place, **ALLOWED)
+        batchline("submit", str(inputs), "--upstream", upstream.url, *location)
+        done = batchline("worker", "--drain", *location, **ALLOWED)
         assert done.returncode == 0, done.stderr
         assert len(receiver.received) == 1
         assert one_row(database_url, "SELECT delivered_at IS NOT NULL FROM deliveries") == (True,)
@@ -783,10 +781,10 @@ def test_a_name_that_leads_nowhere_is_told_apart() -> None:
 
 def test_the_connection_goes_to_the_address_that_was_judged() -> None:
     """The name is looked up once. No second answer, as of a name that rebinds, can steer the connection."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     def lookup(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
+        requested.append(host)
         return ["127.0.0.1"]
 
     async def scenario(receiver: Receiver) -> None:
@@ -794,7 +792,7 @@ def test_the_connection_goes_to_the_address_that_was_judged() -> None:
         url = f"http://receiver.invalid:{receiver.port}/hook?a=b"
         sent = await Sender(allow_private=True, lookup=lookup).send(url, message, [words.new_secret()])
         assert sent.attempt == DELIVERED
-        assert asked == ["receiver.invalid"]
+        assert requested == ["receiver.invalid"]
         (got,) = receiver.received
         assert (got.path, got.headers["host"]) == ("/hook?a=b", f"receiver.invalid:{receiver.port}")
 
@@ -866,7 +864,7 @@ def test_a_private_receiver_gets_nothing_and_the_delivery_says_why(database_url:
         with receiving() as receiver:
             webhook = await a_webhook(db, receiver.url)
             await an_ended_batch(db)
-            working = Messenger(db, Sender())
+            working = Outbox(db, Sender())
             task = asyncio.create_task(working.run())
             working.call()
             await settled(working)

@@ -36,9 +36,9 @@ async def _run(lines: list[tuple[str, bytes]], upstream: str, concurrency: int) 
     async with builder.default_headers(headers).build() as client:
         remaining = iter(lines)
         begun = perf_counter()
-        async with asyncio.TaskGroup() as crew:
+        async with asyncio.TaskGroup() as producer:
             for _ in range(concurrency):
-                crew.create_task(_send(client, upstream + URL, remaining))
+                producer.create_task(_send(client, upstream + URL, remaining))
         return len(lines) / (perf_counter() - begun)
 
 

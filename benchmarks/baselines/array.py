@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from batchline.ids import new_id
+from batchline.model.ids import new_id
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session
 from benchmarks.baselines.statements import claim_of, set_up, statement

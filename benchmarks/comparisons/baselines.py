@@ -14,7 +14,7 @@ results and nothing else, shows how much is left to gain.
 from batchline.store.session import Session
 from benchmarks.baselines.array import Array
 from benchmarks.baselines.eager import Eager
-from benchmarks.baselines.least import Least
+from benchmarks.baselines.minimum import Minimum
 from benchmarks.bench import Bench
 from benchmarks.contest import Contestant, Figure, alternate, at_least, ratio
 from benchmarks.drain import CHUNK, CursorAndSpans, drain
@@ -30,15 +30,15 @@ async def compare(bench: Bench) -> list[Figure]:
     with (
         bench.server.database() as url,
         bench.server.database(migrated=False) as eager_url,
-        bench.server.database(migrated=False) as least_url,
+        bench.server.database(migrated=False) as min_url,
     ):
         file_id = fill_file(url, lines)
         Eager.set_up(eager_url, lines)
-        Least.set_up(least_url, lines)
+        Minimum.set_up(min_url, lines)
         async with (
             Session(url, "benchmark") as session,
             Session(eager_url, "eager", timeout=600) as eager,
-            Session(least_url, "least") as bare,
+            Session(min_url, "least") as bare,
         ):
 
             async def cursor_and_spans() -> float:
@@ -54,12 +54,12 @@ async def compare(bench: Bench) -> list[Figure]:
                 return (await drain(design)).rate
 
             async def read_and_insert() -> float:
-                design = Least(bare)
+                design = Minimum(bare)
                 await design.create()
                 bench.server.settle_down()
                 return (await drain(design)).rate
 
-            ours, rows, array, kind_array, least = await alternate(
+            ours, rows, array, kind_array, minimum = await alternate(
                 bench.rounds,
                 Contestant("Batchline", "items/s", cursor_and_spans),
                 Contestant("a row for each line", "items/s", eager_rows),
@@ -71,8 +71,8 @@ async def compare(bench: Bench) -> list[Figure]:
         ratio(f"items a second of {lines:,}, to the eager design", ours, rows, at_least(2)),
         ratio(f"items a second of {lines:,}, to the array", ours, array, at_least(100)),
         ratio(f"items a second of {lines:,}, to the array, mended kindly", ours, kind_array),
-        ratio(f"items a second of {lines:,}, to the least that could do", ours, least),
-        ratio(f"items a second of {lines:,}, the least that could do to the array", least, array),
+        ratio(f"items a second of {lines:,}, to the least that could do", ours, minimum),
+        ratio(f"items a second of {lines:,}, the least that could do to the array", minimum, array),
     ]
 
 

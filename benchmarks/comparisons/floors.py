@@ -57,18 +57,18 @@ def _claim_all(url: str, connections: int) -> list[tuple[float, float]]:
     """When each began and ended; all begin at once."""
     with ExitStack() as stack:
         command = module("benchmarks.bare.claimer", url)
-        crew = [
+        producer = [
             stack.enter_context(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
             for _ in range(connections)
         ]
-        for process in crew:
+        for process in producer:
             assert process.stdout is not None
             process.stdout.readline()
-        for process in crew:
+        for process in producer:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        told = [process.communicate()[0].split() for process in crew]
-    return [(float(begun), float(ended)) for begun, ended in told]
+        reported = [process.communicate()[0].split() for process in producer]
+    return [(float(begun), float(ended)) for begun, ended in reported]

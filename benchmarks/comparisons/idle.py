@@ -24,17 +24,17 @@ _LOGGED = re.compile(
 # An idle worker polls every 15 to 18 s.
 _LONGEST_POLL = 20
 _LONGEST_START = 120
-_DUTIES_EVERY = 7.5
+_MAINTENANCE_EVERY = 7.5
 
 
 async def compare(bench: Bench) -> list[Figure]:
     window = bench.size(180, quick=4)
     idle, duties = _watch(bench, window)
     a_minute = sum(idle.values()) / (window / 60)
-    with_duties = a_minute + sum(duties.values()) / _DUTIES_EVERY
+    with_maintenance = a_minute + sum(duties.values()) / _MAINTENANCE_EVERY
     return [
         Figure("queries a minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
-        Figure("the same, with all duties done by it alone", with_duties, "", None, _series(duties)),
+        Figure("the same, with all duties done by it alone", with_maintenance, "", None, _series(duties)),
     ]
 
 

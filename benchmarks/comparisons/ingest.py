@@ -14,7 +14,7 @@ from psycopg.abc import Buffer
 from psycopg.copy import LibpqWriter
 from psycopg.generators import copy_to
 
-from batchline.engine.ingest import Source, ingest
+from batchline.files.ingest import Source, ingest
 from batchline.model import DEFAULT_TENANT
 from benchmarks.bench import Bench
 from benchmarks.contest import Contestant, Figure, alternate, at_least, ratio

@@ -13,9 +13,9 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
-from batchline.engine.finalize import finalize_one
-from batchline.engine.objects import Objects
-from batchline.ids import new_id
+from batchline.batches.finalize import finalize_one
+from batchline.files.objects import Objects
+from batchline.model.ids import new_id
 from batchline.store.session import Session
 from batchline.store.spans import WorkerId
 from benchmarks.bench import Bench

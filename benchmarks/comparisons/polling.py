@@ -13,7 +13,7 @@ from time import perf_counter
 
 import msgspec
 
-from batchline import ids
+from batchline.model import ids
 from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, below
 from benchmarks.inputs import URL, fill_file
@@ -53,26 +53,26 @@ def _poll(server: Serving, files: list[str]) -> tuple[Series, Series]:
     running = [_create(connection, server, file_id) for file_id in files]
     while running:
         for batch_id in list(running):
-            elapsed, body = _asked(connection, f"/v1/batches/{batch_id}", server.headers)
+            elapsed, body = _requested(connection, f"/v1/batches/{batch_id}", server.headers)
             polls.append(elapsed)
             if msgspec.json.decode(body)["status"] in _ENDED:
                 running.remove(batch_id)
             time.sleep(_PAUSE)
-            floor.append(_asked(connection, "/healthz", {})[0])
+            floor.append(_requested(connection, "/healthz", {})[0])
             time.sleep(_PAUSE)
     connection.close()
     return Series("GET /v1/batches/{id}", "ms", polls), Series("GET /healthz", "ms", floor)
 
 
 def _create(connection: HTTPConnection, server: Serving, file_id: str) -> str:
-    asked = {"input_file_id": file_id, "endpoint": URL, "completion_window": "24h"}
+    requested = {"input_file_id": file_id, "endpoint": URL, "completion_window": "24h"}
     headers = {**server.headers, "content-type": "application/json"}
-    connection.request("POST", "/v1/batches", msgspec.json.encode(asked), headers)
+    connection.request("POST", "/v1/batches", msgspec.json.encode(requested), headers)
     batch_id: str = msgspec.json.decode(whole(connection.getresponse()))["id"]
     return batch_id
 
 
-def _asked(connection: HTTPConnection, path: str, headers: dict[str, str]) -> tuple[float, bytes]:
+def _requested(connection: HTTPConnection, path: str, headers: dict[str, str]) -> tuple[float, bytes]:
     begun = perf_counter()
     connection.request("GET", path, headers=headers)
     body = whole(connection.getresponse())

@@ -109,7 +109,7 @@ def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, m
         ),
         Figure(
             f"items of {items} that ran twice, Batchline",
-            twice[0].most,
+            twice[0].maximum,
             "",
             at_most(_CONCURRENCY),
             twice,

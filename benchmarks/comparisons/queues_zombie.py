@@ -37,8 +37,10 @@ async def compare(bench: Bench) -> list[Figure]:
     with plain_server(bench.scratch) as server:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(present)))
         turns = [asyncio.to_thread(_block, bench, server, player, seconds) for player in present]
-        told = await asyncio.gather(*turns)
-    rows = [f"| {player.label} | {what[1]} | {what[2]} |" for player, what in zip(present, told, strict=True)]
+        reported = await asyncio.gather(*turns)
+    rows = [
+        f"| {player.label} | {what[1]} | {what[2]} |" for player, what in zip(present, reported, strict=True)
+    ]
     table = "\n".join(
         [
             "| contestant | calls of the handler | two seconds after the late report |",
@@ -46,7 +48,7 @@ async def compare(bench: Bench) -> list[Figure]:
             *rows,
         ]
     )
-    outcomes, _, _ = told[0]
+    outcomes, _, _ = reported[0]
     note = "\n\n".join(part for part in (table, missing) if part)
     return [Figure("outcomes of the item at the end, Batchline", outcomes, "", at_most(1), [], note)]
 

@@ -43,7 +43,7 @@ class Sender:
     fastest: int
     send: Send
     # With more than so many in flight it does not play.
-    most_in_flight: int = 2_000
+    max_in_flight: int = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _senders(bench: Bench) -> tuple[list[Sender], str]:
     return [
         *ours,
         Sender("aiohttp script", 3_000, _script(python, "benchmarks.scripts.with_aiohttp")),
-        Sender("httpx script", 150, _script(python, "benchmarks.scripts.with_httpx"), most_in_flight=256),
+        Sender("httpx script", 150, _script(python, "benchmarks.scripts.with_httpx"), max_in_flight=256),
     ], ""
 
 
@@ -118,7 +118,7 @@ async def _at(
 
         return Contestant(f"{sender.name}, {lines:,} requests", "requests/s", turn)
 
-    players = [sender for sender in senders if setting.concurrency <= sender.most_in_flight]
+    players = [sender for sender in senders if setting.concurrency <= sender.max_in_flight]
     return await alternate(bench.rounds, *map(contestant, players))
 
 
@@ -149,9 +149,9 @@ def _figures(measured: dict[Setting, list[Series]], missing: str) -> list[Figure
         Figure(f"{setting.name}, to the aiohttp script", ratios[setting], "×", None, series)
         for setting, series in measured.items()
     ]
-    least = min(ratios.values())
+    minimum = min(ratios.values())
     return [
-        Figure("the least of all settings, to the aiohttp script", least, "×", None, [], table(measured)),
+        Figure("the least of all settings, to the aiohttp script", minimum, "×", None, [], table(measured)),
         *figures,
     ]
 

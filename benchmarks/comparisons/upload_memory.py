@@ -88,7 +88,7 @@ def _peaks(server: Serving) -> dict[str, float]:
     (reader,) = [
         child
         for child in psutil.Process(server.pid).children()
-        if "batchline.engine.ingester" in child.cmdline()
+        if "batchline.files.ingest_process" in child.cmdline()
     ]
     return {"API": _peak(server.pid), "reading lines": _peak(reader.pid)}
 

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import msgspec
 
-from batchline.config import WorkerSettings
-from batchline.engine.ingest import Source, ingest
-from batchline.engine.objects import Objects
-from batchline.engine.output import answered_line
+from batchline.batches.output import answered_line
+from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence
-from batchline.ids import new_id
+from batchline.files.ingest import Source, ingest
+from batchline.files.objects import Objects
 from batchline.model import DEFAULT_TENANT, Completed, Item, RunSettings, Verdict
+from batchline.model.ids import new_id
 from batchline.store import batches, migrate
 from batchline.store.batches import NewBatch
 from batchline.store.session import Session

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from batchline.cli.progress import Gauge, LiveDisplay, Snapshot
+from batchline.cli.display.progress import Gauge, LiveDisplay, Snapshot
 from batchline.embedded import EmbeddedPostgres
 from batchline.model import DEFAULT_TENANT
 from batchline.store import batches, migrate

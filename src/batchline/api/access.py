@@ -11,7 +11,7 @@ import structlog
 
 from batchline.api.errors import safe_path, unexpected
 from batchline.api.limits import Stalled
-from batchline.ids import new_id
+from batchline.model.ids import new_id
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -5,33 +5,25 @@ from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 
-from batchline import __version__, packs
-from batchline.api import (
-    admin,
-    batches,
-    files,
-    health,
-    metrics,
-    models,
-    operations,
-    submissions,
-    uploads,
-    vms,
-    webhooks,
-)
+from batchline import __version__
+from batchline.api import health, metrics
 from batchline.api.access import AccessLog
+from batchline.api.admin import rate_limits
 from batchline.api.context import Context
 from batchline.api.document import add_document
 from batchline.api.downloads import Downloads
 from batchline.api.errors import handle_errors
+from batchline.api.governance import operations, submissions, vms
+from batchline.api.governance.errors import handle_refusals
 from batchline.api.limits import BodyLimit, Patience
 from batchline.api.metrics import Counters
-from batchline.api.refusals import handle_refusals
-from batchline.engine.governance import Governor
-from batchline.engine.intake import Intake
-from batchline.engine.preparing import PreparingPool
-from batchline.engine.registry import Registry
-from batchline.executors.catalog import Catalog
+from batchline.api.openai import batches, files, models, uploads, webhooks
+from batchline.files.intake import Intake
+from batchline.governance import packs
+from batchline.governance.governor import Governor
+from batchline.governance.preparation import PreparingPool
+from batchline.governance.registry import Registry
+from batchline.upstreams.catalog import Catalog
 
 # Every resource is one module with one router.
 ROUTERS: tuple[APIRouter, ...] = (
@@ -44,7 +36,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     vms.router,
     submissions.router,
     operations.router,
-    admin.router,
+    rate_limits.router,
     metrics.router,
 )
 
@@ -78,7 +70,7 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     add_document(app, settings)
     handle_errors(app, counters.unread)
     handle_refusals(app, settings.limits.contact_admin)
-    app.add_middleware(BodyLimit, most=context.settings.max_json_bytes, unread=counters.unread)
+    app.add_middleware(BodyLimit, maximum=context.settings.max_json_bytes, unread=counters.unread)
     app.add_middleware(Patience)
     app.add_middleware(AccessLog)
     return app

@@ -11,7 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from batchline.api.context import Context
 from batchline.api.errors import ApiError
-from batchline.engine import keys
+from batchline.governance import keys
 from batchline.model import ANYBODY, DEFAULT_TENANT, Role
 
 _bearer = HTTPBearer(auto_error=False, description="A key of `batchline keys create`.")
@@ -33,11 +33,11 @@ async def authenticate(request: Request) -> Caller:
     if not context.settings.authentication:
         _refuse_strange_pages(request)
         return Caller(DEFAULT_TENANT, Role.ADMIN, None)
-    shown = await _bearer(request)
-    if shown is None:
+    displayed = await _bearer(request)
+    if displayed is None:
         raise _unauthorized("You didn't provide an API key: send it as 'Authorization: Bearer KEY'.", None)
     async with context.sessions.one() as session:
-        key = await keys.authenticate(session, shown.credentials)
+        key = await keys.authenticate(session, displayed.credentials)
     if key is None:
         raise _unauthorized("Incorrect API key provided.", "invalid_api_key")
     return Caller(key.tenant, key.role, key.id, key.name)
@@ -46,7 +46,7 @@ async def authenticate(request: Request) -> Caller:
 async def caller(
     request: Request,
     # For the API's document.
-    shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    displayed: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
     """Whom the route has found, before it read the body."""
     found: Caller = request.state.caller

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from batchline.config import ServerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import ServerSettings
+from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
 
 

@@ -10,7 +10,7 @@ from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from batchline.api.auth import Called
-from batchline.config import ServerSettings
+from batchline.config.settings import ServerSettings
 
 _PATH = "/openapi.json"
 

@@ -77,10 +77,10 @@ class Downloads:
 
 
 @asynccontextmanager
-async def _taken(places: asyncio.Semaphore, patience: float, refusal: str) -> AsyncIterator[None]:
+async def _taken(positions: asyncio.Semaphore, patience: float, refusal: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(patience):
-            await places.acquire()
+            await positions.acquire()
     except TimeoutError:
         message = f"{refusal} Try again when one of them has ended."
         raise ApiError(
@@ -89,7 +89,7 @@ async def _taken(places: asyncio.Semaphore, patience: float, refusal: str) -> As
     try:
         yield
     finally:
-        places.release()
+        positions.release()
 
 
 def _downloads(request: Request) -> Downloads:

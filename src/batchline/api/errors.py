@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from batchline.engine.objects import ObjectStoreFull, ObjectStoreUnavailable
+from batchline.files.objects import ObjectStoreFull, ObjectStoreUnavailable
 from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
 
 # OpenAI's clients repeat a POST on 408, 409, 429 and 5xx unless told that it cannot help.
@@ -80,9 +80,9 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorEnvelope} for status in sorted({*statuses, 400, 401, 408, 500, 503})}
 
 
-def not_found(kind: str, shown: str, param: str | None = None) -> ApiError:
+def not_found(kind: str, displayed: str, param: str | None = None) -> ApiError:
     """Also of another tenant's object: that it exists is nobody else's business."""
-    return ApiError(404, f"No such {kind}: {_short(shown)}", code="not_found", param=param)
+    return ApiError(404, f"No such {kind}: {_short(displayed)}", code="not_found", param=param)
 
 
 def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
@@ -95,7 +95,7 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
 
         return handler
 
-    app.add_exception_handler(ApiError, _told)
+    app.add_exception_handler(ApiError, _reported)
     app.add_exception_handler(RequestValidationError, noted(_invalid))
     app.add_exception_handler(HTTPException, noted(_http))
     app.add_exception_handler(StoreUnavailable, _unavailable)
@@ -105,7 +105,7 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
     app.add_exception_handler(StatementRefused, _refused)
 
 
-async def _told(request: Request, error: Exception) -> JSONResponse:
+async def _reported(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
     return error.response()
 
@@ -136,21 +136,21 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     match error.status_code:
         case 404:
-            told = ApiError(404, f"Unknown request URL: {request.method} {_short(request.url.path)}")
-            told.code = "unknown_url"
+            reported = ApiError(404, f"Unknown request URL: {request.method} {_short(request.url.path)}")
+            reported.code = "unknown_url"
         case 405:
-            told = ApiError(405, f"{request.method} is not allowed for {_short(request.url.path)}")
-            told.code = "method_not_allowed"
+            reported = ApiError(405, f"{request.method} is not allowed for {_short(request.url.path)}")
+            reported.code = "method_not_allowed"
         case 400:
             # JSON that is nested too deep, for one.
-            told = ApiError(400, str(error.detail), code=_code(request, "invalid_json"))
+            reported = ApiError(400, str(error.detail), code=_code(request, "invalid_json"))
         case 413:
-            told = ApiError(413, str(error.detail), code="body_too_large")
+            reported = ApiError(413, str(error.detail), code="body_too_large")
         case status:
             kind = "server_error" if status >= 500 else "invalid_request_error"
-            told = ApiError(status, str(error.detail), type=kind)
-    told.headers.update(error.headers or {})
-    return told.response()
+            reported = ApiError(status, str(error.detail), type=kind)
+    reported.headers.update(error.headers or {})
+    return reported.response()
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
@@ -189,8 +189,8 @@ def safe_path(path: str) -> str:
     return _SECRET.sub(r"\1…", printable)
 
 
-def _short(text: str, most: int = 200) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+def _short(text: str, maximum: int = 200) -> str:
+    return text if len(text) <= maximum else text[:maximum] + "…"
 
 
 def _encodable(text: str) -> str:

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from batchline.api.context import InContext
-from batchline.engine.objects import ObjectStoreUnavailable
+from batchline.files.objects import ObjectStoreUnavailable
 from batchline.store import health
 from batchline.store.errors import StoreFull, StoreReadOnly, StoreUnavailable
 

@@ -84,9 +84,9 @@ class _Taking:
 class BodyLimit:
     """Refuses a body that is said to be too large, and stops reading one that is, or that is too slow."""
 
-    def __init__(self, app: App, most: int, unread: Callable[[Message], None]) -> None:
+    def __init__(self, app: App, maximum: int, unread: Callable[[Message], None]) -> None:
         self._app = app
-        self._most = most
+        self._maximum = maximum
         self._unread = unread
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -94,13 +94,13 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if said.isdigit() and int(said) > self._most:
+        if said.isdigit() and int(said) > self._maximum:
             self._unread(scope)
-            message = f"The body has {int(said)} bytes; at most {self._most} are allowed."
+            message = f"The body has {int(said)} bytes; at most {self._maximum} are allowed."
             refusal = ApiError(413, message, code="body_too_large").response()
             await refusal(scope, receive, send)
             return
-        left = self._most
+        left = self._maximum
         whole = False
         until = time.monotonic() + BODY_WITHIN
 
@@ -117,7 +117,7 @@ class BodyLimit:
             whole = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(413, f"The body has more than {self._most} bytes.")
+                raise HTTPException(413, f"The body has more than {self._maximum} bytes.")
             return message
 
         await self._app(scope, limited, send)

@@ -19,11 +19,11 @@ from starlette.types import Scope
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import ApiError, documented
-from batchline.api.governed import PREFIX
+from batchline.api.governance.schemas import PREFIX
 from batchline.api.routing import AuthenticatedRoute
-from batchline.engine.approvals import APPROVE
-from batchline.engine.refusals import LimitReached
-from batchline.engine.registry import Registry
+from batchline.governance.approvals import APPROVE
+from batchline.governance.errors import LimitReached
+from batchline.governance.registry import Registry
 from batchline.model import DURATION_BOUNDS, Role
 from batchline.store import operations
 from batchline.store.operations import Durations

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from batchline.api.auth import authenticate
-from batchline.engine.json_limits import (
+from batchline.model.json_limits import (
     MAX_DEPTH,
     MAX_VALUES,
     WRAPPED,

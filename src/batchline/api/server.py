@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from batchline.api import limits
 
 # The request line and all headers. The parser itself would keep any amount.
-MOST_HEAD = 64 * 1024
+MAX_HEAD = 64 * 1024
 _HEAD_WITHIN = 30.0
 # Longer than an answer waits itself (api/limits.py), which then says so in the log.
 _LONGER = 5.0
@@ -81,7 +81,7 @@ class LimitedHttp(HttpToolsProtocol):
             return
         # Only what has not become a request yet counts, so one read more than the limit at most is kept.
         self._head += len(data)
-        if self._head > MOST_HEAD:
+        if self._head > MAX_HEAD:
             self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
 
     def send_400_response(self, msg: str) -> None:

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from batchline.cli.console import CommandError, out
-from batchline.cli.place import Place
-from batchline.engine.ingest import FileRefused, InputUnreadable, Source, check_readable, ingest
-from batchline.engine.reading import ReadingRules
+from batchline.cli.display.console import CommandError, out
+from batchline.cli.runtime import Runtime
+from batchline.files.ingest import FileRefused, InputUnreadable, Source, check_readable, ingest
+from batchline.files.parsing import ReadingRules
 from batchline.model import DEFAULT_TENANT, Batch, File
 from batchline.store import files, outputs
 from batchline.store.outputs import Which
 from batchline.store.session import Session
 
-_SHOWN = 20
+_DISPLAYED = 20
 _NAMES: dict[Which, str] = {"output": "output file", "errors": "error file"}
 
 
@@ -44,23 +44,23 @@ async def ingest_inputs(paths: Sequence[Path], url: str, *, silent: bool) -> Fil
                 on_progress=lambda done: bar.update(task, completed=done),
             )
         except FileRefused as error:
-            raise CommandError(str(error), details=_shown(error)) from error
+            raise CommandError(str(error), details=_displayed(error)) from error
         except InputUnreadable as error:
             raise CommandError(str(error)) from error
 
 
-def _shown(error: FileRefused) -> list[str]:
+def _displayed(error: FileRefused) -> list[str]:
     lines = [
         f"{e.source if e.line is None else f'{e.source}:{e.line}'}: {e.code}: {e.message}"
-        for e in error.errors[:_SHOWN]
+        for e in error.errors[:_DISPLAYED]
     ]
-    if len(error.errors) > _SHOWN:
-        lines.append(f"and {len(error.errors) - _SHOWN} more")
+    if len(error.errors) > _DISPLAYED:
+        lines.append(f"and {len(error.errors) - _DISPLAYED} more")
     return lines
 
 
 async def stored_lines(
-    place: Place, session: Session, batch: Batch, which: Which
+    runtime: Runtime, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
     """From the batch's file; or from the database, where a worker with another data folder wrote that."""
     file_id = batch.output_file_id if which == "output" else batch.error_file_id
@@ -69,8 +69,8 @@ async def stored_lines(
         return
     if file.deleted_at is not None:
         raise _gone(f"the {_NAMES[which]} of this batch was deleted on {file.deleted_at:%Y-%m-%d}")
-    if file.object_key is not None and await place.objects.exists(file.object_key):
-        async for block in place.objects.read(file.object_key):
+    if file.object_key is not None and await runtime.objects.exists(file.object_key):
+        async for block in runtime.objects.read(file.object_key):
             yield block
         return
     elsewhere = f"the {_NAMES[which]} of this batch is not in this object store"

@@ -11,23 +11,23 @@ from importlib import import_module
 import typer
 
 from batchline import __version__
-from batchline.cli.console import out
-from batchline.cli.place import set_up_logging
+from batchline.cli.display.console import out
+from batchline.cli.runtime import set_up_logging
 from batchline.cli.streams import open_closed_streams
 
 # The modules, in the order of the help, and the commands that each registers.
 MODULES = {
-    "run_command": ("run",),
-    "serve_command": ("serve",),
-    "worker_command": ("worker",),
-    "batch_commands": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
-    "ops_commands": ("ops",),
-    "limits_commands": ("limits",),
-    "audit_command": ("audit",),
-    "keys_command": ("keys",),
-    "doctor_command": ("doctor",),
-    "migrate_command": ("migrate",),
-    "simulate_command": ("simulate",),
+    "run": ("run",),
+    "serve": ("serve",),
+    "worker": ("worker",),
+    "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
+    "ops": ("ops",),
+    "limits": ("limits",),
+    "audit": ("audit",),
+    "keys": ("keys",),
+    "doctor": ("doctor",),
+    "migrate": ("migrate",),
+    "simulate": ("simulate",),
 }
 
 
@@ -43,7 +43,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_common)
     for module in _needed(arguments):
-        import_module(f"batchline.cli.{module}").register(app)
+        import_module(f"batchline.cli.commands.{module}").register(app)
     return app
 
 

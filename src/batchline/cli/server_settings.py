@@ -4,12 +4,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from batchline import packs, settings_file
-from batchline.cli.console import CommandError
-from batchline.config import ANY_MODEL, ServerSettings, UpstreamSettings
-from batchline.engine.registry import Registry
-from batchline.executors import urls
-from batchline.settings_file import DEFAULT_NAME, SettingsError
+from batchline.cli.display.console import CommandError
+from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
+from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings
+from batchline.governance import packs
+from batchline.governance.registry import Registry
+from batchline.upstreams import urls
 
 # The upstream of `--upstream`: for every model that no other names.
 _COMMAND_LINE = "default"
@@ -25,7 +25,7 @@ def find_config(config: Path | None) -> Path | None:
 
 def server_settings(config: Path | None, objects: str | None) -> ServerSettings:
     try:
-        settings = settings_file.load(config, os.environ)
+        settings = load(config, os.environ)
     except SettingsError as error:
         raise CommandError(str(error)) from error
     return settings if objects is None else replace(settings, objects=objects)
@@ -63,5 +63,5 @@ def registry(settings: ServerSettings) -> Registry:
 
 
 def check_keys(settings: ServerSettings) -> None:
-    if missing := settings_file.missing_keys(settings, os.environ):
+    if missing := missing_keys(settings, os.environ):
         raise CommandError("; ".join(missing))

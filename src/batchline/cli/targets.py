@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from batchline.cli.console import CommandError
+from batchline.cli.display.console import CommandError
 from batchline.cli.written import WrittenFiles
-from batchline.disk import full_message, is_full
+from batchline.host.disk import full_message, is_full
 
 _STDOUT = 1
 _AWAIT_READER = 0.1

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import structlog
 
-_LEAST_PAUSE = 1.0
-_MOST_PAUSE = 30.0
+_MIN_PAUSE = 1.0
+_MAX_PAUSE = 30.0
 # One that lived this long did not die of how it was started.
 _LIVED = 60.0
 # Of two that want the processor, the one that answers requests goes first (the comparison `polling`).
@@ -38,20 +38,20 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Until stopped, and until the process has ended."""
-        pause = _LEAST_PAUSE
+        pause = _MIN_PAUSE
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._live()
             if self._stopping.is_set():
                 return
             if time.monotonic() - started > _LIVED:
-                pause = _LEAST_PAUSE
+                pause = _MIN_PAUSE
             _log.error("the worker has died and is started again", exit_code=code, seconds=pause)
             try:
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
             except TimeoutError:
-                pause = min(pause * 2, _MOST_PAUSE)
+                pause = min(pause * 2, _MAX_PAUSE)
 
     async def _live(self) -> int:
         """One process from start to end. Its stdin ends with us, however we end, and it with that."""

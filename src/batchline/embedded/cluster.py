@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from batchline.disk import full_message, has_no_room, says_full
 from batchline.embedded.account import Account, account_for
 from batchline.embedded.errors import EmbeddedDiskFull, EmbeddedPostgresError
 from batchline.embedded.postmaster import DATABASE, Postmaster
 from batchline.embedded.processes import end_leftovers, runs
+from batchline.host.disk import full_message, has_no_room, says_full
 
 _MAJOR = 18
 _PORT = 5432  # the name of the socket, nothing more

@@ -14,7 +14,7 @@ from contextlib import suppress
 import psutil
 
 _PATIENCE_SECONDS = 5
-_GIVE_UP_SECONDS = 30
+_ABANDON_SECONDS = 30
 _POLL_SECONDS = 0.02
 
 
@@ -35,7 +35,7 @@ def end_leftovers(cluster_name: str) -> None:
     leftovers = [process for process in psutil.process_iter() if _belongs(process, cluster_name)]
     patient_until = time.monotonic() + _PATIENCE_SECONDS
     # One that hangs in the kernel, on a disk that does not answer, outlives even SIGKILL.
-    while leftovers and time.monotonic() < patient_until + _GIVE_UP_SECONDS:
+    while leftovers and time.monotonic() < patient_until + _ABANDON_SECONDS:
         for process in leftovers:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGQUIT if time.monotonic() < patient_until else signal.SIGKILL)

@@ -21,7 +21,7 @@ from typing import Self
 
 from batchline.embedded.errors import EmbeddedPostgresError
 from batchline.embedded.postmaster import Postmaster
-from batchline.private import FolderNotPrivate, data_folder
+from batchline.host.private import FolderNotPrivate, data_folder
 
 if sys.platform != "win32":
     import fcntl

@@ -2,13 +2,12 @@
 
 import msgspec
 
-from batchline import ids
-from batchline.engine.approvals import decide
-from batchline.engine.governance import Governor
-from batchline.engine.operations import Operation
-from batchline.engine.output import answered_line, failed_line
-from batchline.engine.refusals import Refused
-from batchline.model import Completed, Failed, Item, Retry, Verdict
+from batchline.batches.output import answered_line, failed_line
+from batchline.governance.approvals import decide
+from batchline.governance.errors import Refused
+from batchline.governance.governor import Governor
+from batchline.governance.operations import Operation
+from batchline.model import Completed, Failed, Item, Retry, Verdict, ids
 from batchline.store.session import Session, StoreUnavailable
 
 
@@ -28,8 +27,8 @@ class Approvals:
             return Failed(item, failed_line(item, refused.code, refused.message))
         except StoreUnavailable as error:
             return Retry(item, "store_unavailable", str(error), 1.0)
-        told = {"batch_id": ids.show(ids.BATCH, batch.id), "approval": batch.approval.value}
-        return Completed(item, 200, answered_line(item, 200, item.request_id, msgspec.json.encode(told)))
+        reported = {"batch_id": ids.show(ids.BATCH, batch.id), "approval": batch.approval.value}
+        return Completed(item, 200, answered_line(item, 200, item.request_id, msgspec.json.encode(reported)))
 
     async def close(self) -> None:
         await self._session.close()

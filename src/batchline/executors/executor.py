@@ -3,11 +3,11 @@
 import random
 from typing import Protocol
 
-from batchline.engine.output import failed_line
-from batchline.executors.retry import Backoff, rounded_up
+from batchline.batches.output import failed_line
 from batchline.model import Failed, Item, Ran, Retry, Verdict
+from batchline.upstreams.retry import Backoff, rounded_up
 
-_RETRY = Backoff(least=0.5, most=60.0)
+_RETRY = Backoff(minimum=0.5, maximum=60.0)
 
 
 class Fence(Protocol):

@@ -23,16 +23,16 @@ from pyreqwest.http import HeaderMap, Url
 from pyreqwest.response import Response
 
 from batchline import __version__
-from batchline.config import WorkerSettings
-from batchline.engine.output import NotJson, answered_line, as_json, failed_line, read_answer
-from batchline.executors import urls
+from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer
+from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
-from batchline.executors.faults import MOST_MESSAGE, code_of, message_of, never_left, reason_of
-from batchline.executors.memory import STEP, BodyMemory, Share
-from batchline.executors.pace import AnswerRate, Pace
-from batchline.executors.redaction import Redactor
-from batchline.executors.retry import Backoff, Outage, asked_delay, rounded_up
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
+from batchline.secrets.redaction import Redactor
+from batchline.upstreams import urls
+from batchline.upstreams.faults import MAX_MESSAGE, code_of, message_of, never_left, reason_of
+from batchline.upstreams.memory import STEP, BodyMemory, Share
+from batchline.upstreams.pace import AnswerRate, Pace
+from batchline.upstreams.retry import Backoff, Outage, requested_delay, rounded_up
 
 _RETRYABLE = frozenset({408, 409, 425, 429})
 # What this worker cannot send at all comes back after this long: another one may be set up for it.
@@ -53,11 +53,11 @@ class HttpSettings:
     keepalive_every: float = 10.0
     keepalive_probes: int = 3
     check_timeout: float = 5.0
-    most_body: int = 64 * 1024 * 1024
+    max_body: int = 64 * 1024 * 1024
     # Of an answer to an operation, which is decoded: that takes up to thirty times its size.
     max_operation_body: int = 4 * 1024 * 1024
-    retry: Backoff = field(default_factory=lambda: Backoff(least=0.5, most=60.0))
-    connect_retry: Backoff = field(default_factory=lambda: Backoff(least=0.5, most=30.0))
+    retry: Backoff = field(default_factory=lambda: Backoff(minimum=0.5, maximum=60.0))
+    connect_retry: Backoff = field(default_factory=lambda: Backoff(minimum=0.5, maximum=30.0))
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     request_id: str
-    asked: float = 0.0
+    requested: float = 0.0
 
     @property
     def passing(self) -> bool:
@@ -127,7 +127,7 @@ class HttpExecutor:
         self._settings = settings or HttpSettings()
         self._upstream = upstream
         self._memory = memory or BodyMemory(WorkerSettings().body_memory)
-        self._largest = min(self._settings.most_body, self._memory.largest)
+        self._largest = min(self._settings.max_body, self._memory.largest)
         self._environ = environ
         self._clock = clock
         self._now = now
@@ -145,7 +145,7 @@ class HttpExecutor:
     @property
     def unreachable(self) -> Mapping[str, str]:
         """Upstreams that cannot be connected to at present, and why."""
-        return {urls.shown(upstream): outage.reason for upstream, outage in self._outages.items()}
+        return {urls.displayed(upstream): outage.reason for upstream, outage in self._outages.items()}
 
     async def run(self, item: Item) -> Ran:
         route, started = None, 0.0
@@ -201,7 +201,7 @@ class HttpExecutor:
 
     async def check(self, upstream: str, api_key_env: str | None = None) -> str | None:
         """Before any item is run: None if requests can be made, or what is in the way, for a person."""
-        shown, limit = urls.shown(upstream), self._settings.check_timeout
+        displayed, limit = urls.displayed(upstream), self._settings.check_timeout
         try:
             client = self._client(upstream, self._key(api_key_env))
             request = client.get(urls.join(upstream, "/v1/models")).timeout(timedelta(seconds=limit))
@@ -211,13 +211,13 @@ class HttpExecutor:
             return str(error)
         except (TransportError, DecodeError) as error:
             if isinstance(error, RequestTimeoutError) and not never_left(error):
-                return f"{shown} did not answer within {limit:g} s"
-            return f"{shown} is unreachable: {reason_of(error)}"
+                return f"{displayed} did not answer within {limit:g} s"
+            return f"{displayed} is unreachable: {reason_of(error)}"
         if status not in (401, 403):
             return None
         if api_key_env is None:
-            return f"{shown} wants an API key ({status}): name the environment variable that holds one"
-        return f"{shown} refuses the API key in {api_key_env} ({status})"
+            return f"{displayed} wants an API key ({status}): name the environment variable that holds one"
+        return f"{displayed} refuses the API key in {api_key_env} ({status})"
 
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence
@@ -251,18 +251,20 @@ class HttpExecutor:
 
     def again(self, item: Item, answer: Answer, message: str) -> Retry:
         """Another attempt after this answer."""
-        return Retry(item, f"http_{answer.status}", message[:MOST_MESSAGE], self._delay(item, answer.asked))
+        return Retry(
+            item, f"http_{answer.status}", message[:MAX_MESSAGE], self._delay(item, answer.requested)
+        )
 
     def _answer(
         self, item: Item, route: _Route, started: float, response: Response, body: bytes
     ) -> Answer | Verdict:
-        asked = asked_delay(lambda name: _header(response, name), self._now())
+        requested = requested_delay(lambda name: _header(response, name), self._now())
         if response.status == 429:
-            self._slow_down(route, started, asked)
+            self._slow_down(route, started, requested)
         elif response.status < 500:
             route.answers.add()
         body, request_id = route.redactor.body(body), _request_id(item, route, response)
-        return Answer(response.status, body, request_id, asked)
+        return Answer(response.status, body, request_id, requested)
 
     def _unanswered(self, item: Item, route: _Route | None, started: float, error: Exception) -> Ran:
         """What it means for the item that there was no answer to read."""
@@ -307,30 +309,30 @@ class HttpExecutor:
 
     def _refused(self, item: Item, route: _Route, started: float, response: Response, body: bytes) -> Verdict:
         status = response.status
-        asked = asked_delay(lambda name: _header(response, name), self._now())
+        requested = requested_delay(lambda name: _header(response, name), self._now())
         if status == 429:
-            self._slow_down(route, started, asked)
+            self._slow_down(route, started, requested)
         passing = status in _RETRYABLE or status >= 500
         if passing and item.claim.attempt < item.claim.settings.max_attempts:
-            return Retry(item, f"http_{status}", message_of(status, body), self._delay(item, asked))
+            return Retry(item, f"http_{status}", message_of(status, body), self._delay(item, requested))
         line = answered_line(item, status, _request_id(item, route, response), as_json(body))
         return Failed(item, line, status)
 
     def _again(self, item: Item, code: str, message: str) -> Verdict:
         """There is no answer to keep: another attempt, if one is left."""
-        message = message[:MOST_MESSAGE]
+        message = message[:MAX_MESSAGE]
         if item.claim.attempt < item.claim.settings.max_attempts:
             return Retry(item, code, message, self._delay(item))
         return Failed(item, failed_line(item, code, message))
 
-    def _delay(self, item: Item, asked: float = 0.0) -> float:
-        return rounded_up(max(asked, self._settings.retry.delay(item.claim.attempt, self._random)))
+    def _delay(self, item: Item, requested: float = 0.0) -> float:
+        return rounded_up(max(requested, self._settings.retry.delay(item.claim.attempt, self._random)))
 
     def _unreached(self, item: Item, upstream: str, started: float, reason: str) -> Verdict:
         outage = self._outages.get(upstream)
         if outage is None:
             outage = self._outages[upstream] = Outage(self._settings.connect_retry, self._clock, self._random)
-            _log.warning("upstream unreachable", upstream=urls.shown(upstream), reason=reason)
+            _log.warning("upstream unreachable", upstream=urls.displayed(upstream), reason=reason)
         return Deferred(item, outage.failed(started, reason))
 
     async def _may_try(self, upstream: str) -> bool:
@@ -368,16 +370,16 @@ class HttpExecutor:
             del self._paces[upstream]
         return pace
 
-    def _slow_down(self, route: _Route, started: float, asked: float) -> None:
+    def _slow_down(self, route: _Route, started: float, requested: float) -> None:
         pace = self._pace(route.upstream)
         if pace is None:
             pace = self._paces[route.upstream] = Pace(route.answers.per_second, self._clock)
-            _log.warning("upstream limits the rate", upstream=urls.shown(route.upstream))
-        pace.refused(started, asked)
+            _log.warning("upstream limits the rate", upstream=urls.displayed(route.upstream))
+        pace.refused(started, requested)
 
     def _reached(self, upstream: str) -> None:
         if self._outages.pop(upstream, None) is not None:
-            _log.info("upstream reachable again", upstream=urls.shown(upstream))
+            _log.info("upstream reachable again", upstream=urls.displayed(upstream))
 
     def _unsendable(self, item: Item, reason: str) -> Verdict:
         if reason not in self._warned:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from batchline.config import ANY_MODEL, UpstreamSettings
+from batchline.config.settings import ANY_MODEL, UpstreamSettings
 from batchline.executors.executor import Executor, Fence
 from batchline.model import Claim, Item, Ran, RunSettings
 
-_MOST_CLAIMS = 1000
+_MAX_CLAIMS = 1000
 
 
 class RoutingExecutor:
@@ -47,7 +47,7 @@ class RoutingExecutor:
         if known is None or known[0] is not claim:
             settings = self._settings.get(claim.model) or self._settings.get(ANY_MODEL)
             known = (claim, claim if settings is None else replace(claim, settings=settings))
-            if len(self._claims) >= _MOST_CLAIMS:
+            if len(self._claims) >= _MAX_CLAIMS:
                 self._claims.clear()
             self._claims[claim.span_id] = known
         return known[1]

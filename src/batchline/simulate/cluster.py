@@ -163,7 +163,7 @@ class Cluster:
     # --- What virt-api does --------------------------------------------------------------------------------
 
     def start(self, namespace: str, name: str) -> None:
-        vm = self._asked(namespace, name)
+        vm = self._requested(namespace, name)
         if self._instance_of(vm) is not None:
             raise statuses.conflict(_VM, name, "VM is already running")
         strategy = _strategy(vm)
@@ -178,7 +178,7 @@ class Cluster:
                 raise statuses.conflict(_VM, name, f"{strategy} does not support manual start requests")
 
     def stop(self, namespace: str, name: str, options: Object) -> None:
-        vm = self._asked(namespace, name)
+        vm = self._requested(namespace, name)
         instance = self._instance_of(vm)
         strategy = _strategy(vm)
         if strategy in ("Always", "Once"):
@@ -200,7 +200,7 @@ class Cluster:
             raise statuses.bad_request("For force restart, only gracePeriod=0 is supported for now")
         if grace is not None and grace < 0:
             raise statuses.bad_request("gracePeriod has to be greater or equal to 0")
-        vm = self._asked(namespace, name)
+        vm = self._requested(namespace, name)
         strategy = _strategy(vm)
         if strategy in ("Halted", "Once"):
             # Spelled so there.
@@ -273,7 +273,7 @@ class Cluster:
             raise statuses.not_found(VMS, name)
         return found
 
-    def _asked(self, namespace: str, name: str) -> Object:
+    def _requested(self, namespace: str, name: str) -> Object:
         found = self._machines.get((namespace, name))
         if found is None:
             raise statuses.not_found(_VM, name)

@@ -25,13 +25,13 @@ class Refusal(Exception):
 
 
 def unknown_url(method: bytes, path: bytes) -> Refusal:
-    return Refusal(404, f"Invalid URL ({_shown(method)} {_shown(path)})", code="unknown_url")
+    return Refusal(404, f"Invalid URL ({_displayed(method)} {_displayed(path)})", code="unknown_url")
 
 
 def wrong_method(method: bytes, path: bytes, allowed: bytes) -> Refusal:
-    message = f"Not allowed to {_shown(method)} on {_shown(path)}: use {_shown(allowed)}."
+    message = f"Not allowed to {_displayed(method)} on {_displayed(path)}: use {_displayed(allowed)}."
     return Refusal(405, message, code="method_not_supported", headers=b"Allow: %b\r\n" % allowed)
 
 
-def _shown(text: bytes) -> str:
+def _displayed(text: bytes) -> str:
     return text.decode("latin-1")

@@ -127,8 +127,8 @@ class Upstream:
     def _record(self, key: bytes | None, recipe: Recipe, body: bytes) -> Executed | None:
         if not self._settings.record:
             return None
-        shown = None if key is None else key.decode("latin-1")
-        return Executed(shown, recipe.path, hashlib.sha256(body).hexdigest())
+        displayed = None if key is None else key.decode("latin-1")
+        return Executed(displayed, recipe.path, hashlib.sha256(body).hexdigest())
 
     def _execute(self, execution: _Execution) -> None:
         if execution.key is not None:

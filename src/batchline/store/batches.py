@@ -37,7 +37,7 @@ class FileNotFound(Exception):
     """There is no such input file."""
 
 
-class AlreadyThere(Exception):
+class AlreadyExists(Exception):
     """There is a batch with this resume key."""
 
 
@@ -52,7 +52,7 @@ async def _insert(session: Session, new: NewBatch) -> list[dict[str, Any]]:
     try:
         return await session.records(statement("create_batch"), created(new))
     except UniqueViolation as error:
-        raise AlreadyThere(f"there is a batch with resume key {new.resume_key}") from error
+        raise AlreadyExists(f"there is a batch with resume key {new.resume_key}") from error
 
 
 def created(new: NewBatch) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 
-from batchline import ids
+from batchline.model import ids
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
 
@@ -28,7 +28,7 @@ _CHECKS = (
 )
 _NOTES = "doctor_notes"
 # A statement shows no more findings than this: who has a hundred needs no more to know.
-_MOST = 100
+_MAXIMUM = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def examine(
 
     With `object_exists`, which tells whether the object store has a key, it looks for files' contents too.
     """
-    params = {"batch": batch_id, "most": _MOST}
+    params = {"batch": batch_id, "most": _MAXIMUM}
     async with session.open_ended() as connection, connection.transaction():
         # Plans are made for these parameters: one batch must not cost a scan of all.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -90,8 +90,8 @@ async def examine(
 async def _look(connection: psycopg.AsyncConnection[Row], name: str, params: dict[str, Any]) -> list[Finding]:
     rows = await run(connection, statement(name), params)
     findings = [Finding(check, _where(*place), message) for check, *place, message in rows]
-    if len(findings) == _MOST:
-        findings.append(Finding(findings[-1].check, "everywhere", f"only the first {_MOST} are shown"))
+    if len(findings) == _MAXIMUM:
+        findings.append(Finding(findings[-1].check, "everywhere", f"only the first {_MAXIMUM} are shown"))
     return findings
 
 
@@ -101,15 +101,15 @@ async def _missing_objects(
     """Files whose content is not in the object store. Asked page by page, with no transaction open."""
     findings: list[Finding] = []
     after: UUID | None = None
-    while len(findings) < _MOST:
-        params = {"batch": batch_id, "after": after, "most": _MOST}
+    while len(findings) < _MAXIMUM:
+        params = {"batch": batch_id, "after": after, "most": _MAXIMUM}
         page = await session.rows(statement("doctor_objects"), params)
         findings += [
             Finding("object", ids.show(ids.FILE, file_id), f"the object store has no {key}")
             for file_id, key in page
             if not await object_exists(key)
         ]
-        if len(page) < _MOST:
+        if len(page) < _MAXIMUM:
             break
         after = page[-1][0]
     return findings

@@ -20,7 +20,7 @@ from psycopg.waiting import WAIT_W
 from batchline.model import ContentError, File
 from batchline.store import idempotency
 from batchline.store.arrays import TextArray
-from batchline.store.idempotency import Ticket
+from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
 
@@ -35,8 +35,8 @@ _LENGTH = struct.Struct(">i")
 
 # What libpq is given at once (it must not be much: psycopg issue 255), and how many of these may wait for the
 # server while the next lines are read: two megabytes, with which both sides keep busy.
-_WRITE_MOST = 128 * 1024
-_WAITING_MOST = 16
+_WRITE_MAX = 128 * 1024
+_WAITING_MAX = 16
 
 
 class FileLane(msgspec.Struct, frozen=True):
@@ -148,9 +148,9 @@ class Incoming:
             rows = await run(self._connection, statement("duplicates_among"), params)
         return [Duplicate(*row) for row in rows]
 
-    async def remember(self, ticket: Ticket, file_id: UUID) -> None:
+    async def remember(self, idempotency_key: IdempotencyKey, file_id: UUID) -> None:
         """Let the caller's key stand for this file; raises if it stands for something already."""
-        await idempotency.remember(self._connection, ticket, file_id)
+        await idempotency.remember(self._connection, idempotency_key, file_id)
 
     async def complete_upload(self, upload_id: UUID, file_id: UUID) -> bool:
         """The file is what this upload becomes; False if the upload has ended before."""
@@ -226,22 +226,22 @@ class _SteadyWriter(AsyncLibpqWriter):
         self._waiting: deque[Buffer] = deque()
 
     async def write(self, data: Buffer) -> None:
-        for start in range(0, len(data), _WRITE_MOST):
-            self._waiting.append(data[start : start + _WRITE_MOST])
-        await self._push(_WAITING_MOST)
+        for start in range(0, len(data), _WRITE_MAX):
+            self._waiting.append(data[start : start + _WRITE_MAX])
+        await self._push(_WAITING_MAX)
 
     async def finish(self, exc: BaseException | None = None) -> None:
         if exc is None:
             await self._push(0)
         await super().finish(exc)
 
-    async def _push(self, most: int) -> None:
+    async def _push(self, maximum: int) -> None:
         """Hand over what the server takes now, and wait for it while more than `most` blocks are left."""
         pgconn = self.connection.pgconn
         while self._waiting:
             if pgconn.flush() == 0:
                 await self.connection.wait(copy_to(pgconn, self._waiting.popleft(), flush=False))
-            elif len(self._waiting) > most:
+            elif len(self._waiting) > maximum:
                 await self.connection.wait(_flushed(pgconn))
             else:
                 break

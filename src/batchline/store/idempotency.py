@@ -9,7 +9,7 @@ from batchline.store.session import Row, run
 from batchline.store.statements import statement
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class IdempotencyKey(msgspec.Struct, frozen=True):
     """A caller's key, what it is used for, and a hash of all that was asked for."""
 
     tenant: str
@@ -18,7 +18,7 @@ class Ticket(msgspec.Struct, frozen=True):
     fingerprint: bytes
 
 
-class MadeBefore(Exception):
+class IdempotencyConflict(Exception):
     """The key stands for something already."""
 
     def __init__(self, object_id: UUID, same: bool) -> None:
@@ -28,14 +28,16 @@ class MadeBefore(Exception):
         # Whether the same was asked for then.
         self.same = same
 
-    def __reduce__(self) -> tuple[type["MadeBefore"], tuple[UUID, bool]]:
-        return MadeBefore, (self.object_id, self.same)
+    def __reduce__(self) -> tuple[type["IdempotencyConflict"], tuple[UUID, bool]]:
+        return IdempotencyConflict, (self.object_id, self.same)
 
 
-async def remember(connection: psycopg.AsyncConnection[Row], ticket: Ticket, object_id: UUID) -> None:
+async def remember(
+    connection: psycopg.AsyncConnection[Row], idempotency_key: IdempotencyKey, object_id: UUID
+) -> None:
     """In the transaction that makes the object; waits for another one that uses the key right now."""
-    params = {**msgspec.structs.asdict(ticket), "object": object_id}
+    params = {**msgspec.structs.asdict(idempotency_key), "object": object_id}
     while not await run(connection, statement("remember_made"), params):
         # None: it has been forgotten since.
         for made, fingerprint in await run(connection, statement("find_made"), params):
-            raise MadeBefore(made, fingerprint == ticket.fingerprint)
+            raise IdempotencyConflict(made, fingerprint == idempotency_key.fingerprint)

@@ -5,8 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from batchline import ids
-from batchline.model import ApiKey, Role
+from batchline.model import ApiKey, Role, ids
 from batchline.store import audit
 from batchline.store.audit import Event
 from batchline.store.session import Row, Session, run

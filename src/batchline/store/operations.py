@@ -181,9 +181,9 @@ class Changing:
         params = {"batch": self.batch.id, "needs_approval": needs_approval, **children.params()}
         await run(self._connection, statement("append_children"), params)
 
-    async def retry(self, most_attempts: int, window_seconds: float) -> int:
+    async def retry(self, max_attempts: int, window_seconds: float) -> int:
         """Put failed children back that have had fewer attempts than that; how many."""
-        params = {"batch": self.batch.id, "most": most_attempts, "window_seconds": window_seconds}
+        params = {"batch": self.batch.id, "most": max_attempts, "window_seconds": window_seconds}
         ((children, _),) = await run(self._connection, statement("retry_failed"), params)
         return int(children)
 

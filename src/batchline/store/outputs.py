@@ -44,7 +44,7 @@ class BatchNotFound(Exception):
     """There is no such batch."""
 
 
-class FileNotThere(Exception):
+class FileMissing(Exception):
     """There is no such file, or it has no lines."""
 
 
@@ -115,7 +115,7 @@ async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[Lines]:
         for file_no, lane_no, url in await session.rows(statement("lanes_of_file"), {"file": file_id})
     ]
     if not parts:
-        raise FileNotThere(f"file {file_id} has no lines")
+        raise FileMissing(f"file {file_id} has no lines")
     async with _stream(session, _merged(parts)) as stream:
         yield stream
 

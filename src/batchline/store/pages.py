@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from batchline.store.outputs import FileNotThere, find_lanes
+from batchline.store.outputs import FileMissing, find_lanes
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
@@ -155,7 +155,7 @@ async def of_input(session: Session, file_id: UUID, room: int = ROOM) -> Pages:
     """The requests of an input file whose content lies in `lines`."""
     rows = await session.rows(statement("lanes_of_file"), {"file": file_id})
     if not rows:
-        raise FileNotThere(f"file {file_id} has no lines")
+        raise FileMissing(f"file {file_id} has no lines")
     return Pages(_Requests(rows[0][0], {lane_no: url for _, lane_no, url in rows}), room)
 
 

@@ -16,8 +16,10 @@ _PATIENCE = 10.0
 class Sessions:
     """Sessions with one database, opened when first needed, and used again."""
 
-    def __init__(self, url: str, *, most: int = 16, streams: int = 16, patience: float = _PATIENCE) -> None:
-        self._short = _Bounded(url, "api", most, patience)
+    def __init__(
+        self, url: str, *, maximum: int = 16, streams: int = 16, patience: float = _PATIENCE
+    ) -> None:
+        self._short = _Bounded(url, "api", maximum, patience)
         self._streams = _Bounded(url, "stream", streams, patience)
 
     @asynccontextmanager
@@ -38,12 +40,12 @@ class Sessions:
 
 
 class _Bounded:
-    def __init__(self, url: str, name: str, most: int, patience: float) -> None:
+    def __init__(self, url: str, name: str, maximum: int, patience: float) -> None:
         self._url = url
         self._name = name
-        self._most = most
+        self._maximum = maximum
         self._patience = patience
-        self._places = asyncio.Semaphore(most)
+        self._places = asyncio.Semaphore(maximum)
         # The one used last is taken first, so that in quiet times few connections are kept warm.
         self._idle: list[Session] = []
 
@@ -53,7 +55,7 @@ class _Bounded:
             async with asyncio.timeout(self._patience):
                 await self._places.acquire()
         except TimeoutError as error:
-            raise StoreUnavailable(f"all {self._most} connections are busy") from error
+            raise StoreUnavailable(f"all {self._maximum} connections are busy") from error
         session = self._idle.pop() if self._idle else Session(self._url, self._name)
         try:
             yield session

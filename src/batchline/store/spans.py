@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
-from batchline.model import Claim, Horizon, Item, RunSettings, Settled, Verdict
+from batchline.model import Claim, Item, PollResult, RunSettings, Settled, Verdict
 from batchline.store.arrays import Int8Array
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.statements import statement
@@ -36,17 +36,19 @@ class Scope(msgspec.Struct, frozen=True):
 
     keys: tuple[str, ...] | None = None
     batch_id: UUID | None = None
-    besides: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     # Nor those that begin so.
-    besides_below: tuple[str, ...] = ()
+    excluded_prefixes: tuple[str, ...] = ()
     # Only those that begin so; None: all.
     below: tuple[str, ...] | None = None
 
     def params(self) -> dict[str, object]:
-        left = [_literal(key) for key in self.besides] + [_literal(key) + "%" for key in self.besides_below]
+        left = [_literal(key) for key in self.excluded] + [
+            _literal(key) + "%" for key in self.excluded_prefixes
+        ]
         return {
             "keys": None if self.keys is None else list(self.keys),
-            "besides": left,
+            "excluded": left,
             "below": None if self.below is None else [_literal(key) + "%" for key in self.below],
             "batch": self.batch_id,
         }
@@ -191,16 +193,16 @@ async def release(session: Session, worker_id: UUID, some: Collection[int] | Non
     return [batch_id for (batch_id,) in await session.rows(statement("release"), params)]
 
 
-async def strays(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
+async def unknown_spans(session: Session, worker_id: UUID, known: Collection[int]) -> set[int]:
     """The worker's spans that are not among the `known`."""
     params = {"worker": worker_id, "known": Int8Array(sorted(known))}
-    return {span_id for (span_id,) in await session.rows(statement("strays"), params)}
+    return {span_id for (span_id,) in await session.rows(statement("unknown_spans"), params)}
 
 
-async def poll(session: Session, worker_id: UUID, scope: Scope) -> Horizon:
+async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
     """See what there is to do, and when the next known thing comes due."""
     rows = await session.rows(statement("poll"), {**scope.params(), "worker": worker_id})
-    return Horizon(*rows[0])
+    return PollResult(*rows[0])
 
 
 async def renew(session: Session, worker: WorkerId) -> None:
@@ -211,9 +213,9 @@ async def living_workers(session: Session) -> list[tuple[UUID, str]]:
     return [(worker_id, name) for worker_id, name in await session.rows(statement("living_workers"), {})]
 
 
-async def bury(session: Session, worker_id: UUID) -> None:
+async def expire(session: Session, worker_id: UUID) -> None:
     """End the lease of a worker whose process is known to be dead."""
-    await session.rows(statement("bury_worker"), {"worker": worker_id})
+    await session.rows(statement("expire_worker"), {"worker": worker_id})
 
 
 async def leave(session: Session, worker_id: UUID) -> None:

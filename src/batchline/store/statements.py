@@ -1,9 +1,10 @@
-"""SQL statements, one a file under `sql/`, named after what they do."""
+"""SQL statements: one per file, in folders by subject under `sql/`, named after what they do."""
 
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import LiteralString
 
 _PARAMETER = re.compile(r"%\((\w+)\)[sb]|%%")
@@ -33,7 +34,15 @@ class Statement:
 
 @cache
 def statement(name: str) -> Statement:
-    """The statement in `sql/NAME.sql`, without its comments; its name stays, for pg_stat_statements."""
-    source = (files("batchline.store") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+    """The statement in `sql/SUBJECT/NAME.sql`, without comments; its name stays, for pg_stat_statements."""
+    source = _sources()[name].read_text(encoding="utf-8")
     # The files are part of the package, so their text is as trusted as the code.
     return Statement(name, f"/* {name} */\n" + _COMMENT.sub("", source))
+
+
+@cache
+def _sources() -> dict[str, Traversable]:
+    """By name: a statement's name says what it does and is used once, whatever the folder."""
+    folders = (files("batchline.store") / "sql").iterdir()
+    found = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    return {file.name.removesuffix(".sql"): file for file in found if file.name.endswith(".sql")}

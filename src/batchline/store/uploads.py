@@ -75,15 +75,15 @@ async def get(session: Session, tenant: str, upload_id: UUID) -> Upload | None:
 
 
 async def add_part(
-    session: Session, tenant: str, upload_id: UUID, part: Part, *, most_parts: int, most_bytes: int
+    session: Session, tenant: str, upload_id: UUID, part: Part, *, max_parts: int, max_bytes: int
 ) -> datetime | None:
     """Record a part; when, or None if the upload takes no more."""
     params = {
         **msgspec.structs.asdict(part),
         "tenant": tenant,
         "upload": upload_id,
-        "most_parts": most_parts,
-        "most_bytes": most_bytes,
+        "most_parts": max_parts,
+        "most_bytes": max_bytes,
     }
     rows = await session.rows(statement("add_part"), params)
     return rows[0][0] if rows else None

@@ -87,7 +87,7 @@ async def add(
     url: str,
     events: Sequence[str],
     secret: str,
-    most: int,
+    maximum: int,
     event: Event,
 ) -> Webhook | None:
     """None when the tenant has as many as it may."""
@@ -98,7 +98,7 @@ async def add(
         "url": url,
         "events": list(events),
         "secret": secret,
-        "most": most,
+        "most": maximum,
     }
     return _first(await _changed(session, "add_webhook", params, event))
 
@@ -169,8 +169,8 @@ async def has_delivery(session: Session, webhook_id: UUID, event_id: UUID) -> bo
 
 async def fan_out(session: Session, event_id: UUID) -> int:
     """How many webhooks have got a delivery of the event now."""
-    ((told,),) = await session.rows(statement("fan_out"), {"event": event_id})
-    return int(told)
+    ((reported,),) = await session.rows(statement("fan_out"), {"event": event_id})
+    return int(reported)
 
 
 async def take(session: Session, *, lease: float) -> Taken | None:
@@ -185,7 +185,7 @@ async def take(session: Session, *, lease: float) -> Taken | None:
 
 
 async def settle(
-    session: Session, taken: Taken, attempt: Attempt, *, delay: float, rest: float, give_up: float
+    session: Session, taken: Taken, attempt: Attempt, *, delay: float, rest: float, abandon: float
 ) -> bool | None:
     """Write down what came of it, and let go of the webhook.
 
@@ -205,7 +205,7 @@ async def settle(
             "error": attempt.error,
             "delay": delay,
             "rest": rest,
-            "give_up": give_up,
+            "give_up": abandon,
         }
         ((given_up,),) = await run(connection, statement("settle_delivery"), params)
         return bool(given_up)

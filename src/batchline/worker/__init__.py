@@ -1,1 +1,5 @@
-"""The loop that runs it: claim, dispatch, settle."""
+"""One asyncio process that claims, runs and settles lines, and what it does besides.
+
+May import everything but cli and api. Start with `worker`, the composition root; then `producer` (claimer,
+buffer, dispatcher) and `settler`.
+"""

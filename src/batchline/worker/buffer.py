@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from batchline.config import WorkerSettings
-from batchline.executors.memory import BodyMemory
+from batchline.config.settings import WorkerSettings
 from batchline.model import Item
+from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.slots import Slots
 from batchline.worker.rate import Rate
-from batchline.worker.slots import Slots
 
 # One fetch brings no more than this: while it is read, it is in memory twice.
 MAX_FETCH = 32 * 2**20
@@ -37,8 +37,8 @@ class Buffer:
         self._items: deque[Item] = deque()
         # Each is told whether an item may be here; False: it is not needed any more.
         self._waiters: deque[asyncio.Future[bool]] = deque()
-        self._hungry = asyncio.Event()
-        self._hungry.set()
+        self._refill = asyncio.Event()
+        self._refill.set()
         self._low = 0
         self._average_size = 0.0
         self.closed = False
@@ -63,7 +63,7 @@ class Buffer:
         self._items.extend(arrived)
         self._low = self._target() // 2
         if len(self._items) > self._low:
-            self._hungry.clear()
+            self._refill.clear()
         self._wake(len(self._items))
 
     async def take(self) -> Item | None:
@@ -71,7 +71,7 @@ class Buffer:
         while (item := self.pop()) is None and not self.closed:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            self._hungry.set()
+            self._refill.set()
             if not await waiter:
                 return None
         return item
@@ -83,21 +83,21 @@ class Buffer:
             return None
         item = items.popleft()
         if len(items) <= self._low:
-            self._hungry.set()
+            self._refill.set()
         return item
 
     def spans(self) -> set[int]:
         return {item.claim.span_id for item in self._items}
 
-    async def hungry(self) -> None:
+    async def needs_refill(self) -> None:
         """Wait until more is wanted."""
-        await self._hungry.wait()
+        await self._refill.wait()
 
     def done(self, item: Item) -> None:
         """An item that was taken is not run any more."""
         self._hold(-len(item.body))
         if self._short and self._has_room:
-            self._hungry.set()
+            self._refill.set()
 
     def wanted(self) -> int:
         """For the free slots, and to have some ahead, as far as there is room for their bytes."""
@@ -128,9 +128,9 @@ class Buffer:
         self._bytes += size
         self._memory.held_requests += size
 
-    def sated(self) -> None:
+    def mark_full(self) -> None:
         """Nothing more is wanted just now."""
-        self._hungry.clear()
+        self._refill.clear()
 
     def discard(self, batch_id: UUID | None = None) -> list[Item]:
         """Take back what was not sent, all of it or that of one batch."""
@@ -139,12 +139,12 @@ class Buffer:
             kept = [item for item in self._items if batch_id is not None and item.claim.batch_id != batch_id]
             self._items = deque(kept)
             self._hold(-sum(len(item.body) for item in gone))
-            self._hungry.set()
+            self._refill.set()
         return gone
 
-    def dismiss(self, most: int) -> int:
+    def dismiss(self, maximum: int) -> int:
         """Tell up to so many takers that wait to wait no more; how many there were."""
-        return self._wake(most, needed=False)
+        return self._wake(maximum, needed=False)
 
     def close(self) -> None:
         """No more items will come; takers that find nothing left go home."""
@@ -153,14 +153,14 @@ class Buffer:
 
     def _target(self) -> int:
         """Two seconds of work; nothing ahead while the rate is unknown. Large bodies make it fewer."""
-        items = min(self._rate.per_second * self._settings.buffer_seconds, self._settings.buffer_most)
+        items = min(self._rate.per_second * self._settings.buffer_seconds, self._settings.buffer_max)
         if self._average_size:
             items = min(items, self._max_bytes / self._average_size)
         return int(items)
 
-    def _wake(self, most: int, *, needed: bool = True) -> int:
+    def _wake(self, maximum: int, *, needed: bool = True) -> int:
         woken = 0
-        while woken < most and self._waiters:
+        while woken < maximum and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(needed)

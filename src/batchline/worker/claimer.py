@@ -13,12 +13,12 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
-from batchline.worker.strays import Strays
+from batchline.worker.reconciler import Reconciler
 
 # One claim brings at most this many lines, so that reading them never holds up the loop for long.
-_MOST = 2_000
+_MAXIMUM = 2_000
 # And the first claim of a new batch so many: enough to begin with.
-_MOST_NEW = 64
+_MAX_NEW = 64
 # What is too large to be read just now comes back after this long: meanwhile others' lines are claimed.
 _LEFT_OUT_DELAY = 1.0
 
@@ -30,13 +30,13 @@ class Intake(Protocol):
 
     def __len__(self) -> int: ...
 
-    async def hungry(self) -> None:
+    async def needs_refill(self) -> None:
         """Wait until more is wanted."""
         ...
 
     def wanted(self) -> int: ...
 
-    def sated(self) -> None:
+    def mark_full(self) -> None:
         """Nothing more is wanted just now."""
         ...
 
@@ -58,8 +58,8 @@ class Claimer:
         lease: Lease,
         scope: Callable[[], Scope],
         intake: Intake,
-        turn: asyncio.Lock,
-        strays: Strays,
+        claim_lock: asyncio.Lock,
+        reconciler: Reconciler,
         settle: Callable[[Verdict], None],
         on_nothing: Callable[[], None] = lambda: None,
     ) -> None:
@@ -69,22 +69,22 @@ class Claimer:
         self._intake = intake
         # Crews of one worker claim in turn, each to the end: what one has claimed and not yet put into its
         # buffer would look like a stray to another.
-        self._turn = turn
-        self._strays = strays
+        self._claim_lock = claim_lock
+        self._reconciler = reconciler
         self._settle = settle
         self._on_nothing = on_nothing
         self._claiming = False
         self._announced: UUID | None = None
         # Set when there may be something to claim: at the start, when told so, when a poll saw it.
-        self.hope = asyncio.Event()
-        self.hope.set()
+        self.work_available = asyncio.Event()
+        self.work_available.set()
         self.found = asyncio.Event()
         self.claimed = 0
 
     @property
     def busy(self) -> bool:
         """Something may be claimable, or is being claimed."""
-        return self._claiming or self.hope.is_set()
+        return self._claiming or self.work_available.is_set()
 
     def announce(self, batch_id: UUID | None) -> None:
         """There is new work: in this batch, if it is known. An idle worker has a quick look at it."""
@@ -92,27 +92,27 @@ class Claimer:
             return
         if not self.busy and not len(self._intake):
             self._announced = batch_id
-        self.hope.set()
+        self.work_available.set()
 
     async def run(self) -> None:
         pause = Pause()
         while True:
-            await self.hope.wait()
-            await self._intake.hungry()
+            await self.work_available.wait()
+            await self._intake.needs_refill()
             # Cleared before the claim, not after it: word of new work that comes meanwhile must not be lost.
-            self.hope.clear()
+            self.work_available.clear()
             self._claiming = True
             try:
-                async with self._turn:
+                async with self._claim_lock:
                     found = await self._claim()
                 if found:
-                    self.hope.set()
-                elif not self.hope.is_set():
+                    self.work_available.set()
+                elif not self.work_available.is_set():
                     self._on_nothing()
                 pause.reset()
             except StoreUnavailable as error:
-                self.hope.set()
-                self._strays.lost_track()
+                self.work_available.set()
+                self._reconciler.reconcile()
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
             finally:
@@ -122,12 +122,12 @@ class Claimer:
         """Fill the buffer; False when nothing was there."""
         want = self._intake.wanted()
         if not want:
-            self._intake.sated()
+            self._intake.mark_full()
             return True
         if self._lease.lost:
             # A claim under the old name would renew it.
-            self._lease.give_up()
-        asked_at = self._lease.now()
+            self._lease.abandon()
+        requested_at = self._lease.now()
         worker = self._lease.worker
         announced, self._announced = self._announced, None
         claims, items = await self._ask(worker, want, announced)
@@ -137,14 +137,14 @@ class Claimer:
         if self._lease.worker is not worker:
             # The lease was lost while this was asked: what came is the old name's, and is left alone.
             return True
-        self._lease.renewed(asked_at)
+        self._lease.renewed(requested_at)
         if items is None:
             room = self._intake.room_for(sum(claim.size for claim in claims))
             items = await spans.fetch(self._session, worker.id, claims, room)
             if self._lease.worker is not worker:
                 return True
             # Nothing seemed to be held meanwhile, and a heartbeat may have laid the lease to rest.
-            self._lease.renewed(asked_at)
+            self._lease.renewed(requested_at)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
@@ -169,7 +169,5 @@ class Claimer:
     ) -> tuple[list[Claim], list[Item] | None]:
         """Claims, and their items where these have come along."""
         if announced is not None:
-            return await spans.claim_new(
-                self._session, worker, self._scope(), announced, min(want, _MOST_NEW)
-            )
-        return await spans.claim(self._session, worker, self._scope(), min(want, _MOST)), None
+            return await spans.claim_new(self._session, worker, self._scope(), announced, min(want, _MAX_NEW))
+        return await spans.claim(self._session, worker, self._scope(), min(want, _MAXIMUM)), None

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import structlog
 
-from batchline.engine.output import failed_line
+from batchline.batches.output import failed_line
 from batchline.executors.executor import Executor, unexpected
-from batchline.executors.memory import BodyMemory
 from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Verdict
+from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.slots import Slots
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
-from batchline.worker.slots import Slots
 
 _DONE = (Completed, Failed)
 
@@ -90,7 +90,7 @@ class Dispatcher:
                 if memory.crowded:
                     await memory.room()
                 if lease.lost:
-                    lease.give_up()
+                    lease.abandon()
                     continue
                 company, sent_in = len(running) - 1, slots.round
                 ran: Ran

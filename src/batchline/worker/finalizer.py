@@ -12,14 +12,13 @@ from uuid import UUID
 
 import structlog
 
-from batchline import ids
-from batchline.engine.finalize import FinalizeMismatch, finalize, put_off, reason
-from batchline.engine.objects import Objects, ObjectStoreUnavailable
-from batchline.executors.retry import Backoff
-from batchline.model import Batch
+from batchline.batches.finalize import FinalizeMismatch, finalize, put_off, reason
+from batchline.files.objects import Objects, ObjectStoreUnavailable
+from batchline.model import Batch, ids
 from batchline.store import batches
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
+from batchline.upstreams.retry import Backoff
 from batchline.worker.lease import Lease
 
 # So many batches are finalized at once. Each streams in flat memory, on a session of its own.
@@ -192,7 +191,7 @@ class _Outage:
     """Tells an object store that is away from one that refuses a batch or two."""
 
     _SUSPICIOUS = 3
-    _BACKOFF = Backoff(least=1.0, most=60.0)
+    _BACKOFF = Backoff(minimum=1.0, maximum=60.0)
 
     def __init__(self) -> None:
         self._refusals = 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from batchline.config import WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.lease import Lease
@@ -32,12 +32,12 @@ class Heartbeat:
             if not self._holding():
                 self._lease.rest()
             elif self._lease.lost:
-                self._lease.give_up()
+                self._lease.abandon()
             else:
                 await self._renew()
 
     async def _renew(self) -> None:
-        asked_at = self._lease.now()
+        requested_at = self._lease.now()
         worker = self._lease.worker
         try:
             await spans.renew(self._session, worker)
@@ -45,4 +45,4 @@ class Heartbeat:
             _log.warning("lease not renewed", reason=str(error))
             return
         if self._lease.worker is worker:
-            self._lease.renewed(asked_at)
+            self._lease.renewed(requested_at)

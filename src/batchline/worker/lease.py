@@ -12,11 +12,11 @@ from uuid import UUID
 
 import structlog
 
-from batchline.config import WorkerSettings
-from batchline.ids import new_id
+from batchline.config.settings import WorkerSettings
+from batchline.model.ids import new_id
 from batchline.store.spans import WorkerId
 from batchline.worker.clock import Clock
-from batchline.worker.kin import name_of_this_process
+from batchline.worker.local_workers import name_of_this_process
 
 _NEVER = float("inf")
 
@@ -37,10 +37,10 @@ class Lease:
     def now(self) -> float:
         return self._clock()
 
-    def renewed(self, asked_at: float) -> None:
+    def renewed(self, requested_at: float) -> None:
         """A renewal that was asked for at `asked_at` has succeeded. It comes too late for a lost lease."""
         if not self.lost:
-            self.ends = asked_at + self._settings.fence_after
+            self.ends = requested_at + self._settings.fence_after
 
     def rest(self) -> None:
         """Nothing is held any more."""
@@ -54,7 +54,7 @@ class Lease:
         """In whose name requests are sent now; None: in nobody's."""
         return None if self.lost else self.worker.id
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Others may run what this worker holds: leave to them what was not sent, and go on under a new name.
         Answers still under way are brought in all the same; the first verdict on an item counts, whoever
         brings it.

@@ -20,7 +20,7 @@ class Listener:
         self._on_event = on_event
 
     async def run(self) -> None:
-        pause = Pause(first=0.2, most=15.0)
+        pause = Pause(first=0.2, maximum=15.0)
         while True:
             try:
                 async for event in notifications(self._url):

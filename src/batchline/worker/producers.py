@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from batchline.model import Item
 from batchline.store.spans import Scope
+from batchline.upstreams.slots import Slots
 from batchline.worker.buffer import MAX_FETCH
 from batchline.worker.claimer import Claimer
-from batchline.worker.crew import Crew, Post
-from batchline.worker.slots import Slots
+from batchline.worker.producer import Producer, ProducerScope
 from batchline.worker.supervisor import Services
-from batchline.worker.tasks import send_home
+from batchline.worker.tasks import cancel_all
 
 # Each has slots of its own, so this bounds what is in flight. More upstreams wait until one has no work.
 MAX_OPEN = 32
@@ -32,13 +32,13 @@ _LOOK_EVERY = 0.05
 _MAX_REMEMBERED = 1000
 
 
-class Producers(Sequence[Crew]):
+class Producers(Sequence[Producer]):
     """All producers of a worker: first those that last as long as it does, then those that come and go."""
 
-    def __init__(self, lasting: Sequence[Crew]) -> None:
+    def __init__(self, lasting: Sequence[Producer]) -> None:
         self.lasting = tuple(lasting)
         self.finder: Claimer | None = None
-        self._opened: dict[Crew, asyncio.Task[None]] = {}
+        self._opened: dict[Producer, asyncio.Task[None]] = {}
         # By those that are closed.
         self._claimed = 0
         self._services: Services | None = None
@@ -48,10 +48,10 @@ class Producers(Sequence[Crew]):
         self._claiming: list[asyncio.Task[None]] = []
 
     @overload
-    def __getitem__(self, index: int) -> Crew: ...
+    def __getitem__(self, index: int) -> Producer: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Crew]: ...
-    def __getitem__(self, index: int | slice) -> Crew | Sequence[Crew]:
+    def __getitem__(self, index: slice) -> Sequence[Producer]: ...
+    def __getitem__(self, index: int | slice) -> Producer | Sequence[Producer]:
         return (*self.lasting, *self._opened)[index]
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Producers(Sequence[Crew]):
 
     @property
     def claimers(self) -> list[Claimer]:
-        claimers = [crew.claimer for crew in self]
+        claimers = [producer.claimer for producer in self]
         return claimers if self.finder is None else [*claimers, self.finder]
 
     @property
@@ -80,37 +80,37 @@ class Producers(Sequence[Crew]):
     ) -> None:
         self._services = services
         self._dispatch_failed, self._claim_failed = dispatch_failed, claim_failed
-        self._dispatching = [self._dispatch(services, crew) for crew in self.lasting]
+        self._dispatching = [self._dispatch(services, producer) for producer in self.lasting]
         self._claiming = [self._claim(services, claimer) for claimer in self.claimers]
 
-    def open(self, crew: Crew) -> None:
+    def open(self, producer: Producer) -> None:
         """Add a producer that comes and goes."""
         assert self._services is not None, "not started"
-        dispatching = self._dispatch(self._services, crew)
+        dispatching = self._dispatch(self._services, producer)
         dispatching.add_done_callback(self._dispatching.remove)
         self._dispatching.append(dispatching)
-        self._opened[crew] = self._claim(self._services, crew.claimer)
+        self._opened[producer] = self._claim(self._services, producer.claimer)
 
-    def close(self, crew: Crew) -> None:
+    def close(self, producer: Producer) -> None:
         """Remove a producer that holds nothing and is not claiming."""
-        claiming = self._opened.pop(crew)
+        claiming = self._opened.pop(producer)
         # It waits for word of new work, or is about to.
         claiming.cancel()
-        crew.buffer.close()
-        self._claimed += crew.claimer.claimed
+        producer.buffer.close()
+        self._claimed += producer.claimer.claimed
 
-    def _dispatch(self, services: Services, crew: Crew) -> asyncio.Task[None]:
-        return services.start("dispatcher", crew.dispatcher.run, self._dispatch_failed)
+    def _dispatch(self, services: Services, producer: Producer) -> asyncio.Task[None]:
+        return services.start("dispatcher", producer.dispatcher.run, self._dispatch_failed)
 
     def _claim(self, services: Services, claimer: Claimer) -> asyncio.Task[None]:
         return services.start("claimer", claimer.run, self._claim_failed)
 
     async def stop_claiming(self) -> None:
-        await send_home([*self._claiming, *self._opened.values()])
+        await cancel_all([*self._claiming, *self._opened.values()])
 
 
-class OpenCrew(Protocol):
-    def __call__(self, scope: Scope, slots: Slots, on_idle: Callable[[Crew], None]) -> Crew: ...
+class OpenProducer(Protocol):
+    def __call__(self, scope: Scope, slots: Slots, on_idle: Callable[[Producer], None]) -> Producer: ...
 
 
 class UpstreamFinder:
@@ -119,11 +119,11 @@ class UpstreamFinder:
     `post` is the scope of all such upstreams, and how many requests may be in flight at each of them.
     """
 
-    def __init__(self, post: Post, producers: Producers, make: OpenCrew) -> None:
-        self._post = post
+    def __init__(self, producer_scope: ProducerScope, producers: Producers, make: OpenProducer) -> None:
+        self._scope_of_producer = producer_scope
         self._producers = producers
         self._make = make
-        self._open: dict[str, Crew] = {}
+        self._open: dict[str, Producer] = {}
         self._lowered: dict[str, Slots] = {}
         self._room = asyncio.Event()
         self._room.set()
@@ -134,9 +134,11 @@ class UpstreamFinder:
         return 0
 
     def scope(self) -> Scope:
-        return replace(self._post.scope, besides=(*self._post.scope.besides, *self._open))
+        return replace(
+            self._scope_of_producer.scope, excluded=(*self._scope_of_producer.scope.excluded, *self._open)
+        )
 
-    async def hungry(self) -> None:
+    async def needs_refill(self) -> None:
         await self._room.wait()
         if self._open:
             await asyncio.sleep(_LOOK_EVERY)
@@ -144,12 +146,12 @@ class UpstreamFinder:
     def wanted(self) -> int:
         if len(self._open) >= MAX_OPEN:
             return 0
-        return 1 if self._one_at_a_time else min(self._post.concurrency, _FIRST_CLAIM)
+        return 1 if self._one_at_a_time else min(self._scope_of_producer.concurrency, _FIRST_CLAIM)
 
     def room_for(self, count: int) -> int | None:
         return None if count == 1 else MAX_FETCH
 
-    def sated(self) -> None:
+    def mark_full(self) -> None:
         self._room.clear()
 
     def put(self, items: Sequence[Item], left_out: Sequence[Item]) -> None:
@@ -158,20 +160,20 @@ class UpstreamFinder:
             of_key = [item for item in left_out if item.claim.key == key]
             self._producer(key).accept(list(found), of_key)
 
-    def _producer(self, key: str) -> Crew:
-        crew = self._open.get(key)
-        if crew is None:
-            slots = self._lowered.pop(key, None) or Slots(self._post.concurrency)
-            crew = self._open[key] = self._make(Scope(keys=(key,)), slots, self._close)
-            self._producers.open(crew)
-        return crew
+    def _producer(self, key: str) -> Producer:
+        producer = self._open.get(key)
+        if producer is None:
+            slots = self._lowered.pop(key, None) or Slots(self._scope_of_producer.concurrency)
+            producer = self._open[key] = self._make(Scope(keys=(key,)), slots, self._close)
+            self._producers.open(producer)
+        return producer
 
-    def _close(self, crew: Crew) -> None:
-        (key,) = crew.scope.keys or ()
+    def _close(self, producer: Producer) -> None:
+        (key,) = producer.scope.keys or ()
         del self._open[key]
-        self._producers.close(crew)
-        if crew.slots.adapting:
-            self._lowered[key] = crew.slots
+        self._producers.close(producer)
+        if producer.slots.adapting:
+            self._lowered[key] = producer.slots
             if len(self._lowered) > _MAX_REMEMBERED:
                 del self._lowered[next(iter(self._lowered))]
         self._room.set()

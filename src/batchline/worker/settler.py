@@ -13,13 +13,13 @@ from typing import Protocol
 import structlog
 from msgspec.structs import replace
 
-from batchline.config import WorkerSettings
-from batchline.engine.output import failed_line
-from batchline.executors.faults import MOST_MESSAGE
-from batchline.executors.memory import BodyMemory
+from batchline.batches.output import failed_line
+from batchline.config.settings import WorkerSettings
 from batchline.model import Completed, Deferred, Failed, Retry, Settled, Verdict
 from batchline.store import batches, health, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
+from batchline.upstreams.faults import MAX_MESSAGE
+from batchline.upstreams.memory import BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 
@@ -80,10 +80,10 @@ class Settler:
         count = len(self._verdicts)
         if count == 1:
             self._some.set()
-        if count == self._settings.settle_most or self._size >= self._settings.settle_max_bytes:
+        if count == self._settings.settle_max or self._size >= self._settings.settle_max_bytes:
             self._many.set()
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Nothing else is under way that could keep these verdicts company."""
         self._many.set()
 
@@ -107,7 +107,7 @@ class Settler:
     async def _gather(self) -> None:
         """Wait a little for company; not at all when there is enough of it."""
         enough = (
-            len(self._verdicts) >= self._settings.settle_most or self._size >= self._settings.settle_max_bytes
+            len(self._verdicts) >= self._settings.settle_max or self._size >= self._settings.settle_max_bytes
         )
         if enough or self._closed:
             return
@@ -119,7 +119,7 @@ class Settler:
 
     async def _settle_some(self) -> None:
         # Twice the usual size when a slow commit has let them pile up; beyond that latency suffers.
-        taken = self._first(self._verdicts, 2 * self._settings.settle_most)
+        taken = self._first(self._verdicts, 2 * self._settings.settle_max)
         del self._verdicts[: len(taken)]
         self._size -= _total(taken)
         self._many.clear()
@@ -155,10 +155,10 @@ class Settler:
                 count, failures = 2 * count, 0
                 self.trouble = None
 
-    def _first(self, verdicts: Sequence[Verdict], most: int) -> list[Verdict]:
+    def _first(self, verdicts: Sequence[Verdict], maximum: int) -> list[Verdict]:
         """As many as make one settle: at least one."""
         size, taken = 0, list[Verdict]()
-        for verdict in verdicts[:most]:
+        for verdict in verdicts[:maximum]:
             size += _size(verdict)
             if taken and size > self._settings.settle_max_bytes:
                 break
@@ -195,7 +195,7 @@ class Settler:
     async def _refuse(self, verdict: Verdict, reason: str) -> None:
         item = verdict.item
         _log.error("the database refused a result", request=item.request_id, reason=reason)
-        line = failed_line(item, "result_refused", f"the result could not be stored: {reason}"[:MOST_MESSAGE])
+        line = failed_line(item, "result_refused", f"the result could not be stored: {reason}"[:MAX_MESSAGE])
         try:
             await self._send([Failed(item, line)])
         except StatementRefused as error:

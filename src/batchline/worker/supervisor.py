@@ -61,7 +61,7 @@ async def supervise(
     pause: Pause | None = None,
 ) -> None:
     """Run the service until it returns. `on_failure` repairs what an interrupted run may leave behind."""
-    pause = pause or Pause(first=0.5, most=8.0)
+    pause = pause or Pause(first=0.5, maximum=8.0)
     clock = asyncio.get_running_loop().time
     failures = 0
     while True:

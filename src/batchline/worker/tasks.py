@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 
 
-async def send_home(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

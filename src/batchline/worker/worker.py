@@ -10,33 +10,33 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from batchline.config import WorkerSettings
-from batchline.engine.objects import Objects
+from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
-from batchline.executors.memory import BodyMemory
-from batchline.executors.webhooks import Sender
+from batchline.files.objects import Objects
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
-from batchline.worker import kin
-from batchline.worker.attendant import Attendant
+from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.slots import Slots
+from batchline.webhooks.sender import Sender
+from batchline.worker import local_workers
 from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock, steady
-from batchline.worker.crew import Crew, Post
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
-from batchline.worker.messenger import EventListener, Messenger
+from batchline.worker.notification_router import NotificationRouter
+from batchline.worker.outbox import EventListener, Outbox
+from batchline.worker.poller import Poller
+from batchline.worker.producer import Producer, ProducerScope
 from batchline.worker.producers import Producers, UpstreamFinder
+from batchline.worker.reconciler import Reconciler
 from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.settler import Settler
-from batchline.worker.slots import Slots
-from batchline.worker.strays import Strays
 from batchline.worker.supervisor import Services, first_failure
-from batchline.worker.switchboard import Switchboard
-from batchline.worker.tasks import first, send_home
+from batchline.worker.tasks import cancel_all, first
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -56,8 +56,8 @@ class Worker:
         settings: WorkerSettings,
         scope: Scope,
         *,
-        posts: Sequence[Post] = (),
-        upstreams: Post | None = None,
+        scopes: Sequence[ProducerScope] = (),
+        upstreams: ProducerScope | None = None,
         memory: BodyMemory | None = None,
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
@@ -72,32 +72,41 @@ class Worker:
         executor.fenced_by(self.lease.sender)
         self._memory = memory or BodyMemory(settings.body_memory, settings.concurrency)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, self._memory, self._settled)
-        turn = asyncio.Lock()
-        self._strays = Strays(
-            self._sessions["claim"], self.lease, self._known_spans, turn, self._look_for_work
+        claim_lock = asyncio.Lock()
+        self._reconciler = Reconciler(
+            self._sessions["claim"], self.lease, self._known_spans, claim_lock, self._look_for_work
         )
         self._clock = clock
-        self._turn = turn
-        posts = posts or [Post(scope, settings.concurrency)]
+        self._claim_lock = claim_lock
+        scopes = scopes or [ProducerScope(scope, settings.concurrency)]
         # Each producer may hold a share of the bytes for requests, and all of them no more than there are.
-        shares = len(posts) + (upstreams is not None)
+        shares = len(scopes) + (upstreams is not None)
         self._max_request_bytes = self._memory.for_requests // shares
-        self.crews = Producers([self._new_crew(post.scope, Slots(post.concurrency)) for post in posts])
+        self.producers = Producers(
+            [
+                self._new_producer(producer_scope.scope, Slots(producer_scope.concurrency))
+                for producer_scope in scopes
+            ]
+        )
         if upstreams is not None:
-            self.crews.finder = self._new_finder(UpstreamFinder(upstreams, self.crews, self._new_crew))
+            self.producers.finder = self._new_finder(
+                UpstreamFinder(upstreams, self.producers, self._new_producer)
+            )
         self.finalizer = Finalizer(url, self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
-        self.messenger = Messenger(self._sessions["tell"], sender, listeners)
-        self.attendant = self._new_attendant(scope, objects)
+        self.outbox = Outbox(self._sessions["tell"], sender, listeners)
+        self.poller = self._new_poller(scope, objects)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        switchboard = Switchboard(self.crews, self.attendant, self.messenger)
-        self._listener = Listener(listen_url or url, switchboard.heard)
+        router = NotificationRouter(self.producers, self.poller, self.outbox)
+        self._listener = Listener(listen_url or url, router.heard)
         self._retries = RetryTimer(self._retry_due)
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
-    def _new_crew(self, scope: Scope, slots: Slots, on_idle: Callable[[Crew], None] | None = None) -> Crew:
-        return Crew(
+    def _new_producer(
+        self, scope: Scope, slots: Slots, on_idle: Callable[[Producer], None] | None = None
+    ) -> Producer:
+        return Producer(
             scope,
             slots,
             self._sessions["claim"],
@@ -106,8 +115,8 @@ class Worker:
             self.lease,
             self._settings,
             self._clock,
-            self._turn,
-            self._strays,
+            self._claim_lock,
+            self._reconciler,
             self._memory,
             self._max_request_bytes,
             on_idle,
@@ -119,27 +128,27 @@ class Worker:
             self.lease,
             finder.scope,
             finder,
-            self._turn,
-            self._strays,
+            self._claim_lock,
+            self._reconciler,
             self.settler.add,
         )
 
-    def _new_attendant(self, scope: Scope, objects: Objects) -> Attendant:
-        return Attendant(
+    def _new_poller(self, scope: Scope, objects: Objects) -> Poller:
+        return Poller(
             self._sessions["attend"],
             self.lease,
             scope,
             self._settings,
             objects,
-            self.crews,
+            self.producers,
             self.finalizer,
-            self.messenger,
+            self.outbox,
         )
 
     @property
     def claimed(self) -> int:
         """Items, since it began."""
-        return self.crews.claimed
+        return self.producers.claimed
 
     @property
     def aborting(self) -> asyncio.Event:
@@ -172,32 +181,32 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             services = Services(tasks, self._abort.set)
             # Runners that failed leave requests without a verdict: others take over the old name's spans.
-            self.crews.start(services, self.lease.give_up, self._strays.lost_track)
+            self.producers.start(services, self.lease.abandon, self._reconciler.reconcile)
             settling = services.start("settler", self.settler.run)
             heartbeat = services.start("heartbeat", self._heartbeat.run)
             finalizing = services.start("finalizer", self.finalizer.run)
-            telling = services.start("messenger", self.messenger.run)
+            telling = services.start("messenger", self.outbox.run)
             seekers = [
-                services.start("strays", self._strays.run),
-                services.start("attendant", self.attendant.run),
+                services.start("strays", self._reconciler.run),
+                services.start("attendant", self.poller.run),
                 services.start("listener", self._listener.run),
             ]
-            await self._until_told(services)
-            await send_home(seekers)
-            await self.crews.stop_claiming()
-            await self._finish(self.crews.dispatching, settling)
+            await self._until_reported(services)
+            await cancel_all(seekers)
+            await self.producers.stop_claiming()
+            await self._finish(self.producers.dispatching, settling)
             await self._finish_finalizing(finalizing)
             await self._finish_telling(telling)
-            await send_home([heartbeat])
+            await cancel_all([heartbeat])
 
     async def _arrive(self) -> None:
         try:
-            if buried := await kin.bury_the_dead(self._sessions["claim"]):
-                _log.info("leases of dead processes ended", workers=buried)
+            if expired_workers := await local_workers.expire_dead_local_workers(self._sessions["claim"]):
+                _log.info("leases of dead processes ended", workers=expired_workers)
         except StoreUnavailable as error:
             _log.warning("cannot look for dead processes", reason=str(error))
 
-    async def _until_told(self, services: Services) -> None:
+    async def _until_reported(self, services: Services) -> None:
         try:
             async with asyncio.timeout(self._settings.max_seconds):
                 if self._settings.drain:
@@ -212,39 +221,39 @@ class Worker:
     async def _until_drained(self) -> None:
         """Until nothing is left that this worker could do now or is waiting to do again."""
         while not self._stop.is_set():
-            if self._busy() or await self.attendant.sees_work():
+            if self._busy() or await self.poller.sees_work():
                 await first(self._stop.wait(), asyncio.sleep(0.02))
             else:
                 return
 
     async def _finish(self, running: Sequence[asyncio.Task[None]], settling: asyncio.Task[None]) -> None:
         """Give back what was not sent, wait for what was, settle all of it."""
-        for crew in self.crews:
-            crew.give_back()
-            crew.buffer.close()
+        for producer in self.producers:
+            producer.give_back()
+            producer.buffer.close()
         self._executor.wind_down()
         await first(asyncio.wait(running), self._abort.wait())
         if not all(task.done() for task in running):
-            await send_home(running)
+            await cancel_all(running)
         self.settler.close()
         # A database that stays away keeps no worker from leaving: what it knows is then run again by others.
         asyncio.get_running_loop().call_later(self._settings.stop_patience, self._abort.set)
         await first(asyncio.wait([settling]), self._abort.wait())
         if not settling.done():
-            await send_home([settling])
+            await cancel_all([settling])
 
     async def _finish_finalizing(self, finalizing: asyncio.Task[None]) -> None:
         """A finalizer at work may end it; at once when told twice."""
         while self.finalizer.busy and not self._abort.is_set():
             await first(self._abort.wait(), asyncio.sleep(0.02))
-        await send_home([finalizing])
+        await cancel_all([finalizing])
 
     async def _finish_telling(self, telling: asyncio.Task[None]) -> None:
         """What is being sent may arrive, but a slow receiver keeps nobody from leaving for long."""
         grace = asyncio.get_running_loop().time() + self._settings.grace
-        while self.messenger.busy and not self._abort.is_set() and asyncio.get_running_loop().time() < grace:
+        while self.outbox.busy and not self._abort.is_set() and asyncio.get_running_loop().time() < grace:
             await first(self._abort.wait(), asyncio.sleep(0.02))
-        await send_home([telling])
+        await cancel_all([telling])
 
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and take the name off the list."""
@@ -257,44 +266,48 @@ class Worker:
             _log.warning("left without releasing; the lease will end by itself", reason=str(error))
 
     def _known_spans(self) -> set[int]:
-        return self.settler.spans().union(*(crew.spans() for crew in self.crews))
+        return self.settler.spans().union(*(producer.spans() for producer in self.producers))
 
     def _let_go(self) -> int:
         """Drop what was claimed under a name that is lost: not only what the crew had that noticed."""
-        return sum(len(crew.buffer.discard()) for crew in self.crews)
+        return sum(len(producer.buffer.discard()) for producer in self.producers)
 
     def _holding(self) -> bool:
-        return bool(any(crew.holding for crew in self.crews) or self.settler.unsettled or self.finalizer.busy)
+        return bool(
+            any(producer.holding for producer in self.producers)
+            or self.settler.unsettled
+            or self.finalizer.busy
+        )
 
     def _busy(self) -> bool:
         """Something is held, may be claimable, or waits here for another try."""
         return (
             self._holding()
-            or any(claimer.busy for claimer in self.crews.claimers)
-            or self._strays.busy
+            or any(claimer.busy for claimer in self.producers.claimers)
+            or self._reconciler.busy
             or self._retries.waiting
             or self.finalizer.waiting
-            or self.messenger.busy
+            or self.outbox.busy
         )
 
     def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         if any(row.finished for row in settled):
             self.finalizer.call()
         if any(row.closing for row in settled):
-            self.attendant.call()
+            self.poller.call()
         if earliest_retry is not None:
             self._retries.expect(earliest_retry)
 
     def _retry_due(self) -> None:
         self._look_for_work()
         # There may be later ones; the poll knows when.
-        self.attendant.call()
+        self.poller.call()
 
     def _ended(self, batch: Batch) -> None:
-        self.messenger.call()
+        self.outbox.call()
         if self._on_ended is not None:
             self._on_ended(batch)
 
     def _look_for_work(self) -> None:
-        for claimer in self.crews.claimers:
-            claimer.hope.set()
+        for claimer in self.producers.claimers:
+            claimer.work_available.set()

@@ -1,0 +1,40 @@
+"""The least that any design must do which hands out bodies and keeps a result for each: read, and insert.
+
+Nothing is claimed, so nobody else could help; nothing is counted; after a crash nobody knows what was
+under way. What a design takes beyond this is what it takes for all that.
+"""
+
+from collections.abc import Sequence
+
+from batchline.store.arrays import Int4Array, TextArray
+from batchline.store.session import Session
+from benchmarks.baselines.statements import set_up, statement
+from benchmarks.inputs import OUTPUT
+
+
+class Minimum:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._next = 0
+
+    @staticmethod
+    def set_up(url: str, lines: int) -> None:
+        set_up(url, "least", lines)
+
+    async def create(self) -> None:
+        """Begin anew."""
+        await self._session.rows(statement("least_create"), {})
+        self._next = 0
+
+    async def claim(self, limit: int) -> Sequence[int]:
+        rows = await self._session.raw_rows(
+            statement("least_read"), {"first": self._next, "end": self._next + limit}
+        )
+        self._next += limit
+        return [line for line, _custom_id, _body in rows]
+
+    async def settle(self, finished: Sequence[int]) -> None:
+        outputs = TextArray([OUTPUT] * len(finished))
+        await self._session.rows(
+            statement("least_insert"), {"lines": Int4Array(finished), "outputs": outputs}
+        )

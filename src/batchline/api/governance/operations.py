@@ -1,0 +1,262 @@
+"""/api/v1: governed operations: what there is, and their batches: look, decide, hold, retry."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from batchline.api.context import Context, InContext
+from batchline.api.governance.dependencies import CurrentActor, Deciding, InCounters, InGovernor
+from batchline.api.governance.errors import governed_responses
+from batchline.api.governance.schemas import (
+    PREFIX,
+    CustomIds,
+    GovernedBatchDetail,
+    GovernedBatchList,
+    GovernedBatchObject,
+    Reason,
+    detailed,
+    displayed,
+    read_id,
+)
+from batchline.api.metrics import Counters
+from batchline.api.routing import AuthenticatedRoute
+from batchline.governance import access
+from batchline.governance.access import Actor
+from batchline.governance.errors import LimitReached, NotFound
+from batchline.governance.governor import Governor
+from batchline.model import Approval, GovernedBatch
+from batchline.store.session import Session
+
+router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
+
+BatchId = Annotated[str, Path(max_length=100)]
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+
+
+# What is asked
+
+
+class Decision(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason | None = None
+
+
+class Approve(Decision):
+    child_count: Annotated[
+        int | None,
+        Field(ge=1, le=2**31 - 1, description="How many children were seen; 409 if it has not as many now."),
+    ] = None
+
+
+class AppendItems(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[Any]
+    custom_ids: CustomIds | None = None
+
+
+# What is answered
+
+
+class OperationObject(BaseModel):
+    name: str
+    description: str
+    largest_batch: int
+    max_attempts: int
+    approval: str
+    self_approval: bool
+    item_schema: dict[str, Any]
+
+
+class OperationList(BaseModel):
+    data: list[OperationObject]
+
+
+@router.get("/operations", responses=governed_responses())
+async def list_operations(actor: CurrentActor, governor: InGovernor) -> OperationList:
+    """What can be submitted here, each with the schema of its items."""
+    return OperationList(
+        data=[
+            OperationObject(
+                name=each.name,
+                description=each.description,
+                largest_batch=each.largest_batch,
+                max_attempts=each.max_attempts,
+                approval=each.approval,
+                self_approval=each.self_approval,
+                item_schema=dict(each.schema),
+            )
+            for each in governor.registry.all()
+        ]
+    )
+
+
+# Looking
+
+
+@router.get("/batches", responses=governed_responses(404))
+async def list_batches(
+    actor: CurrentActor,
+    context: InContext,
+    batch_type: Annotated[str | None, Query(max_length=100, description="Of this operation.")] = None,
+    approval: Literal["not_required", "pending", "approved", "rejected"] | None = None,
+    after: Annotated[str | None, Query(max_length=100, description="The last of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> GovernedBatchList:
+    """Newest first: a user's own; approvers and admins see all of their tenant."""
+    async with context.sessions.one() as session:
+        last = None if after is None else await _listed(session, actor, after)
+        page = await access.page(
+            session,
+            actor,
+            limit=limit + 1,
+            operation=batch_type,
+            approval=None if approval is None else Approval(approval),
+            after=None if last is None else last.id,
+        )
+    data = [displayed(batch) for batch in page[:limit]]
+    has_more = len(page) > limit
+    return GovernedBatchList(data=data, has_more=has_more, next_after=data[-1].batch_id if has_more else None)
+
+
+async def _listed(session: Session, actor: Actor, after: str) -> GovernedBatch:
+    """A batch that a page may begin after."""
+    try:
+        return await access.visible(session, actor, read_id(after))
+    except NotFound as refused:
+        raise NotFound(refused.message, param="after") from None
+
+
+@router.get("/batches/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
+async def get_batch(
+    batch_id: BatchId,
+    actor: CurrentActor,
+    context: InContext,
+    governor: InGovernor,
+    after: After = 0,
+    limit: Limit = 50,
+) -> Response:
+    """A batch's counts and status, and its children page by page."""
+    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+
+
+# Changing
+
+_CHANGED: dict[str, Any] = {"responses": governed_responses(404, 409)}
+
+
+@router.post("/batches/{batch_id}/retry", status_code=202, **_CHANGED)
+async def retry_batch(
+    batch_id: BatchId,
+    actor: CurrentActor,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> GovernedBatchObject:
+    """Put failed children back that have attempts left; all others stay as they are."""
+    batch = await retried(batch_id, actor, context, governor, counters)
+    response.headers["location"] = displayed(batch).status_url
+    return displayed(batch)
+
+
+async def retried(
+    batch_id: str, actor: Actor, context: Context, governor: Governor, counters: Counters
+) -> GovernedBatch:
+    try:
+        async with context.sessions.one() as session:
+            return await governor.retry(session, actor, read_id(batch_id))
+    except LimitReached as refused:
+        counters.limited(refused)
+        raise
+
+
+@router.post("/batches/{batch_id}/cancel", **_CHANGED)
+async def cancel_batch(
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    """What is in flight finishes, the rest never runs. Again: the same."""
+    async with context.sessions.one() as session:
+        return displayed(await governor.cancel(session, actor, read_id(batch_id)))
+
+
+@router.post("/batches/{batch_id}/approve", **_CHANGED)
+async def approve_batch(
+    batch_id: BatchId,
+    actor: Deciding,
+    context: InContext,
+    governor: InGovernor,
+    requested: Approve | None = None,
+) -> GovernedBatchObject:
+    """For approvers and admins; nobody approves what he submitted himself, unless the operation allows it."""
+    requested = requested or Approve()
+    async with context.sessions.one() as session:
+        approved = await governor.approve(
+            session, actor, read_id(batch_id), requested.reason, requested.child_count
+        )
+        return displayed(approved)
+
+
+@router.post("/batches/{batch_id}/reject", **_CHANGED)
+async def reject_batch(
+    batch_id: BatchId,
+    actor: Deciding,
+    context: InContext,
+    governor: InGovernor,
+    requested: Decision | None = None,
+) -> GovernedBatchObject:
+    """For approvers and admins: none of the children will ever run."""
+    async with context.sessions.one() as session:
+        reason = None if requested is None else requested.reason
+        return displayed(await governor.reject(session, actor, read_id(batch_id), reason))
+
+
+@router.post("/batches/{batch_id}/pause", **_CHANGED)
+async def pause_batch(
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    async with context.sessions.one() as session:
+        return displayed(await governor.pause(session, actor, read_id(batch_id)))
+
+
+@router.post("/batches/{batch_id}/resume", **_CHANGED)
+async def resume_batch(
+    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    """Run on, unless an approval or a release is waited for: then these are what it waits for."""
+    async with context.sessions.one() as session:
+        return displayed(await governor.resume(session, actor, read_id(batch_id)))
+
+
+@router.post("/batches/{batch_id}/append", **_CHANGED)
+async def append_items(
+    batch_id: BatchId,
+    requested: AppendItems,
+    actor: CurrentActor,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+) -> GovernedBatchObject:
+    """More children for a batch that is held."""
+    try:
+        async with context.sessions.one() as session:
+            batch = await access.visible(session, actor, read_id(batch_id))
+        # Without a session: others need it while this takes its time.
+        prepared = await governor.prepare_append(actor, batch, requested.items, requested.custom_ids)
+        async with context.sessions.one() as session:
+            return displayed(await governor.append_prepared(session, actor, batch, prepared))
+    except LimitReached as refused:
+        counters.limited(refused)
+        raise
+
+
+@router.post("/batches/{batch_id}/release", **_CHANGED)
+async def release_batch(
+    batch_id: BatchId, actor: CurrentActor, context: InContext, governor: InGovernor
+) -> GovernedBatchObject:
+    """Nothing more will be appended: run it. Again: the same."""
+    async with context.sessions.one() as session:
+        return displayed(await governor.release(session, actor, read_id(batch_id)))

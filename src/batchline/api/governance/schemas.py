@@ -1,0 +1,211 @@
+"""What is asked of governed operations, and what a batch and its children look like in answers."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from batchline.api.context import InContext
+from batchline.governance import access, children
+from batchline.governance.access import Actor
+from batchline.governance.errors import NotFound
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
+from batchline.model import Child, ChildStatus, GovernedBatch, ids
+
+PREFIX = "/api/v1"
+# When to ask for a status again.
+_ASK_AGAIN = 2
+
+# The first that is wrong says enough, and there may be very many.
+CustomIds = Annotated[list[str], Field(fail_fast=True)]
+Reason = Annotated[str, StringConstraints(max_length=2000)]
+
+
+def read_id(displayed: str) -> UUID:
+    batch_id = ids.read(ids.BATCH, displayed)
+    if batch_id is None:
+        raise NotFound("No such batch.", param="batch_id")
+    return batch_id
+
+
+# What is asked
+
+
+class SubmitBatch(BaseModel):
+    """What every submission says; `items` is held to the operation's own schema."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_id: Annotated[
+        UUID | None, Field(description="The same id and payload give the same batch, however often.")
+    ] = None
+    reason: Reason | None = None
+    hold: Annotated[bool, Field(description="Run nothing until it is released; more can be appended.")] = (
+        False
+    )
+    items: list[Any]
+    custom_ids: Annotated[
+        CustomIds | None, Field(description="Names for the children; their numbers, if there are none.")
+    ] = None
+
+
+# What is answered
+
+
+class SubmittedBatch(BaseModel):
+    batch_id: str
+    status: str
+    status_url: str
+    retry_after_seconds: int
+
+
+class ApprovalObject(BaseModel):
+    state: Literal["not_required", "pending", "approved", "rejected"]
+    decided_by: str | None
+    decided_at: datetime | None
+    reason: str | None
+
+
+class ChildError(BaseModel):
+    code: str
+    message: str
+
+
+class ChildObject(BaseModel):
+    sequence_no: int
+    custom_id: str
+    status: ChildStatus
+    attempt_count: int
+    finished_at: datetime | None
+    error: ChildError | None
+    result: Any
+
+
+class GovernedBatchObject(BaseModel):
+    batch_id: str
+    batch_type: str
+    status: str
+    child_count: int
+    success_count: int
+    failed_count: int
+    pending_count: int
+    cancelled_count: int
+    created_by: str
+    created_at: datetime
+    expires_at: datetime
+    finished_at: datetime | None
+    request_id: UUID | None
+    reason: str | None
+    approval: ApprovalObject
+    held: bool
+    paused: bool
+    cancelling: bool
+    retries: int
+    # Not so long after its end: then its counts are all that is left, and the audit log.
+    children_kept: bool
+    status_url: str
+
+
+class GovernedBatchDetail(GovernedBatchObject):
+    children: list[ChildObject]
+    has_more: bool
+    # To ask for the next page with; null where there is none.
+    next_after: int | None
+
+
+class GovernedBatchList(BaseModel):
+    data: list[GovernedBatchObject]
+    has_more: bool
+    # To ask for the next page with; null where there is none.
+    next_after: str | None
+
+
+def status_url(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> str:
+    return f"{below}/{ids.show(ids.BATCH, batch.id)}"
+
+
+def submitted(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> SubmittedBatch:
+    return SubmittedBatch(
+        batch_id=ids.show(ids.BATCH, batch.id),
+        status=batch.status.value,
+        status_url=status_url(batch, below),
+        retry_after_seconds=_ASK_AGAIN,
+    )
+
+
+def displayed(batch: GovernedBatch) -> GovernedBatchObject:
+    counts = batch.counts
+    return GovernedBatchObject(
+        batch_id=ids.show(ids.BATCH, batch.id),
+        batch_type=batch.operation,
+        status=batch.status.value,
+        child_count=batch.total,
+        success_count=counts.succeeded,
+        failed_count=counts.failed,
+        pending_count=counts.pending,
+        cancelled_count=counts.cancelled,
+        created_by=batch.user_id,
+        created_at=batch.created_at,
+        expires_at=batch.expires_at,
+        finished_at=batch.finalizing_at,
+        request_id=batch.request_id,
+        reason=batch.reason,
+        approval=ApprovalObject(
+            state=batch.approval.value,
+            decided_by=batch.decided_by,
+            decided_at=batch.decided_at,
+            reason=batch.decision_reason,
+        ),
+        held=batch.held,
+        paused=batch.paused_at is not None,
+        cancelling=batch.cancelling_at is not None,
+        retries=batch.retries,
+        children_kept=batch.purging_at is None,
+        status_url=status_url(batch),
+    )
+
+
+async def detailed(
+    context: InContext, registry: Registry, actor: Actor, batch_id: UUID, after: int, limit: int
+) -> Response:
+    """A GovernedBatchDetail: a batch with a page of its children."""
+    async with context.sessions.one() as session:
+        batch = await access.visible(session, actor, batch_id)
+        found = await access.children(session, batch, after=after, limit=limit + 1)
+    operation = registry.find(batch.operation)
+    # Beside the event loop: how large results are is an upstream's business.
+    content = await asyncio.to_thread(_page, batch, operation, found[:limit], has_more=len(found) > limit)
+    return Response(content, media_type="application/json")
+
+
+def _page(
+    batch: GovernedBatch, operation: Operation | None, found: Sequence[Child], *, has_more: bool
+) -> bytes:
+    page = [child_of(child, batch, operation) for child in found]
+    detail = GovernedBatchDetail(
+        **displayed(batch).model_dump(),
+        children=page,
+        has_more=has_more,
+        next_after=page[-1].sequence_no if has_more else None,
+    )
+    return detail.model_dump_json().encode()
+
+
+def child_of(child: Child, batch: GovernedBatch, operation: Operation | None) -> ChildObject:
+    displayed = children.reported(child, batch, operation)
+    return ChildObject(
+        sequence_no=child.sequence_no,
+        custom_id=child.custom_id,
+        status=child.status,
+        attempt_count=child.attempt_count,
+        finished_at=child.finished_at,
+        error=None
+        if displayed.error is None
+        else ChildError(code=displayed.error.code, message=displayed.error.message),
+        result=displayed.result,
+    )

@@ -1,0 +1,165 @@
+"""POST /api/v1/operations/{operation}/batches: the one way in, whatever the path.
+
+Each registered operation has a route of its own, so that the API's document shows each with its own schema. A
+route for all others says that there is no such operation.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path, Response
+from pydantic import WithJsonSchema, create_model
+
+from batchline.api.context import Context, InContext
+from batchline.api.governance.dependencies import Caller, InCounters, InGovernor, Submitting
+from batchline.api.governance.errors import governed_responses
+from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
+from batchline.api.metrics import Counters
+from batchline.api.routing import AuthenticatedRoute
+from batchline.governance.errors import LimitReached, NotAllowed, NotFound, Refused
+from batchline.governance.governor import Governor
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
+from batchline.governance.submissions import Submission, Submitted
+from batchline.store.pool import Sessions
+from batchline.store.session import StatementRefused
+
+router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
+
+
+async def submit(
+    requested: SubmitBatch,
+    operation: str,
+    caller: Caller,
+    context: Context,
+    governor: Governor,
+    counters: Counters,
+    response: Response,
+    below: str = f"{PREFIX}/batches",
+) -> SubmittedBatch:
+    """The one way in, whatever the path."""
+    order = Submission(
+        operation,
+        requested.items,
+        requested.request_id,
+        requested.reason,
+        requested.hold,
+        None if requested.custom_ids is None else tuple(requested.custom_ids),
+    )
+    try:
+        made = await _made(governor, context.sessions, caller, order)
+    except Refused as refused:
+        counters.submitted(operation, _result(refused))
+        if isinstance(refused, LimitReached):
+            counters.limited(refused)
+        raise
+    except StatementRefused:
+        counters.submitted(operation, "invalid")
+        raise
+    counters.submitted(operation, "replayed" if made.replayed else "accepted")
+    answer = submitted(made.batch, below)
+    response.headers["location"] = answer.status_url
+    return answer
+
+
+async def _made(governor: Governor, sessions: Sessions, caller: Caller, order: Submission) -> Submitted:
+    """Over the limit of requests a replay is answered all the same, and nothing else is.
+
+    No session is held while the items are looked at: others need it while that takes its time.
+    """
+    fingerprint = await governor.fingerprint(caller.actor, order)
+    async with sessions.one() as session:
+        # Before anything else: a replay is answered also when it would be refused by now.
+        replayed = await governor.replay(session, caller.actor, order, fingerprint)
+    if replayed is not None:
+        return replayed
+    if caller.over is not None:
+        raise caller.over
+    ready = await governor.prepare(caller.actor, order, fingerprint)
+    async with sessions.one() as session:
+        return await governor.create(session, caller.actor, ready)
+
+
+def _result(refused: Refused) -> str:
+    match refused:
+        case LimitReached():
+            return "rate_limited"
+        case NotAllowed() | NotFound():
+            return "denied"
+        case _:
+            return "invalid"
+
+
+def submission_routes(registry: Registry) -> APIRouter:
+    """A route for each operation, and one for what is none."""
+    routes = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
+    for operation in registry.all():
+        routes.add_api_route(
+            f"/operations/{operation.name}/batches",
+            _route(operation),
+            methods=["POST"],
+            status_code=202,
+            response_model=SubmittedBatch,
+            responses=governed_responses(404, 422),
+            summary=operation.description or f"Submit {operation.name}",
+            operation_id=f"submit_{operation.name}",
+        )
+    return routes
+
+
+def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
+    async def submit_batch(
+        requested: SubmitBatch,
+        caller: Submitting,
+        context: InContext,
+        governor: InGovernor,
+        counters: InCounters,
+        response: Response,
+    ) -> SubmittedBatch:
+        return await submit(requested, operation.name, caller, context, governor, counters, response)
+
+    submit_batch.__annotations__["asked"] = _body(operation)
+    submit_batch.__doc__ = (
+        f"{operation.description or operation.name}: at most {operation.largest_batch} items."
+    )
+    return submit_batch
+
+
+def _body(operation: Operation) -> type[SubmitBatch]:
+    """A submission whose items are shown with the operation's schema; it is checked later, after replays."""
+    items = {
+        "type": "array",
+        "items": _standalone(operation),
+        "minItems": 1,
+        "maxItems": operation.largest_batch,
+        "title": "Items",
+    }
+    name = "Submit" + "".join(part.capitalize() for part in operation.name.replace("-", "_").split("_"))
+    made = create_model(name, __base__=SubmitBatch, items=(Annotated[list[Any], WithJsonSchema(items)], ...))
+    return made
+
+
+def _standalone(operation: Operation) -> dict[str, Any]:
+    """The schema with a name, where it refers to parts of itself: they would be sought in the document."""
+    schema = dict(operation.schema)
+    refers = b'"$ref"' in msgspec.json.encode(schema)
+    return {"$id": f"urn:batchline:operation:{operation.name}", **schema} if refers else schema
+
+
+@router.post(
+    "/operations/{operation}/batches",
+    status_code=202,
+    responses=governed_responses(404, 422),
+)
+async def submit_any(
+    requested: SubmitBatch,
+    operation: Annotated[str, Path(max_length=100)],
+    caller: Submitting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> SubmittedBatch:
+    """Submit a batch of any operation by name."""
+    return await submit(requested, operation, caller, context, governor, counters, response)

@@ -1,0 +1,110 @@
+"""/api/v1/vms/batch and /api/v1/approvals/batch: paths with names of their own for what goes the same way as
+every other operation."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from batchline.api.context import InContext
+from batchline.api.governance.dependencies import CurrentActor, InCounters, InGovernor, Submitting
+from batchline.api.governance.errors import governed_responses
+from batchline.api.governance.operations import After, BatchId, Limit, retried
+from batchline.api.governance.schemas import (
+    PREFIX,
+    GovernedBatchDetail,
+    GovernedBatchObject,
+    SubmitBatch,
+    SubmittedBatch,
+    detailed,
+    displayed,
+    read_id,
+)
+from batchline.api.governance.submissions import submit
+from batchline.api.routing import AuthenticatedRoute
+from batchline.governance.approvals import APPROVE
+
+router = APIRouter(prefix=PREFIX, tags=["virtual machines"], route_class=AuthenticatedRoute)
+
+_VMS = f"{PREFIX}/vms/batch"
+
+
+class SubmitVms(SubmitBatch):
+    operation: Literal["create", "delete"]
+
+
+class SubmitPower(SubmitBatch):
+    operation: Literal["start", "stop", "restart"]
+
+
+class SubmitApprovals(SubmitBatch):
+    items: Annotated[
+        list[Any], Field(description="Of each: batch_id, decision (approve or reject), reason.", min_length=1)
+    ]
+
+
+@router.post("/vms/batch", status_code=202, responses=governed_responses(404, 422))
+async def submit_vms(
+    requested: SubmitVms,
+    caller: Submitting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> SubmittedBatch:
+    """Create or delete virtual machines: the operations vm_create and vm_delete."""
+    name = f"vm_{requested.operation}"
+    return await submit(requested, name, caller, context, governor, counters, response, _VMS)
+
+
+@router.post("/vms/batch/power", status_code=202, responses=governed_responses(404, 422))
+async def submit_power(
+    requested: SubmitPower,
+    caller: Submitting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> SubmittedBatch:
+    """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
+    name = f"vm_{requested.operation}"
+    return await submit(requested, name, caller, context, governor, counters, response, _VMS)
+
+
+@router.get("/vms/batch/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
+async def get_vms(
+    batch_id: BatchId,
+    actor: CurrentActor,
+    context: InContext,
+    governor: InGovernor,
+    after: After = 0,
+    limit: Limit = 50,
+) -> Response:
+    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+
+
+@router.post("/vms/batch/{batch_id}/retry", status_code=202, responses=governed_responses(404, 409))
+async def retry_vms(
+    batch_id: BatchId,
+    actor: CurrentActor,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> GovernedBatchObject:
+    batch = await retried(batch_id, actor, context, governor, counters)
+    response.headers["location"] = f"{_VMS}/{batch_id}"
+    return displayed(batch)
+
+
+@router.post("/approvals/batch", status_code=202, responses=governed_responses(404, 422))
+async def submit_approvals(
+    requested: SubmitApprovals,
+    caller: Submitting,
+    context: InContext,
+    governor: InGovernor,
+    counters: InCounters,
+    response: Response,
+) -> SubmittedBatch:
+    """Decide on several batches: each is a child of its own, and one that cannot be decided fails alone."""
+    return await submit(requested, APPROVE.name, caller, context, governor, counters, response)

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible part of the HTTP API: files, uploads, batches, models, webhook endpoints."""

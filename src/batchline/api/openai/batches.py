@@ -1,0 +1,308 @@
+"""/v1/batches: create, list, get, cancel, as OpenAI's clients call them."""
+
+from datetime import datetime
+from hashlib import sha256
+from typing import Annotated, Any, Literal, cast
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from batchline.api.auth import Called, Caller
+from batchline.api.context import InContext
+from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.routing import AuthenticatedRoute
+from batchline.batches import creation as ordering
+from batchline.batches.creation import Order
+from batchline.config.settings import ANY_MODEL, ServerSettings
+from batchline.files.parsing import ENDPOINTS
+from batchline.model import Batch, BatchStatus, ids
+from batchline.store import batches
+from batchline.store.batches import FileNotFound
+from batchline.store.creation import WrongPurpose
+from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
+from batchline.store.session import Session
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=AuthenticatedRoute)
+
+_SCOPE = "batches"
+_LONGEST_KEY = 255
+
+Status = Literal[
+    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
+
+
+# What is asked
+
+
+class OutputExpiresAfter(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3600, le=2_592_000, strict=True)]
+
+
+class CreateBatch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    input_file_id: str
+    endpoint: Annotated[str, Field(json_schema_extra={"enum": sorted(ENDPOINTS)})]
+    completion_window: Annotated[str, Field(examples=["24h"])]
+    metadata: (
+        Annotated[
+            dict[
+                Annotated[str, StringConstraints(max_length=64)],
+                Annotated[str, StringConstraints(max_length=512)],
+            ],
+            Field(max_length=16),
+        ]
+        | None
+    ) = None
+    output_expires_after: OutputExpiresAfter | None = None
+
+    def fingerprint(self) -> bytes:
+        return sha256(msgspec.json.encode(self.model_dump(), order="sorted")).digest()
+
+
+# What is answered
+
+
+class BatchError(BaseModel):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class RequestCounts(BaseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class InputTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class BatchUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class BatchObject(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class BatchList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+# Routes
+
+
+@router.post("", responses=documented(404, 413, 422))
+async def create_batch(
+    requested: CreateBatch,
+    context: InContext,
+    caller: Called,
+    idempotency_key: Annotated[
+        str | None, Header(description="The same key and body give the same batch, however often.")
+    ] = None,
+) -> BatchObject:
+    """Run every line of an uploaded file."""
+    order = _order(requested, context.settings, caller, idempotency_key)
+    async with context.sessions.one() as session:
+        try:
+            return displayed(await ordering.order(session, order))
+        except FileNotFound:
+            raise not_found("file", requested.input_file_id, "input_file_id") from None
+        except WrongPurpose as error:
+            message = f"Invalid 'input_file_id': {error}."
+            raise ApiError(400, message, code="invalid_file_purpose", param="input_file_id") from None
+        except IdempotencyConflict as made:
+            if not made.same:
+                message = "This Idempotency-Key has been used before, with other parameters."
+                code = "idempotency_key_reused"
+                raise ApiError(422, message, code=code, headers=NO_RETRY) from None
+            return displayed(await _found(session, caller, made.object_id))
+
+
+@router.get("", responses=documented(404))
+async def list_batches(
+    context: InContext,
+    caller: Called,
+    after: Annotated[str | None, Query(description="The last batch of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> BatchList:
+    """Batches, newest first."""
+    async with context.sessions.one() as session:
+        last = None if after is None else await _named(session, caller, after, "after")
+        page = await batches.list_newest(session, caller.tenant, limit=limit + 1, after=last)
+    data = [displayed(batch) for batch in page[:limit]]
+    return BatchList(
+        data=data,
+        first_id=data[0].id if data else None,
+        last_id=data[-1].id if data else None,
+        has_more=len(page) > limit,
+    )
+
+
+@router.get("/{batch_id}", responses=documented(404))
+async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+    async with context.sessions.one() as session:
+        return displayed(await _named(session, caller, batch_id, "batch_id"))
+
+
+@router.post("/{batch_id}/cancel", responses=documented(404, 409, 413))
+async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+    """What is in flight finishes, the rest never runs, and what is finished stays. Again: the same."""
+    async with context.sessions.one() as session:
+        batch = await _named(session, caller, batch_id, "batch_id")
+        closed = await batches.close(session, batch.id, "cancel")
+        now = await _found(session, caller, batch.id)
+    if closed or now.cancelling_at is not None:
+        return displayed(now)
+    why = "its completion window is over" if now.expiring_at else f"it is {now.status.value}"
+    raise ApiError(
+        409, f"Batch {batch_id} cannot be cancelled: {why}.", code="cannot_cancel", headers=NO_RETRY
+    )
+
+
+def displayed(batch: Batch) -> BatchObject:
+    """A batch as OpenAI's clients know it: one that is paused is in progress to them."""
+    errors = [BatchError(**msgspec.structs.asdict(error)) for error in batch.errors or ()]
+    return BatchObject(
+        id=ids.show(ids.BATCH, batch.id),
+        endpoint=batch.endpoint or "",
+        model=batch.model,
+        errors=BatchErrors(data=errors) if errors else None,
+        input_file_id=ids.show(ids.FILE, batch.file_id),
+        completion_window=batch.completion_window,
+        status=cast(Status, BatchStatus.IN_PROGRESS if batch.status is BatchStatus.PAUSED else batch.status),
+        # While it runs, what is finished so far can be read under the id that the file will have.
+        output_file_id=_file(batch.output_file_id if batch.ended_at else batch.planned_output_id),
+        error_file_id=_file(batch.error_file_id),
+        request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+        usage=_usage(batch),
+        metadata=batch.metadata,
+        **_times(batch),
+    )
+
+
+def _order(requested: CreateBatch, settings: ServerSettings, caller: Caller, key: str | None) -> Order:
+    if requested.endpoint not in ENDPOINTS:
+        raise _invalid("endpoint", f"must be one of {', '.join(sorted(ENDPOINTS))}")
+    if requested.completion_window not in settings.windows:
+        raise _invalid("completion_window", f"must be one of {', '.join(settings.windows)}")
+    if key is not None and not (1 <= len(key) <= _LONGEST_KEY and key.isprintable() and key.isascii()):
+        raise _invalid("Idempotency-Key", f"must have 1 to {_LONGEST_KEY} printable characters")
+    file_id = ids.read(ids.FILE, requested.input_file_id)
+    if file_id is None:
+        raise not_found("file", requested.input_file_id, "input_file_id")
+    wanted = requested.output_expires_after
+    kept = settings.output_retention if wanted is None else wanted.seconds
+    return Order(
+        tenant=caller.tenant,
+        file_id=file_id,
+        endpoint=requested.endpoint,
+        window=requested.completion_window,
+        metadata=requested.metadata,
+        output_expires_after=None if kept is None else int(kept),
+        served=_served(settings),
+        idempotency_key=None
+        if key is None
+        else IdempotencyKey(caller.tenant, _SCOPE, key, requested.fingerprint()),
+    )
+
+
+def _served(settings: ServerSettings) -> frozenset[str] | None:
+    models = frozenset(model for upstream in settings.upstreams for model in upstream.models)
+    return None if ANY_MODEL in models else models
+
+
+async def _named(session: Session, caller: Caller, text: str, param: str) -> Batch:
+    batch_id = ids.read(ids.BATCH, text)
+    batch = None if batch_id is None else await batches.of_tenant(session, caller.tenant, batch_id)
+    if batch is None:
+        raise not_found("batch", text, param)
+    return batch
+
+
+async def _found(session: Session, caller: Caller, batch_id: UUID) -> Batch:
+    return await _named(session, caller, ids.show(ids.BATCH, batch_id), "batch_id")
+
+
+def _usage(batch: Batch) -> BatchUsage:
+    return BatchUsage(
+        input_tokens=batch.input_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=batch.cached_tokens),
+        output_tokens=batch.output_tokens,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=batch.reasoning_tokens),
+        total_tokens=batch.input_tokens + batch.output_tokens,
+    )
+
+
+def _times(batch: Batch) -> dict[str, Any]:
+    names = (
+        "created_at",
+        "in_progress_at",
+        "expires_at",
+        "finalizing_at",
+        "completed_at",
+        "failed_at",
+        "expired_at",
+        "cancelling_at",
+        "cancelled_at",
+    )
+    return {name: _seconds(getattr(batch, name)) for name in names}
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())
+
+
+def _file(file_id: UUID | None) -> str | None:
+    return None if file_id is None else ids.show(ids.FILE, file_id)
+
+
+def _invalid(param: str, rule: str) -> ApiError:
+    return ApiError(400, f"Invalid '{param}': {rule}.", code="invalid_value", param=param)

@@ -1,0 +1,175 @@
+"""The content of a file: whole, or a range of it, so that a download that broke off can go on."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from batchline.api.context import Context
+from batchline.api.downloads import Downloads
+from batchline.api.errors import ApiError
+from batchline.api.limits import BLOCK
+from batchline.files.objects import Objects
+from batchline.model import Batch, File, ids
+from batchline.store import pages
+
+Blocks = AsyncGenerator[bytes]
+
+_MEDIA_TYPE = "application/octet-stream"
+_RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
+
+
+class Streamed(StreamingResponse):
+    """Takes a place before it reads anything, and lets go of all as soon as the client has gone.
+
+    What cannot be read at all is refused before the answer begins.
+    """
+
+    def __init__(
+        self,
+        place: AbstractAsyncContextManager[None],
+        blocks: Blocks,
+        status: int,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(blocks, status, headers, _MEDIA_TYPE)
+        self._place = place
+        self._blocks = blocks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._blocks), self._place:
+            # In no variable: who reads slowly would keep it until the end.
+            self.body_iterator = _begun(await anext(self._blocks, b""), self._blocks)
+            await super().__call__(scope, receive, send)
+
+
+def stored(request: Request, objects: Objects, downloads: Downloads, file: File) -> Response:
+    """The object of a file. It never changes, so the file's id names its content (ETag)."""
+    assert file.object_key is not None
+    etag = f'"{file.id.hex}"'
+    headers = {**_headers(file.filename), "accept-ranges": "bytes", "etag": etag}
+    if _matches(request.headers.get("if-none-match"), etag):
+        return Response(status_code=304, headers=headers)
+    start, end = 0, file.bytes
+    partial = _requested(request.headers, etag, file.bytes)
+    if partial is not None:
+        start, end = partial
+        headers["content-range"] = f"bytes {start}-{end - 1}/{file.bytes}"
+    status = 200 if partial is None else 206
+    headers["content-length"] = str(end - start)
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type=_MEDIA_TYPE)
+    blocks = _exactly(objects.read(file.object_key, start, end, at_least=BLOCK), end - start)
+    return Streamed(downloads.place(file.tenant), blocks, status, headers)
+
+
+def so_far(request: Request, context: Context, downloads: Downloads, batch: Batch) -> Response:
+    """What a batch that still runs has finished, in input order, and how much that is."""
+    headers = {
+        **_headers(output_name(batch)),
+        "x-batchline-incomplete": "true",
+        "x-batchline-total": str(batch.total),
+        "x-batchline-completed": str(batch.completed),
+        "x-batchline-failed": str(batch.failed),
+        "cache-control": "no-store",
+    }
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type=_MEDIA_TYPE)
+    return Streamed(downloads.place(batch.tenant), _finished(context, downloads, batch), 200, headers)
+
+
+def rebuilt(request: Request, context: Context, downloads: Downloads, file: File) -> Response:
+    """The lines of a file that a command took in: the same requests, in another spelling maybe."""
+    headers = _headers(file.filename)
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type=_MEDIA_TYPE)
+    return Streamed(downloads.place(file.tenant), _lines(context, downloads, file), 200, headers)
+
+
+def output_name(batch: Batch) -> str:
+    return f"{ids.show(ids.BATCH, batch.id)}_output.jsonl"
+
+
+async def _finished(context: Context, downloads: Downloads, batch: Batch) -> Blocks:
+    async with context.sessions.stream() as session:
+        lines = await pages.of_output(session, batch.id)
+    async with aclosing(downloads.blocks(lines)) as blocks:
+        async for block in blocks:
+            yield block
+    # Those that the header counts were there when the answer began, so they have been deleted since.
+    _check_whole(lines.count >= batch.completed)
+
+
+async def _lines(context: Context, downloads: Downloads, file: File) -> Blocks:
+    async with context.sessions.stream() as session:
+        lines = await pages.of_input(session, file.id)
+    async with aclosing(downloads.blocks(lines)) as blocks:
+        async for block in blocks:
+            yield block
+    _check_whole(lines.count == file.line_count)
+
+
+async def _exactly(blocks: AsyncIterator[bytes], size: int) -> Blocks:
+    """An object that is shorter than its file says is an error, not the end."""
+    left = size
+    async for block in blocks:
+        left -= len(block)
+        yield block
+    _check_whole(left == 0)
+
+
+def _check_whole(whole: bool) -> None:
+    """Content that is shorter than it should be is an error, not the end: the answer is broken off."""
+    if not whole:
+        raise ApiError(500, "The stored content is not whole.", code="server_error", type="server_error")
+
+
+async def _begun(first: bytes, blocks: Blocks) -> Blocks:
+    yield first
+    del first
+    async for block in blocks:
+        yield block
+
+
+def _headers(filename: str) -> dict[str, str]:
+    """A name is given twice (RFC 6266): in ASCII for everybody, and as it is."""
+    plain = re.sub(r"[^ !#-\[\]-~]", "_", filename)
+    exact = quote(filename, safe="")
+    return {
+        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{exact}",
+        "x-content-type-options": "nosniff",
+    }
+
+
+def _requested(headers: Mapping[str, str], etag: str, size: int) -> tuple[int, int] | None:
+    """The one range that is asked for, as start and end; None: all. Raises 416 if it is beyond the end.
+
+    Several ranges, and what is no range of bytes, are as good as none (RFC 9110, 14.2).
+    """
+    match = _RANGE.fullmatch(headers.get("range", "").replace(" ", ""))
+    condition = headers.get("if-range")
+    if match is None or (condition is not None and condition != etag):
+        return None
+    first, last, suffix = match.groups()
+    if suffix is not None:
+        start, end = max(size - int(suffix), 0), size
+    else:
+        start, end = int(first), min(int(last) + 1, size) if last else size
+        if last and int(last) < start:
+            return None
+    if start >= end:
+        message = f"The range is beyond the end of the file, which has {size} bytes."
+        beyond = {"content-range": f"bytes */{size}", "accept-ranges": "bytes"}
+        raise ApiError(416, message, code="range_not_satisfiable", param="Range", headers=beyond)
+    return start, end
+
+
+def _matches(condition: str | None, etag: str) -> bool:
+    if condition is None:
+        return False
+    given = [tag.strip().removeprefix("W/") for tag in condition.split(",")]
+    return "*" in given or etag in given

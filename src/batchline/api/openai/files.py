@@ -1,0 +1,289 @@
+"""/v1/files: take in, list, get, read, delete, as OpenAI's clients call them."""
+
+import re
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from batchline.api.auth import Called, Caller
+from batchline.api.context import Context, InContext
+from batchline.api.downloads import InDownloads
+from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.openai import content
+from batchline.api.openai.intake import (
+    LONGEST_LIFE,
+    MIN_LIFE,
+    PURPOSES,
+    IdempotencyKey,
+    InIntake,
+    check_purpose,
+    life,
+    rules,
+    too_late,
+)
+from batchline.api.openai.multipart import Form, form_of, missing, too_large
+from batchline.api.routing import AuthenticatedRoute
+from batchline.files.ingest import TooLate
+from batchline.files.intake import Description, TooLarge, arriving
+from batchline.model import Batch, File, ids
+from batchline.store import batches, files
+from batchline.store.idempotency import IdempotencyConflict
+
+router = APIRouter(prefix="/v1/files", tags=["files"], route_class=AuthenticatedRoute)
+
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_MAX_LISTED = 10_000
+
+
+class FileObject(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["uploaded", "processed", "error"]
+    expires_at: int | None
+    status_details: str | None
+
+
+class FileList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool
+
+
+# What the route reads itself, for those who read the document.
+_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "enum": list(PURPOSES)},
+                        _ANCHOR: {"type": "string", "enum": ["created_at"]},
+                        _SECONDS: {"type": "integer", "minimum": MIN_LIFE, "maximum": LONGEST_LIFE},
+                    },
+                }
+            }
+        },
+    }
+}
+_CONTENT: dict[int | str, dict[str, Any]] = {
+    status: {"description": described, "content": {"application/octet-stream": {}}}
+    for status, described in (
+        (200, "The whole content; of a batch that still runs, what is finished."),
+        (206, "A range of it."),
+    )
+}
+
+
+@router.post("", responses=documented(408, 409, 413, 415, 422), openapi_extra=_FORM)
+async def create_file(
+    request: Request,
+    context: InContext,
+    called: Called,
+    intake: InIntake,
+    idempotency_key: IdempotencyKey = None,
+) -> FileObject:
+    """Take a file in. The answer comes when it is stored and, for purpose `batch`, its lines are read."""
+    maximum = context.settings.max_file_bytes
+    form = form_of(request, "file", maximum)
+    async with intake.place(called.tenant), arriving(context.objects) as arrival:
+        try:
+            part = await form.reach_file()
+            if "purpose" in form.fields:
+                check_purpose(form.fields["purpose"])
+            received = await arrival.write(form.content(), maximum)
+            await form.rest()
+            described = _described(form, part.filename, called, context)
+            file = await intake.record(
+                arrival, received, described, rules(context.settings), key=idempotency_key
+            )
+        except TooLarge:
+            raise too_large(maximum, "file") from None
+        except TooLate:
+            raise too_late() from None
+        except IdempotencyConflict as before:
+            file = await _made_before(context, called, before)
+    return show_file(file)
+
+
+@router.get("", responses=documented(404))
+async def list_files(
+    context: InContext,
+    called: Called,
+    purpose: Annotated[str | None, Query(max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=_MAX_LISTED)] = _MAX_LISTED,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(description="The last file of the page before.")] = None,
+) -> FileList:
+    last = None if after is None else await _listed(context, called, after)
+    async with context.sessions.one() as session:
+        found = await files.page(
+            session, called.tenant, limit=limit + 1, order=order, after=last, purpose=purpose
+        )
+    displayed = [show_file(file) for file in found[:limit]]
+    return FileList(
+        data=displayed,
+        first_id=displayed[0].id if displayed else None,
+        last_id=displayed[-1].id if displayed else None,
+        has_more=len(found) > limit,
+    )
+
+
+@router.get("/{file_id}", responses=documented(404))
+async def get_file(file_id: str, context: InContext, called: Called) -> FileObject:
+    match await _found(context, called, file_id):
+        case File() as file:
+            return show_file(file)
+        case batch:
+            return _show_planned(batch)
+
+
+@router.head("/{file_id}/content", include_in_schema=False)
+@router.get(
+    "/{file_id}/content",
+    response_class=Response,
+    responses={**documented(404, 416), **_CONTENT, 304: {"description": "It is what the client has."}},
+)
+async def get_content(
+    file_id: str, request: Request, context: InContext, called: Called, downloads: InDownloads
+) -> Response:
+    """The content, or a range of it; of a running batch's output, what is finished so far."""
+    match await _found(context, called, file_id):
+        case File(object_key=None) as file:
+            return content.rebuilt(request, context, downloads, file)
+        case File() as file:
+            return content.stored(request, context.objects, downloads, file)
+        case batch:
+            return content.so_far(request, context, downloads, batch)
+
+
+@router.delete("/{file_id}", responses=documented(404, 409))
+async def delete_file(file_id: str, context: InContext, called: Called) -> FileDeleted:
+    """Hide a file at once. A batch that runs over it goes on, and what it makes stays."""
+    match await _found(context, called, file_id):
+        case File() as file:
+            async with context.sessions.one() as session:
+                deleted = await files.delete(session, called.tenant, file.id)
+            if not deleted:
+                raise not_found("file", file_id, "file_id")
+        case _:
+            message = "The batch that writes this file still runs: cancel it first."
+            raise ApiError(409, message, code="file_in_use", param="file_id", headers=NO_RETRY)
+    return FileDeleted(id=ids.show(ids.FILE, file.id), deleted=True)
+
+
+def show_file(file: File) -> FileObject:
+    return FileObject(
+        id=ids.show(ids.FILE, file.id),
+        bytes=file.bytes,
+        created_at=int(file.created_at.timestamp()),
+        filename=file.filename,
+        purpose=file.purpose,
+        status="processed" if file.errors is None else "error",
+        expires_at=None if file.expires_at is None else int(file.expires_at.timestamp()),
+        status_details=None if file.errors is None else _details(file),
+    )
+
+
+def _details(file: File) -> str:
+    assert file.errors
+    first = file.errors[0]
+    place = "" if first.line is None else f"line {first.line}: "
+    return f"{place}{first.message}"
+
+
+def _show_planned(batch: Batch) -> FileObject:
+    """The output of a batch that still runs: how large it will be is not known."""
+    assert batch.planned_output_id is not None
+    return FileObject(
+        id=ids.show(ids.FILE, batch.planned_output_id),
+        bytes=0,
+        created_at=int(batch.created_at.timestamp()),
+        filename=content.output_name(batch),
+        purpose="batch_output",
+        status="processed",
+        expires_at=None,
+        status_details=f"incomplete: {batch.finished} of {batch.total} requests are finished",
+    )
+
+
+async def _found(context: Context, called: Caller, displayed: str) -> File | Batch:
+    """The file, or the batch that will make it. Both are asked for, twice if need be: the batch may end."""
+    file_id = _read(displayed)
+    if file_id is not None:
+        async with context.sessions.one() as session:
+            for _ in range(2):
+                if file := await files.visible(session, called.tenant, file_id):
+                    return file
+                if batch := await batches.with_planned_output(session, called.tenant, file_id):
+                    return batch
+    raise not_found("file", displayed, "file_id")
+
+
+async def _listed(context: Context, called: Caller, displayed: str) -> File:
+    """A file that a page may begin after: also one that was deleted since it was listed."""
+    file_id = _read(displayed)
+    if file_id is not None:
+        async with context.sessions.one() as session:
+            file = await files.get(session, file_id)
+        if file is not None and file.tenant == called.tenant:
+            return file
+    raise not_found("file", displayed, "after")
+
+
+def _read(displayed: str) -> UUID | None:
+    return ids.read(ids.FILE, displayed)
+
+
+def _described(form: Form, filename: str, called: Caller, context: Context) -> Description:
+    if "purpose" not in form.fields:
+        raise missing("purpose")
+    purpose = check_purpose(form.fields["purpose"])
+    return Description(
+        tenant=called.tenant,
+        purpose=purpose,
+        filename=filename,
+        expires_after=life(context.settings, purpose, _expires_after(form.fields)),
+    )
+
+
+def _expires_after(fields: dict[str, str]) -> int | None:
+    anchor, seconds = fields.get(_ANCHOR), fields.get(_SECONDS)
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise ApiError(400, f"'{_ANCHOR}' must be 'created_at'.", code="invalid_value", param=_ANCHOR)
+    number = int(seconds) if seconds and re.fullmatch(r"[0-9]{1,9}", seconds) else -1
+    if not MIN_LIFE <= number <= LONGEST_LIFE:
+        message = f"'{_SECONDS}' must be a number from {MIN_LIFE} to {LONGEST_LIFE}."
+        raise ApiError(400, message, code="invalid_value", param=_SECONDS)
+    return number
+
+
+async def _made_before(context: Context, called: Caller, before: IdempotencyConflict) -> File:
+    if not before.same:
+        message = "This Idempotency-Key was used for another file before."
+        raise ApiError(422, message, code="idempotency_key_reused", param="Idempotency-Key")
+    async with context.sessions.one() as session:
+        file = await files.visible(session, called.tenant, before.object_id)
+    if file is None:
+        message = "The file that this Idempotency-Key made is deleted; use another key."
+        raise ApiError(409, message, code="file_deleted", param="Idempotency-Key", headers=NO_RETRY)
+    return file

@@ -1,0 +1,60 @@
+"""How routes take files in: the process-wide intake, and what clients may ask of a new file."""
+
+from typing import Annotated, Literal
+
+from fastapi import Depends, Header, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from batchline.api.errors import NO_RETRY, ApiError
+from batchline.config.settings import ServerSettings
+from batchline.files.intake import BATCH_PURPOSE, Intake
+from batchline.files.parsing import ReadingRules
+
+PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
+MIN_LIFE, LONGEST_LIFE = 3600, 2_592_000
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        description="The same key and content give the same file, however often.",
+    ),
+]
+
+
+class ExpiresAfter(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=MIN_LIFE, le=LONGEST_LIFE, strict=True)]
+
+
+def _intake(request: Request) -> Intake:
+    intake: Intake = request.app.state.intake
+    return intake
+
+
+InIntake = Annotated[Intake, Depends(_intake)]
+
+
+def check_purpose(purpose: str) -> str:
+    if purpose not in PURPOSES:
+        message = f"'{purpose[:64]}' is not one of {', '.join(PURPOSES)}."
+        raise ApiError(400, message, code="invalid_value", param="purpose")
+    return purpose
+
+
+def life(settings: ServerSettings, purpose: str, requested: int | None) -> float | None:
+    """Seconds that a new file is kept; None: until it is deleted."""
+    if requested is not None:
+        return float(requested)
+    return settings.input_retention if purpose == BATCH_PURPOSE else None
+
+
+def rules(settings: ServerSettings) -> ReadingRules:
+    return ReadingRules(max_lines=settings.max_lines)
+
+
+def too_late() -> ApiError:
+    return ApiError(408, "The upload took too long.", code="timeout", headers=NO_RETRY)

@@ -1,0 +1,61 @@
+"""/v1/models: what the configured upstreams serve."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel
+
+from batchline.api.auth import Called
+from batchline.api.context import InContext
+from batchline.api.errors import documented, not_found
+from batchline.api.routing import AuthenticatedRoute
+from batchline.config.settings import ANY_MODEL, ServerSettings
+from batchline.upstreams.catalog import Catalog
+
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=AuthenticatedRoute)
+
+
+class ModelObject(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    # Nobody knows when an upstream's model was made.
+    created: int = 0
+    # The upstream's name.
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+def _catalog(request: Request) -> Catalog:
+    catalog: Catalog = request.app.state.catalog
+    return catalog
+
+
+InCatalog = Annotated[Catalog, Depends(_catalog)]
+
+
+@router.get("", responses=documented())
+async def list_models(context: InContext, caller: Called, catalog: InCatalog) -> ModelList:
+    """The models that upstreams name, and those that an upstream for any model says it has."""
+    owners = await _owners(context.settings, catalog)
+    return ModelList(data=[ModelObject(id=model, owned_by=owners[model]) for model in sorted(owners)])
+
+
+@router.get("/{model:path}", responses=documented(404))
+async def get_model(model: str, context: InContext, caller: Called, catalog: InCatalog) -> ModelObject:
+    """A model of the list. An upstream for any model may run others too, which nobody can name before."""
+    owners = await _owners(context.settings, catalog)
+    if model not in owners:
+        raise not_found("model", model, "model")
+    return ModelObject(id=model, owned_by=owners[model])
+
+
+async def _owners(settings: ServerSettings, catalog: Catalog) -> dict[str, str]:
+    """The upstream of each model."""
+    owners = {model: name for name, models in (await catalog.models()).items() for model in models}
+    owners |= {model: upstream.name for upstream in settings.upstreams for model in upstream.models}
+    owners.pop(ANY_MODEL, None)
+    return owners

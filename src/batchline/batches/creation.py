@@ -1,0 +1,116 @@
+"""Batches for those who order them: find the one that a command has made before, or make it."""
+
+import hashlib
+from uuid import UUID
+
+import msgspec
+
+from batchline.config import durations
+from batchline.files import parsing
+from batchline.files.parsing import MAX_ERRORS
+from batchline.model import Batch, ContentError, RunSettings
+from batchline.model.ids import new_id
+from batchline.store import batches
+from batchline.store import creation as store_creation
+from batchline.store.batches import AlreadyExists, NewBatch
+from batchline.store.idempotency import IdempotencyKey
+from batchline.store.session import Session
+
+
+class InvalidWindow(ValueError):
+    """A completion window that cannot be read."""
+
+
+def window_seconds(window: str) -> float:
+    """`24h`, `90m`, `30s`, `7d`."""
+    try:
+        return durations.seconds(window)
+    except ValueError as error:
+        raise InvalidWindow(f"completion window {window!r}: {error}") from None
+
+
+def resume_key(digest: bytes, upstream: str) -> str:
+    """The same input sent to the same upstream is the same run, whatever else was asked for."""
+    place = upstream.removesuffix("/").removesuffix("/v1")
+    return hashlib.sha256(digest + place.encode()).hexdigest()
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A batch that a caller of the server asks for."""
+
+    tenant: str
+    file_id: UUID
+    endpoint: str
+    window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: int | None = None
+    # The models that can be run; None: any.
+    served: frozenset[str] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+async def order(session: Session, requested: Order) -> Batch:
+    """A new batch: in progress, or failed where its file has lines that cannot be run.
+
+    Raises FileNotFound, WrongPurpose, and IdempotencyConflict where the key stands for a batch already.
+    """
+    new = NewBatch(
+        id=new_id(),
+        tenant=requested.tenant,
+        file_id=requested.file_id,
+        window=requested.window,
+        window_seconds=window_seconds(requested.window),
+        settings=RunSettings(),
+        endpoint=requested.endpoint,
+        metadata=requested.metadata,
+        output_expires_after=requested.output_expires_after,
+        planned_output_id=new_id(),
+    )
+    async with store_creation.creation(session, new) as creation:
+        if requested.idempotency_key is not None:
+            await creation.remember(requested.idempotency_key)
+        file = await creation.file()
+        errors = file.errors or tuple(
+            _unfit(line, requested) for line in await creation.unfit_lines(file, requested.served, MAX_ERRORS)
+        )
+        if errors:
+            return await creation.fail(errors, event_id=new_id())
+        return await creation.create()
+
+
+def _unfit(line: store_creation.UnfitLine, requested: Order) -> ContentError:
+    mismatch = line.url != requested.endpoint
+    fault = parsing.url_mismatch(requested.endpoint) if mismatch else parsing.model_not_found(line.model)
+    return ContentError(fault.code, fault.message, fault.param, line.line_no)
+
+
+async def create(
+    session: Session,
+    *,
+    tenant: str,
+    file_id: UUID,
+    window: str,
+    settings: RunSettings,
+    endpoint: str | None = None,
+    metadata: dict[str, str] | None = None,
+    resume_key: str | None = None,
+) -> Batch:
+    """A new batch; or, where another process was quicker with the same `resume_key`, its batch."""
+    new = NewBatch(
+        id=new_id(),
+        tenant=tenant,
+        file_id=file_id,
+        window=window,
+        window_seconds=window_seconds(window),
+        settings=settings,
+        endpoint=endpoint,
+        metadata=metadata,
+        resume_key=resume_key,
+    )
+    try:
+        return await batches.create(session, new)
+    except AlreadyExists:
+        found = await batches.find(session, tenant, new.resume_key or "")
+        if found is None:
+            raise
+        return found

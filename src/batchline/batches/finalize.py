@@ -1,0 +1,271 @@
+"""Finalizing: turn the results of a frozen batch into its files, and end it.
+
+A worker takes the batch under its lease, streams both files into the object store, and only then ends the
+batch in one short statement that counts only while the worker is still the finalizer. No lock is held over
+the upload (seed 004): two finalizers may both upload, one can commit, and the other removes its objects. A
+file that is recorded exists and has as many lines as the batch's counters say.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from batchline.files.objects import INPUTS, OUTPUTS, PARTS, Objects, ObjectStoreUnavailable
+from batchline.model import Batch, File, ids
+from batchline.secrets.masking import masked_text
+from batchline.store import batches, outputs
+from batchline.store import files as stored
+from batchline.store.outputs import Which
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import WorkerId
+
+# Seed 004: contention is over within 30 ms as a rule.
+_COMMIT_TRIES = 5
+_COMMIT_PAUSE = 0.05
+_MAX_REASON = 500
+
+
+class Signals(Protocol):
+    """Told at "claimed", "uploaded", "committing" and "contended"; a test may pause the finalizer there."""
+
+    async def reached(self, point: str) -> None: ...
+
+
+class FinalizeMismatch(Exception):
+    """The results of a batch are not as many as its counters say; the batch stays finalizing."""
+
+    def __init__(self, batch_id: UUID, what: str, expected: int, found: int) -> None:
+        name = ids.show(ids.BATCH, batch_id)
+        super().__init__(f"{name} should have {expected} {what} but {found} were found; it was not ended")
+        self.batch_id = batch_id
+        self.what = what
+        self.expected = expected
+        self.found = found
+
+
+class _Nobody:
+    async def reached(self, point: str) -> None:
+        return None
+
+
+async def finalize_one(
+    session: Session,
+    objects: Objects,
+    worker: WorkerId,
+    batch_id: UUID | None = None,
+    signals: Signals | None = None,
+) -> Batch | None:
+    """Take a batch that waits for it (or the given one) and end it.
+
+    None if there was none to take, or if another finalizer took it over. The caller renews the worker's
+    lease meanwhile. A batch that fails can be taken again after its back-off.
+    """
+    batch = await batches.claim_finalizing(session, worker, batch_id)
+    if batch is None:
+        return None
+    try:
+        return await finalize(session, objects, worker, batch, signals)
+    except Exception as error:
+        with suppress(StoreUnavailable):
+            await put_off(session, worker, batch, error)
+        raise
+
+
+async def finalize(
+    session: Session, objects: Objects, worker: WorkerId, batch: Batch, signals: Signals | None = None
+) -> Batch | None:
+    """End a batch that the worker has taken; None if another finalizer took it over.
+
+    If this raises an Exception, the worker still has the batch: `put_off` lets go of it.
+    """
+    try:
+        return await _Finalizing(session, objects, worker, batch, signals or _Nobody()).run()
+    except asyncio.CancelledError:
+        # If the database is away, the lease is what frees the batch.
+        with suppress(StoreUnavailable):
+            await batches.yield_finalizing(session, worker.id, batch.id)
+        raise
+
+
+async def put_off(session: Session, worker: WorkerId, batch: Batch, error: Exception) -> float | None:
+    """Let go of a batch that could not be finalized, until its back-off is over; how many seconds that is.
+
+    The reason is kept with the batch for operators. It names no secret: a store's error may quote a URL.
+    """
+    return await batches.put_off_finalizing(session, worker.id, batch.id, reason(error))
+
+
+def reason(error: Exception) -> str:
+    """Why a finalization failed, in one short line."""
+    lines = str(error).strip().splitlines()
+    return masked_text(lines[0] if lines else type(error).__name__)[:_MAX_REASON]
+
+
+async def sweep_objects(session: Session, objects: Objects, older_than: timedelta) -> int:
+    """Remove what nobody needs any more: uploads that lost or broke off, files that were deleted."""
+    removed = 0
+    for folder in (OUTPUTS, INPUTS, PARTS):
+        async for page in objects.pages(folder):
+            found = [(stored.key, _batch_of(stored.key), stored.modified) for stored in page]
+            keys = await outputs.garbage(session, found, older_than)
+            await objects.delete(keys)
+            removed += len(keys)
+    return removed
+
+
+class _Files(msgspec.Struct, frozen=True):
+    """The files of one attempt to finalize; one that would be empty is None."""
+
+    output: File | None
+    errors: File | None
+
+    @property
+    def made(self) -> list[File]:
+        return [file for file in (self.output, self.errors) if file]
+
+
+@dataclass(frozen=True, slots=True)
+class _Finalizing:
+    """One attempt to finalize one batch."""
+
+    session: Session
+    objects: Objects
+    worker: WorkerId
+    batch: Batch
+    signals: Signals
+
+    async def run(self) -> Batch | None:
+        await self.signals.reached("claimed")
+        files, summary = await self.prepare()
+        # From here on, objects are removed only if it is known that they are not recorded.
+        ended = await self.commit(files, summary) or await self.ended_by(files)
+        if ended is None:
+            await self.remove(files)
+        return ended
+
+    async def prepare(self) -> tuple[_Files, dict[str, object]]:
+        """All that can be done before the commit; if any of it fails, no object stays behind."""
+        batch = self.batch
+        output, errors = _new_file(batch, "output"), _new_file(batch, "errors")
+        try:
+            files = _Files(
+                await self.upload("output", output, batch.completed),
+                await self.upload("errors", errors, batch.total - batch.completed),
+            )
+            await self.signals.reached("uploaded")
+            summary = _summary(batch, await batches.summarize(self.session, batch.id))
+            await self.signals.reached("committing")
+        except BaseException:
+            await self.remove(_Files(output, errors))
+            raise
+        return files, summary
+
+    async def upload(self, which: Which, file: File, expected: int) -> File | None:
+        """Stream one file into the object store, unless it would be empty."""
+        if expected == 0:
+            return None
+        async with outputs.lines(self.session, self.batch.id, which) as lines:
+            size = await self.objects.write(_key(file), lines)
+        if lines.count != expected:
+            raise FinalizeMismatch(self.batch.id, f"{which} lines", expected, lines.count)
+        return msgspec.structs.replace(file, bytes=size, line_count=lines.count)
+
+    async def commit(self, files: _Files, summary: dict[str, object]) -> Batch | None:
+        """End the batch; None if it was taken over, or if a try that we heard nothing of has ended it."""
+        event_id = ids.new_id()
+        for tries_left in reversed(range(_COMMIT_TRIES)):
+            try:
+                return await outputs.finish(
+                    self.session,
+                    self.worker.id,
+                    self.batch.id,
+                    output=files.output,
+                    errors=files.errors,
+                    summary=summary,
+                    event_id=event_id,
+                )
+            except StoreUnavailable:
+                if tries_left == 0:
+                    raise
+                await self.signals.reached("contended")
+                await asyncio.sleep(_COMMIT_PAUSE)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def ended_by(self, files: _Files) -> Batch | None:
+        """The batch, if it was ended with these files and only the answer was lost on the way.
+
+        By their keys: an output file has the same id whoever finalizes.
+        """
+        for file in files.made:
+            recorded = await stored.get(self.session, file.id)
+            if recorded is not None and recorded.object_key == file.object_key:
+                return await batches.get(self.session, self.batch.id)
+        return None
+
+    async def remove(self, files: _Files) -> None:
+        # What cannot be removed now is left to the sweep.
+        with suppress(ObjectStoreUnavailable):
+            await self.objects.delete([_key(file) for file in files.made])
+
+
+def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]]) -> dict[str, object]:
+    assert batch.finalizing_at is not None
+    for outcome, expected in (("completed", batch.completed), ("failed", batch.failed)):
+        found = sum(items for name, _, items, _ in outcomes if name == outcome)
+        if found != expected:
+            raise FinalizeMismatch(batch.id, f"{outcome} results", expected, found)
+    return {
+        "total": batch.total,
+        "completed": batch.completed,
+        "failed": batch.failed,
+        "never_run": batch.total - batch.finished,
+        "tokens": {
+            "input": batch.input_tokens,
+            "cached": batch.cached_tokens,
+            "output": batch.output_tokens,
+            "reasoning": batch.reasoning_tokens,
+        },
+        "outcomes": [
+            {"outcome": outcome, "status_code": status_code, "items": items, "most_attempts": attempts}
+            for outcome, status_code, items, attempts in outcomes
+        ],
+        "seconds": (batch.finalizing_at - batch.created_at).total_seconds(),
+    }
+
+
+def _new_file(batch: Batch, which: Which) -> File:
+    """A file that is not there yet.
+
+    The output's id may be known before, so that it can be read while the batch runs. Its key is new in any
+    case, so that no two finalizers write the same object.
+    """
+    assert batch.finalizing_at is not None
+    attempt = ids.new_id()
+    file_id = (which == "output" and batch.planned_output_id) or attempt
+    return File(
+        id=file_id,
+        tenant=batch.tenant,
+        purpose="batch_output",
+        filename=f"{ids.show(ids.BATCH, batch.id)}_{which}.jsonl",
+        bytes=0,
+        line_count=0,
+        object_key=f"{OUTPUTS}{batch.id.hex}/{attempt.hex}-{which}.jsonl",
+        created_at=batch.finalizing_at,
+        expires_at=None,
+    )
+
+
+def _key(file: File) -> str:
+    assert file.object_key is not None
+    return file.object_key
+
+
+def _batch_of(key: str) -> UUID | None:
+    """The batch whose finalizer may be writing this."""
+    return ids.read(ids.BATCH, key.split("/")[1]) if key.startswith(OUTPUTS) else None

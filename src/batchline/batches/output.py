@@ -1,0 +1,158 @@
+"""Output lines: what becomes of an item, as one line of JSON.
+
+A line is compact, valid UTF-8, and holds no raw control character, so that nothing but a line feed ends it.
+An upstream's answer is proven to be JSON and then embedded as it came: nothing is decoded but its usage.
+"""
+
+import codecs
+import re
+from typing import Annotated
+
+import msgspec
+
+from batchline.model import NO_USAGE, Item, Usage
+
+# An error page that is not JSON is kept up to here.
+_MAX_TEXT = 64 * 1024
+# Mending looks at each escape: in a longer body that would hold up all others for seconds.
+_MAX_MENDED = 8 * 2**20
+_BLOCK = 2**20
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = None
+    reasoning_tokens: _Count | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    """Both dialects: that of chat, completions and embeddings, and that of responses and images."""
+
+    prompt_tokens: _Count | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens: _Count | None = None
+    completion_tokens_details: _Details | None = None
+    input_tokens: _Count | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens: _Count | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+_NO_DETAILS = _Details()
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+_encode = msgspec.json.Encoder().encode
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+# A pair of surrogates, a lone surrogate, or any other escape, so that each backslash is read once.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB]%(hex)b\\u[dD][c-fC-F]%(hex)b|(u[dD][89a-fA-F]%(hex)b)|.)"
+    % {b"hex": rb"[0-9a-fA-F]{2}"},
+    re.DOTALL,
+)
+
+
+class NotJson(ValueError):
+    """The answer's body cannot stand in an output line as it is."""
+
+
+def answered_line(item: Item, status_code: int, request_id: str, body: bytes) -> bytes:
+    """The line of an item that got an HTTP answer, good or bad. `body` is JSON, as `read_answer` or
+    `as_json` gives it."""
+    return (
+        b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
+        % (
+            item.request_id.encode(),
+            _text(item.custom_id),
+            status_code,
+            _encode(request_id),
+            body,
+        )
+    )
+
+
+def failed_line(item: Item, code: str, message: str) -> bytes:
+    """The line of an item that failed without an HTTP answer."""
+    return b'{"id":"%b","custom_id":%b,"response":null,"error":{"code":%b,"message":%b}}' % (
+        item.request_id.encode(),
+        _text(item.custom_id),
+        _encode(code),
+        _encode(message),
+    )
+
+
+def read_answer(body: bytes) -> tuple[bytes, Usage]:
+    """The body as it can be embedded, and what it says was used. Raises NotJson.
+
+    A usage that makes no sense is no usage: the answer was paid for, and is kept.
+    """
+    try:
+        usage = _usage_of(body)
+        # msgspec does not look into the strings that it skips.
+        if not body.isascii():
+            _check_utf8(body)
+        # In JSON a raw control character can only be whitespace between tokens.
+        if 10 in body or 13 in body or 9 in body:
+            body = msgspec.json.format(body, indent=-1)
+    except msgspec.DecodeError as error:
+        if len(body) > _MAX_MENDED:
+            raise NotJson(str(error)) from None
+        mended = _ESCAPE.sub(_mend, body)
+        if mended == body:
+            raise NotJson(str(error)) from None
+        return read_answer(mended)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+    return body, usage
+
+
+def as_json(body: bytes) -> bytes:
+    """Any body as JSON: itself if it is, else a string of what can be read of it."""
+    try:
+        return read_answer(body)[0]
+    except NotJson:
+        return _text(body[:_MAX_TEXT])
+
+
+def _usage_of(body: bytes) -> Usage:
+    try:
+        usage = _decode_answer(body).usage
+    except msgspec.ValidationError:
+        # Not an object, or a strange usage. Decoding stopped there: the rest is still to be proven.
+        _decode_any(body)
+        return NO_USAGE
+    if usage is None:
+        return NO_USAGE
+    taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
+    given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+    return Usage(
+        usage.prompt_tokens or usage.input_tokens or 0,
+        taken.cached_tokens or 0,
+        usage.completion_tokens or usage.output_tokens or 0,
+        given.reasoning_tokens or 0,
+    )
+
+
+def _check_utf8(body: bytes) -> None:
+    """Raises UnicodeDecodeError. In blocks: a long text would be up to four times as long when decoded."""
+    decoder, view = _new_decoder(), memoryview(body)
+    for start in range(0, len(body), _BLOCK):
+        decoder.decode(view[start : start + _BLOCK])
+    decoder.decode(b"", final=True)
+
+
+def _mend(escape: re.Match[bytes]) -> bytes:
+    """A lone surrogate, which an emoji leaves when an answer is cut in its middle, becomes U+FFFD: Python's
+    json writes it and most others refuse to read it."""
+    return rb"\ufffd" if escape[1] else escape[0]
+
+
+def _text(text: bytes) -> bytes:
+    """UTF-8 as a JSON string."""
+    return _encode(text.decode("utf-8", "replace"))

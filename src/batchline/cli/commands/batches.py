@@ -1,0 +1,282 @@
+"""Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import typer
+from rich.table import Column, Table
+
+from batchline.batches import creation as ordering
+from batchline.cli import options
+from batchline.cli.commands.run import check_window, run_settings
+from batchline.cli.display import progress
+from batchline.cli.display.console import (
+    CommandError,
+    finalize_trouble,
+    out,
+    print_json,
+    read_batch_id,
+    show_batch,
+)
+from batchline.cli.errors import reported_errors
+from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
+from batchline.cli.options import Exit
+from batchline.cli.run_batch import exit_code
+from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
+from batchline.cli.targets import Outputs, Target, target_at
+from batchline.model import DEFAULT_TENANT, Batch, RunSettings, ids
+from batchline.store import batches, outputs
+from batchline.store.session import Session
+
+_REFRESH = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    app.command("submit")(submit)
+    app.command("status")(status)
+    app.command("watch")(watch)
+    app.command("results")(results)
+    app.command("list")(list_batches)
+    app.command("cancel")(cancel)
+    app.command("pause")(pause)
+    app.command("resume")(resume)
+
+
+def submit(
+    inputs: options.Inputs,
+    upstream: options.Upstream = None,
+    api_key_env: options.ApiKeyEnv = None,
+    max_attempts: options.MaxAttempts = 5,
+    timeout: options.Timeout = 600.0,
+    window: options.Window = "24h",
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a batch of the lines of INPUT for `batchline worker` to run, and print its id."""
+    with reported_errors(as_json):
+        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        check_window(window)
+        check_inputs(inputs)
+        with open_runtime(database, data_dir) as runtime:
+            batch = run_async(_submit(runtime, inputs, settings, window, as_json))
+        _tell(batch, as_json)
+
+
+async def _submit(
+    runtime: Runtime, inputs: list[Path], settings: RunSettings, window: str, silent: bool
+) -> Batch:
+    file = await ingest_inputs(inputs, runtime.url, silent=silent)
+    async with Session(runtime.url, "submit") as session:
+        return await ordering.create(
+            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=settings
+        )
+
+
+def status(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show a batch."""
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        _tell(run_async(_get(runtime, read_batch_id(batch))), as_json)
+
+
+def watch(
+    batch: Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: the newest batch.")] = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Watch a batch until it has ended. Exit code as of `run`."""
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
+        _tell(ended, as_json)
+        raise typer.Exit(exit_code(ended))
+
+
+async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch:
+    async with Session(runtime.url, "watch") as session:
+        if batch_id is None:
+            newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
+            if not newest:
+                raise CommandError("there is no batch yet")
+            batch_id = newest[0].id
+        gauge = progress.Gauge(session, batch_id)
+        with progress.display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
+            while True:
+                batch, snapshot = await gauge.read()
+                screen.show(snapshot)
+                if batch.ended_at is not None:
+                    return batch
+                await asyncio.sleep(_REFRESH)
+
+
+def results(
+    batch: options.BatchId,
+    errors: Annotated[bool, typer.Option("--errors", help="The error lines instead.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A file instead of stdout.")] = None,
+    force: options.Force = False,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write the output lines of a batch in input order, also while it still runs."""
+    with reported_errors(as_json):
+        target = target_at(output or Path("-"))
+        if as_json and target.is_stdout:
+            raise CommandError("--json prints one document; give -o FILE for the lines")
+        allowed = Outputs(written_files(data_dir), force)
+        allowed.check(target)
+        which: Literal["output", "errors"] = "errors" if errors else "output"
+        with open_runtime(database, data_dir) as runtime:
+            written, complete = run_async(_results(runtime, read_batch_id(batch), which, target, allowed))
+        if as_json:
+            print_json({"lines": written, "complete": complete, "output": str(output)})
+
+
+async def _results(
+    runtime: Runtime, batch_id: UUID, which: Literal["output", "errors"], target: Target, allowed: Outputs
+) -> tuple[int, bool]:
+    async with Session(runtime.url, "results") as session:
+        batch = await _found(session, batch_id)
+        async with aclosing(_lines(runtime, session, batch, which)) as blocks:
+            return await allowed.write(target, blocks), batch.ended_at is not None
+
+
+async def _lines(
+    runtime: Runtime, session: Session, batch: Batch, which: Literal["output", "errors"]
+) -> AsyncGenerator[bytes, None]:
+    """What is finished so far; of a batch that has ended, what its files hold."""
+    if batch.ended_at is not None:
+        async with aclosing(stored_lines(runtime, session, batch, which)) as blocks:
+            async for block in blocks:
+                yield block
+        return
+    async with outputs.lines(session, batch.id, which) as lines:
+        async for block in lines:
+            yield block
+
+
+def list_batches(
+    limit: options.Limit = 20,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="The page behind this batch.")
+    ] = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """List batches, newest first."""
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        found = run_async(_list(runtime, limit, None if after is None else read_batch_id(after)))
+        if as_json:
+            print_json({"data": [show_batch(batch) for batch in found]})
+            return
+        table = Table(Column("id", no_wrap=True), "status", "done", "failed", "total", "created", box=None)
+        for batch in found:
+            displayed = show_batch(batch)
+            table.add_row(
+                displayed["id"],
+                displayed["status"],
+                f"{batch.finished:,}",
+                f"{batch.failed:,}",
+                f"{batch.total:,}",
+                f"{batch.created_at:%Y-%m-%d %H:%M:%S}",
+            )
+        out().print(table)
+        for batch in found:
+            if trouble := finalize_trouble(batch):
+                out().print(f"{ids.show(ids.BATCH, batch.id)}: {trouble}", markup=False)
+
+
+async def _list(runtime: Runtime, limit: int, after: UUID | None) -> list[Batch]:
+    async with Session(runtime.url, "list") as session:
+        last = None if after is None else await _found(session, after)
+        return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=last)
+
+
+def cancel(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel a batch: what is in flight finishes, the rest never runs, results so far are kept."""
+    _change(batch, "cancel", database, data_dir, as_json)
+
+
+def pause(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Pause a batch: what is in flight finishes, the rest waits."""
+    _change(batch, "pause", database, data_dir, as_json)
+
+
+def resume(
+    batch: options.BatchId,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Let a paused batch go on."""
+    _change(batch, "resume", database, data_dir, as_json)
+
+
+def _change(
+    batch: str,
+    change: Literal["cancel", "pause", "resume"],
+    database: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+) -> None:
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
+
+
+async def _changed(runtime: Runtime, batch_id: UUID, change: Literal["cancel", "pause", "resume"]) -> Batch:
+    async with Session(runtime.url, change) as session:
+        before = await _found(session, batch_id)
+        if change == "resume":
+            done = await batches.resume(session, batch_id)
+        else:
+            done = await batches.close(session, batch_id, change)
+        if not done:
+            raise CommandError(f"cannot {change} a batch that is {before.status}", Exit.SOME_FAILED)
+        return await _found(session, batch_id)
+
+
+async def _get(runtime: Runtime, batch_id: UUID) -> Batch:
+    async with Session(runtime.url, "status") as session:
+        return await _found(session, batch_id)
+
+
+async def _found(session: Session, batch_id: UUID) -> Batch:
+    batch = await batches.get(session, batch_id)
+    if batch is None:
+        raise CommandError(f"there is no batch {batch_id}")
+    return batch
+
+
+def _tell(batch: Batch, as_json: bool) -> None:
+    displayed: dict[str, Any] = show_batch(batch)
+    if as_json:
+        print_json(displayed)
+        return
+    counts = displayed["request_counts"]
+    out().print(
+        f"{displayed['id']}  {displayed['status']}"
+        f"  {counts['completed']:,} completed, {counts['failed']:,} failed of {counts['total']:,}",
+        markup=False,
+    )
+    if trouble := finalize_trouble(batch):
+        out().print(f"  {trouble}", markup=False)

@@ -1,0 +1,51 @@
+"""`batchline doctor`: is everything as it must be?"""
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from batchline.cli import options
+from batchline.cli.display.console import err, out, print_json, read_batch_id
+from batchline.cli.errors import reported_errors
+from batchline.cli.options import Exit
+from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.store.doctor import Report, examine
+from batchline.store.session import Session
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    batch: Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: all batches.")] = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    objects: options.ObjectsUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check the invariant of every lane and every counter, on the live database. Exit code 1: unwell."""
+    with reported_errors(as_json), open_runtime(database, data_dir, objects=objects) as runtime:
+        report = run_async(_examine(runtime, None if batch is None else read_batch_id(batch)))
+        _tell(report, as_json)
+        raise typer.Exit(Exit.SOME_FAILED if report.findings else Exit.OK)
+
+
+async def _examine(runtime: Runtime, batch_id: UUID | None) -> Report:
+    async with Session(runtime.url, "doctor") as session:
+        return await examine(session, batch_id=batch_id, object_exists=runtime.objects.exists)
+
+
+def _tell(report: Report, as_json: bool) -> None:
+    if as_json:
+        print_json(report)
+        return
+    for finding in report.findings + report.notes:
+        err().print(str(finding), markup=False)
+    verdict = "clean" if not report.findings else f"{len(report.findings)} findings"
+    out().print(
+        f"{verdict}: {report.batches:,} batches, {report.lanes:,} lanes, {report.results:,} results,"
+        f" {report.spans:,} spans",
+        markup=False,
+    )

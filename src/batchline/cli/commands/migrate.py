@@ -1,0 +1,62 @@
+"""`batchline migrate`: the schema's version, up and down."""
+
+from typing import Annotated
+
+import typer
+
+from batchline.cli import options
+from batchline.cli.display.console import out, print_json
+from batchline.cli.errors import reported_errors
+from batchline.cli.runtime import open_runtime
+from batchline.store import migrate
+
+commands = typer.Typer(help="Bring the schema up to date, or back.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="migrate")
+
+
+@commands.command("up")
+def up(
+    revision: Annotated[str, typer.Argument(help="How far.")] = "head",
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Bring the schema up to date."""
+    with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
+        migrate.up(runtime.url, revision)
+        _tell(runtime.url, as_json)
+
+
+@commands.command("down")
+def down(
+    revision: Annotated[str, typer.Argument(help="How far back; `base` removes everything.")],
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Take the schema back. What a later version stored is lost."""
+    with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
+        migrate.down(runtime.url, revision)
+        _tell(runtime.url, as_json)
+
+
+@commands.command("status")
+def status(
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show where the schema stands."""
+    with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
+        _tell(runtime.url, as_json)
+
+
+def _tell(url: str, as_json: bool) -> None:
+    found = migrate.status(url)
+    if as_json:
+        print_json({"current": found.current, "head": found.head, "up_to_date": found.up_to_date})
+    else:
+        out().print(f"schema {found.current or 'none'}, newest {found.head}")

@@ -1,0 +1,170 @@
+"""`batchline ops`: operations and their batches, on the database itself. Here: what there is."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.table import Column, Table
+
+from batchline.cli import options
+from batchline.cli.commands.ops_changes import CHANGES, approve, change_command, reject
+from batchline.cli.commands.ops_submit import submit
+from batchline.cli.display.console import CommandError, out, print_json
+from batchline.cli.errors import reported_errors
+from batchline.cli.ops_context import (
+    Tenant,
+    admin,
+    governor,
+    read_governed_id,
+    refusing,
+    show_child,
+    show_governed,
+    tell,
+)
+from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.governance import access, children
+from batchline.governance.access import Actor
+from batchline.governance.operations import Operation
+from batchline.model import DEFAULT_TENANT, Approval, Child, GovernedBatch, ids
+from batchline.store.session import Session
+
+_MAX_CHILDREN = 1000
+
+
+def register(app: typer.Typer) -> None:
+    ops = typer.Typer(help="Governed operations: what there is, submit, decide, retry.", no_args_is_help=True)
+    ops.command("list")(list_operations)
+    ops.command("submit")(submit)
+    ops.command("batches")(list_batches)
+    ops.command("show")(show)
+    ops.command("approve")(approve)
+    ops.command("reject")(reject)
+    for change in CHANGES:
+        ops.command(change.name, help=change.help)(change_command(change))
+    app.add_typer(ops, name="ops")
+
+
+def list_operations(config: options.Config = None, as_json: options.Json = False) -> None:
+    """List the operations of the settings: those of packs, and their own."""
+    with reported_errors(as_json):
+        found = governor(config)[0].registry.all()
+        if as_json:
+            print_json({"data": [_displayed(operation) for operation in found]})
+            return
+        if not found:
+            raise CommandError("no operation is registered: see [[operations]] and [packs] in batchline.toml")
+        table = Table(
+            Column("operation", no_wrap=True),
+            "largest batch",
+            "attempts",
+            "approval",
+            "upstream",
+            "",
+            box=None,
+        )
+        for each in found:
+            sizes = (str(each.largest_batch), str(each.max_attempts))
+            table.add_row(each.name, *sizes, each.approval, each.upstream or each.executor, each.description)
+        out().print(table, markup=False)
+
+
+def _displayed(operation: Operation) -> dict[str, Any]:
+    return {
+        "name": operation.name,
+        "description": operation.description,
+        "schema": operation.schema,
+        "largest_batch": operation.largest_batch,
+        "max_attempts": operation.max_attempts,
+        "approval": operation.approval,
+        "self_approval": operation.self_approval,
+        "redact": list(operation.redact),
+        "executor": operation.executor,
+        "upstream": operation.upstream,
+    }
+
+
+def list_batches(
+    pending: Annotated[bool, typer.Option("--pending", help="Only those that wait for an approval.")] = False,
+    operation: Annotated[str | None, typer.Option("--operation", metavar="NAME")] = None,
+    limit: options.Limit = 20,
+    tenant: Tenant = DEFAULT_TENANT,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """List governed batches, newest first."""
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        found = run_async(_page(runtime, tenant, pending, operation, limit))
+        if as_json:
+            print_json({"data": [show_governed(batch) for batch in found]})
+            return
+        table = Table(
+            Column("batch", no_wrap=True),
+            "operation",
+            "status",
+            "user",
+            "done",
+            "failed",
+            "of",
+            "reason",
+            box=None,
+        )
+        for batch in found:
+            counts = batch.counts
+            numbers = (str(counts.succeeded), str(counts.failed), str(counts.total))
+            table.add_row(
+                ids.show(ids.BATCH, batch.id),
+                batch.operation,
+                batch.status.value,
+                batch.user_id,
+                *numbers,
+                batch.reason or "",
+            )
+        out().print(table, markup=False)
+
+
+async def _page(
+    runtime: Runtime, tenant: str, pending: bool, operation: str | None, limit: int
+) -> list[GovernedBatch]:
+    async with Session(runtime.url, "ops") as session:
+        return await access.page(
+            session,
+            admin(tenant, None),
+            limit=limit,
+            operation=operation,
+            approval=Approval.PENDING if pending else None,
+        )
+
+
+def show(
+    batch: options.BatchId,
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show a governed batch and its children."""
+    with reported_errors(as_json):
+        operations = governor(config)[0].registry
+        with open_runtime(database, data_dir) as runtime:
+            found, rows = run_async(_show(runtime, admin(tenant, None), read_governed_id(batch)))
+        operation = operations.find(found.operation)
+        displayed = [(child, children.reported(child, found, operation)) for child in rows]
+        if as_json:
+            print_json({**show_governed(found), "children": [show_child(*each) for each in displayed]})
+            return
+        tell(found, as_json)
+        table = Table("no", "status", "attempts", "answer", "", box=None)
+        for child, reported in displayed:
+            code = "" if child.status_code is None else str(child.status_code)
+            why = "" if reported.error is None else f"{reported.error.code}: {reported.error.message}"
+            table.add_row(str(child.sequence_no), child.status.value, str(child.attempt_count), code, why)
+        out().print(table, markup=False)
+
+
+async def _show(runtime: Runtime, actor: Actor, batch_id: UUID) -> tuple[GovernedBatch, list[Child]]:
+    async with Session(runtime.url, "ops") as session:
+        with refusing():
+            batch = await access.visible(session, actor, batch_id)
+        return batch, await access.children(session, batch, after=0, limit=_MAX_CHILDREN)

@@ -1,0 +1,122 @@
+"""`batchline ops approve`, `reject`, `retry`, `release` and `cancel`: each changes one governed batch.
+
+Those that decide have options of their own. The others differ only in what the governor is asked, so their
+options are stated once.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+from uuid import UUID
+
+import typer
+
+from batchline.cli import options
+from batchline.cli.errors import reported_errors
+from batchline.cli.ops_context import Reason, Tenant, User, admin, governor, read_governed_id, refusing, tell
+from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.governance.access import Actor
+from batchline.governance.governor import Governor
+from batchline.model import DEFAULT_TENANT, GovernedBatch
+from batchline.store.session import Session
+
+Ask: TypeAlias = Callable[[Governor, Session, Actor, UUID], Awaitable[GovernedBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    name: str
+    help: str
+    ask: Ask
+
+
+CHANGES = (
+    Change(
+        "retry", "Run the failed children of a batch again, those that have attempts left.", Governor.retry
+    ),
+    Change("release", "Release a batch that was submitted with --hold.", Governor.release),
+    Change(
+        "cancel",
+        "Cancel a governed batch: what is in flight finishes, the rest never runs.",
+        Governor.cancel,
+    ),
+)
+
+
+def approve(
+    batch: options.BatchId,
+    reason: Reason = None,
+    children: Annotated[
+        int | None,
+        typer.Option("--children", min=1, metavar="N", help="Only if it has as many children as you saw."),
+    ] = None,
+    user: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Approve a batch that waits for it: it runs from now on."""
+
+    def ask(rules: Governor, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
+        return rules.approve(session, actor, batch_id, reason, children)
+
+    _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
+
+
+def reject(
+    batch: options.BatchId,
+    reason: Reason = None,
+    user: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Reject a batch that waits for an approval: none of it ever runs."""
+
+    def ask(rules: Governor, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
+        return rules.reject(session, actor, batch_id, reason)
+
+    _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
+
+
+def change_command(change: Change) -> Callable[..., None]:
+    def command(
+        batch: options.BatchId,
+        user: User = None,
+        tenant: Tenant = DEFAULT_TENANT,
+        config: options.Config = None,
+        database: options.Database = None,
+        data_dir: options.DataDir = None,
+        as_json: options.Json = False,
+    ) -> None:
+        _change(batch, change.ask, admin(tenant, user), config, database, data_dir, as_json)
+
+    return command
+
+
+def _change(
+    batch: str,
+    ask: Ask,
+    actor: Actor,
+    config: Path | None,
+    database: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Ask the governor, and tell what became of the batch."""
+    with reported_errors(as_json):
+        batch_id, (rules, _) = read_governed_id(batch), governor(config)
+        with open_runtime(database, data_dir) as runtime:
+            changed = run_async(_changed(runtime, lambda session: ask(rules, session, actor, batch_id)))
+        tell(changed, as_json)
+
+
+async def _changed(runtime: Runtime, change: Callable[[Session], Awaitable[GovernedBatch]]) -> GovernedBatch:
+    async with Session(runtime.url, "ops") as session:
+        with refusing():
+            return await change(session)

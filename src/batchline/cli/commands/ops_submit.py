@@ -1,0 +1,86 @@
+"""`batchline ops submit`: a file of items becomes a governed batch."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import typer
+
+from batchline.cli import options
+from batchline.cli.display.console import CommandError
+from batchline.cli.errors import reported_errors
+from batchline.cli.ops_context import Reason, Tenant, User, admin, governor, refusing, tell
+from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.governance.access import Actor
+from batchline.governance.governor import Governor
+from batchline.governance.submissions import Submission
+from batchline.model import DEFAULT_TENANT, GovernedBatch
+from batchline.store.session import Session
+
+
+def submit(
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="As `batchline ops list` shows it.")],
+    items: Annotated[
+        Path,
+        typer.Argument(metavar="ITEMS", help="A JSON array of items, or one item a line. - is stdin."),
+    ],
+    request_id: Annotated[
+        str | None,
+        typer.Option("--request-id", metavar="UUID", help="Sent again with the same, it is one batch."),
+    ] = None,
+    reason: Reason = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not run it before it is released.")] = False,
+    user: User = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    config: options.Config = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Submit a batch of items: all of them, or none and why. The limits hold here as everywhere."""
+    with reported_errors(as_json):
+        requested = Submission(operation, _items(items), _request_id(request_id), reason, hold)
+        rules, _ = governor(config)
+        with open_runtime(database, data_dir) as runtime:
+            batch = run_async(_submit(runtime, rules, admin(tenant, user), requested))
+        tell(batch, as_json)
+
+
+async def _submit(runtime: Runtime, rules: Governor, actor: Actor, requested: Submission) -> GovernedBatch:
+    async with Session(runtime.url, "ops") as session:
+        with refusing():
+            return (await rules.submit(session, actor, requested)).batch
+
+
+def _request_id(text: str | None) -> UUID | None:
+    if text is None:
+        return None
+    try:
+        return UUID(text)
+    except ValueError:
+        raise CommandError(f"--request-id: {text!r} is no UUID") from None
+
+
+def _items(path: Path) -> list[Any]:
+    """A JSON array, an object with one under `items`, or JSON lines."""
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    try:
+        read = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return _lines(path, content)
+    if isinstance(read, dict) and isinstance(read.get("items"), list):
+        read = read["items"]
+    return read if isinstance(read, list) else [read]
+
+
+def _lines(path: Path, content: bytes) -> list[Any]:
+    items = []
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.strip():
+            try:
+                items.append(msgspec.json.decode(line))
+            except msgspec.DecodeError as error:
+                raise CommandError(f"{path}, line {number}: it is not JSON: {error}") from None
+    return items

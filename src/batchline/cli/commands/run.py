@@ -1,0 +1,112 @@
+"""`batchline run`, as the command line sees it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchline.batches.creation import InvalidWindow, window_seconds
+from batchline.cli import options, run_batch
+from batchline.cli.display.console import CommandError, err, print_json
+from batchline.cli.errors import reported_errors
+from batchline.cli.files import check_inputs
+from batchline.cli.options import Exit
+from batchline.cli.runtime import open_runtime, run_async, written_files
+from batchline.cli.targets import Outputs, Target, target_at
+from batchline.model import RunSettings
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run_inputs)
+
+
+def run_inputs(
+    inputs: options.Inputs,
+    upstream: options.Upstream = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Default: INPUT.output.jsonl")
+    ] = None,
+    errors: Annotated[
+        Path | None, typer.Option("--errors", metavar="ERR.jsonl", help="Default: OUT.errors.jsonl")
+    ] = None,
+    api_key_env: options.ApiKeyEnv = None,
+    concurrency: options.Concurrency = 64,
+    max_attempts: options.MaxAttempts = 5,
+    timeout: options.Timeout = 600.0,
+    window: options.Window = "24h",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
+    force: options.Force = False,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run every line of INPUT against a model server; the same command again goes on where it stopped.
+
+    Exit code 0: all completed. 1: some failed, and where their errors are. 2: bad input or usage, nothing
+    was run. 130: interrupted.
+    """
+    with reported_errors(as_json):
+        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        check_window(window)
+        check_inputs(inputs)
+        usual = inputs[0].with_suffix(".output.jsonl")
+        target = target_at(output or usual)
+        errors_target = target_at(errors or _errors_beside(target, usual))
+        outputs = Outputs(written_files(data_dir), force)
+        _check_targets(outputs, target, errors_target, inputs)
+        if as_json and target.is_stdout:
+            raise CommandError("--json prints one document; give -o FILE for the lines")
+        order = run_batch.RunOrder(
+            inputs=tuple(inputs),
+            settings=settings,
+            output=target,
+            errors=errors_target,
+            outputs=outputs,
+            window=window,
+            concurrency=concurrency,
+            fresh=fresh,
+            as_json=as_json,
+            command=run_batch.resume_command(),
+        )
+        with open_runtime(database, data_dir, to_work=True) as runtime:
+            outcome = run_async(run_batch.run(order, runtime))
+        if as_json:
+            print_json(run_batch.describe(order, outcome))
+        else:
+            (err() if outcome.interrupted else order.console()).print(
+                run_batch.summary_line(order, outcome), markup=False
+            )
+        raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
+
+
+def run_settings(
+    upstream: str | None, api_key_env: str | None, max_attempts: int, timeout: float
+) -> RunSettings:
+    if upstream is None:
+        raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
+    if not upstream.startswith(("http://", "https://")):
+        raise CommandError(f"--upstream {upstream!r}: give a URL that begins with http:// or https://")
+    return RunSettings(
+        upstream=upstream.rstrip("/"), api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout
+    )
+
+
+def check_window(window: str) -> None:
+    try:
+        window_seconds(window)
+    except InvalidWindow as error:
+        raise CommandError(str(error)) from error
+
+
+def _errors_beside(target: Target, usual: Path) -> Path:
+    """Beside the output; where that is no file, beside the usual one."""
+    return (target.given if target.is_file else usual).with_suffix(".errors.jsonl")
+
+
+def _check_targets(outputs: Outputs, target: Target, errors: Target, inputs: Sequence[Path]) -> None:
+    """What stands in the way is found out before anything runs, not after."""
+    if target.is_file and target.path == errors.path:
+        raise CommandError(f"{target.name}: output and errors cannot go to the same file")
+    for each in (target, errors):
+        outputs.check(each, inputs)

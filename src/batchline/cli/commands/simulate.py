@@ -1,0 +1,129 @@
+"""`batchline simulate`: an upstream to try and test against."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from batchline.cli import options
+from batchline.cli.display.console import CommandError, err, print_json
+from batchline.cli.errors import reported_errors
+
+
+def register(app: typer.Typer) -> None:
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0 picks a free one.")] = 8000,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    latency: Annotated[float, typer.Option("--latency", min=0, metavar="MS", help="Of each answer.")] = 0.0,
+    jitter: Annotated[float, typer.Option("--jitter", min=0, metavar="MS", help="Added at random.")] = 0.0,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=0, help="Answered at once; others queue. 0: no limit.")
+    ] = 0,
+    rate_limit: Annotated[
+        float, typer.Option("--rate-limit", min=0, metavar="RPS", help="Beyond it: 429. 0: no limit.")
+    ] = 0.0,
+    error_rate: Annotated[
+        float, typer.Option("--error-rate", min=0, max=1, help="Share answered 5xx.")
+    ] = 0.0,
+    refuse_rate: Annotated[
+        float, typer.Option("--refuse-rate", min=0, max=1, help="Share answered 429.")
+    ] = 0.0,
+    hang_rate: Annotated[
+        float, typer.Option("--hang-rate", min=0, max=1, help="Share never answered.")
+    ] = 0.0,
+    drop_rate: Annotated[
+        float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is cut.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Decides answers and faults.")] = 0,
+    keyless: Annotated[
+        bool,
+        typer.Option("--keyless", help="Ignore Idempotency-Keys; skip what a client no longer waits for."),
+    ] = False,
+    answer_bytes: Annotated[
+        int, typer.Option("--answer-bytes", min=0, metavar="N", help="Make good answers at least this long.")
+    ] = 0,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep every execution for GET /executions.")
+    ] = False,
+    kubevirt: Annotated[
+        bool,
+        typer.Option(
+            "--kubevirt",
+            help="Be a Kubernetes API with KubeVirt's virtual machines, which keeps real objects.",
+        ),
+    ] = False,
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            "--token-env",
+            metavar="NAME",
+            help="With --kubevirt: the variable with the token that it asks for.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option("--namespace", metavar="NAME", help="With --kubevirt: one that there is; repeat it."),
+    ] = None,
+    controller: Annotated[
+        float,
+        typer.Option(
+            "--controller", min=0, metavar="MS", help="With --kubevirt: until machines run, end or are gone."
+        ),
+    ] = 50.0,
+    as_json: options.Json = False,
+) -> None:
+    """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, as told.
+
+    GET /stats says what it really executed.
+    """
+    # Here, because no other command needs it and it takes a tenth of their start.
+    from batchline.simulate import SimulateSettings, serve
+    from batchline.simulate.settings import NAMESPACES
+
+    with reported_errors(as_json):
+        try:
+            settings = SimulateSettings(
+                host=host,
+                port=port,
+                latency_ms=latency,
+                jitter_ms=jitter,
+                concurrency=concurrency,
+                rate_limit=rate_limit,
+                error_rate=error_rate,
+                refuse_rate=refuse_rate,
+                keyless=keyless,
+                hang_rate=hang_rate,
+                drop_rate=drop_rate,
+                seed=seed,
+                answer_bytes=answer_bytes,
+                record=record,
+                kubevirt=kubevirt,
+                token=_token(token_env),
+                namespaces=tuple(namespace or NAMESPACES),
+                controller_ms=controller,
+            )
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        try:
+            serve(settings, on_ready=lambda host, port: _ready(host, port, as_json))
+        except OSError as error:
+            raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise CommandError(f"the environment variable {variable}, which should hold the token, is not set")
+    return token
+
+
+def _ready(host: str, port: int, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": f"http://{host}:{port}"})
+    else:
+        err().print(f"simulated upstream at http://{host}:{port}, Ctrl-C ends it")

@@ -1,0 +1,1 @@
+"""What people and programs read: the console, JSON documents, the live progress."""

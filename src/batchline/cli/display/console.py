@@ -1,0 +1,135 @@
+"""What people and programs read: words on the terminal, or one JSON document on stdout."""
+
+import re
+import sys
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from batchline.cli.options import Exit
+from batchline.model import Batch, ids
+
+
+class CommandError(Exception):
+    """Ends a command with a message for a person and an exit code."""
+
+    def __init__(self, message: str, code: Exit = Exit.BAD_INPUT, details: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details or []
+
+
+# What would move a terminal's cursor, change its colours, or turn the text after it around. Upstreams decide
+# what errors say, and users what reasons do.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class SafeConsole(Console):
+    """Writes control characters as escapes such as \\u001b, whoever has put them into a text."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+def printable(text: str) -> str:
+    """Text for a terminal, as JSON would escape it. Tabs and line feeds stay."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def out() -> Console:
+    # In a pipe nothing is cut to eighty columns.
+    width = None if sys.stdout.isatty() else 10_000
+    return SafeConsole(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
+
+
+def err() -> Console:
+    return SafeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    # Outside of texts, JSON has no control characters but line feeds, so that escapes change nothing.
+    sys.stdout.write(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n")
+    sys.stdout.flush()
+
+
+def report(error: CommandError, as_json: bool) -> typer.Exit:
+    """Say what went wrong, where it is looked for; give what to raise."""
+    if as_json:
+        print_json({"error": {"message": str(error), "details": error.details}})
+    err().print(f"[red]error:[/red] {_plain(str(error))}")
+    for detail in error.details:
+        err().print(f"  {_plain(detail)}")
+    return typer.Exit(error.code)
+
+
+def show_batch(batch: Batch) -> dict[str, Any]:
+    """A batch as every command shows it."""
+    return {
+        "id": ids.show(ids.BATCH, batch.id),
+        "status": batch.status.value,
+        "input_file_id": ids.show(ids.FILE, batch.file_id),
+        "output_file_id": _file(batch.output_file_id),
+        "error_file_id": _file(batch.error_file_id),
+        "upstream": batch.settings.upstream,
+        "completion_window": batch.completion_window,
+        "metadata": batch.metadata,
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "usage": {
+            "input_tokens": batch.input_tokens,
+            "output_tokens": batch.output_tokens,
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+        },
+        **{
+            name: _time(getattr(batch, name))
+            for name in (
+                "created_at",
+                "in_progress_at",
+                "expires_at",
+                "paused_at",
+                "cancelling_at",
+                "finalizing_at",
+                "completed_at",
+                "failed_at",
+                "expired_at",
+                "cancelled_at",
+            )
+        },
+        "finalize_failures": batch.finalize_failures,
+        "finalize_error": batch.finalize_error,
+        "summary": batch.summary,
+    }
+
+
+def finalize_trouble(batch: Batch) -> str | None:
+    """Why a batch whose lines are all done has not ended, if that was tried in vain."""
+    if not batch.finalize_failures or batch.ended_at is not None:
+        return None
+    times = "once" if batch.finalize_failures == 1 else f"{batch.finalize_failures} times"
+    again = f"; next try at {batch.finalize_after:%H:%M:%S}" if batch.finalize_after else ""
+    return f"finalizing has failed {times}: {batch.finalize_error}{again}"
+
+
+def read_batch_id(text: str) -> Any:
+    batch_id = ids.read(ids.BATCH, text)
+    if batch_id is None:
+        raise CommandError(f"{text!r} is not a batch id; `batchline list` shows them")
+    return batch_id
+
+
+def _file(value: Any) -> str | None:
+    return None if value is None else ids.show(ids.FILE, value)
+
+
+def _time(value: datetime | None) -> int | None:
+    return None if value is None else int(value.timestamp())
+
+
+def _plain(text: str) -> str:
+    """Text from outside must not be read as markup."""
+    return text.replace("[", "\\[")

@@ -1,0 +1,191 @@
+"""A live display of a batch: done of total, rate, time left, failed, retrying, tokens.
+
+On a terminal it is one bar that moves; elsewhere it is a plain line now and then.
+"""
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import Protocol, Self
+from uuid import UUID
+
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from batchline.cli.display.console import finalize_trouble
+from batchline.model import Batch, BatchStatus
+from batchline.store import batches
+from batchline.store.session import Session
+
+_PLAIN_EVERY = 5.0
+_RATE_WINDOW = 10.0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a display shows at one moment."""
+
+    status: BatchStatus
+    total: int
+    completed: int
+    failed: int
+    retrying: int
+    in_flight: int
+    tokens: int
+    rate: float
+    note: str = ""
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed
+
+    @property
+    def seconds_left(self) -> float | None:
+        return (self.total - self.done) / self.rate if self.rate > 0 else None
+
+
+class Gauge:
+    """Reads a batch and measures how fast it goes."""
+
+    def __init__(self, session: Session, batch_id: UUID) -> None:
+        self._session = session
+        self._batch_id = batch_id
+        self._marks: deque[tuple[float, int]] = deque()
+
+    async def read(self, note: str = "") -> tuple[Batch, Snapshot]:
+        batch = await batches.get(self._session, self._batch_id)
+        if batch is None:
+            raise batches.FileNotFound(f"no batch {self._batch_id}")
+        in_flight, retrying = await batches.progress(self._session, self._batch_id)
+        return batch, Snapshot(
+            status=batch.status,
+            total=batch.total,
+            completed=batch.completed,
+            failed=batch.failed,
+            retrying=retrying,
+            in_flight=in_flight,
+            tokens=batch.input_tokens + batch.output_tokens,
+            rate=self._rate(batch.finished),
+            note=note or finalize_trouble(batch) or "",
+        )
+
+    def _rate(self, done: int) -> float:
+        now = time.monotonic()
+        self._marks.append((now, done))
+        while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_WINDOW:
+            self._marks.popleft()
+        (first, before), (last, after) = self._marks[0], self._marks[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+
+class Display(Protocol):
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def show(self, snapshot: Snapshot) -> None: ...
+
+
+class LiveDisplay:
+    """A bar on a terminal."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._title = title
+        self._live = Live(console=console, refresh_per_second=8, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def show(self, snapshot: Snapshot) -> None:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_row(
+            Text(self._title, style="bold"),
+            ProgressBar(total=snapshot.total, completed=snapshot.done, width=32),
+            Text(f"{snapshot.done:,} of {snapshot.total:,}", style="bold"),
+            Text(f"{100 * snapshot.done / snapshot.total:.0f}%"),
+        )
+        self._live.update(Group(grid, _facts(snapshot)))
+
+
+class PlainDisplay:
+    """A line now and then, and one whenever the status changes."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._next = 0.0
+        self._last: tuple[BatchStatus, str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return
+
+    def show(self, snapshot: Snapshot) -> None:
+        now, key = time.monotonic(), (snapshot.status, snapshot.note)
+        if now < self._next and key == self._last:
+            return
+        self._next, self._last = now + _PLAIN_EVERY, key
+        line = f"{self._title}: {snapshot.done:,} of {snapshot.total:,} done, {_facts(snapshot).plain}"
+        self._console.print(line, markup=False)
+
+
+class NoDisplay:
+    """For `--json`, where stdout belongs to the one document."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return
+
+    def show(self, snapshot: Snapshot) -> None:
+        return
+
+
+def display(console: Console, title: str, *, silent: bool = False) -> Display:
+    if silent:
+        return NoDisplay()
+    return LiveDisplay(console, title) if console.is_terminal else PlainDisplay(console, title)
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count(number: int) -> str:
+    """1,234 below a hundred thousand, then 123 k, 1.2 M, 3.4 G."""
+    if number < 100_000:
+        return f"{number:,}"
+    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
+        if number < 1_000 * size or unit == "G":
+            return f"{number / size:.3g} {unit}"
+    raise AssertionError(number)
+
+
+def _facts(snapshot: Snapshot) -> Text:
+    text = Text()
+    text.append(snapshot.status.value, style="cyan")
+    text.append(f"  {snapshot.rate:,.0f}/s")
+    left = snapshot.seconds_left
+    if left is not None and snapshot.done < snapshot.total:
+        text.append(f"  {duration(left)} left")
+    text.append(f"  {snapshot.failed:,} failed", style="red" if snapshot.failed else "")
+    text.append(f"  {snapshot.retrying:,} retrying", style="yellow" if snapshot.retrying else "")
+    text.append(f"  {count(snapshot.tokens)} tokens")
+    if snapshot.note:
+        text.append(f"  {snapshot.note}", style="yellow")
+    return text

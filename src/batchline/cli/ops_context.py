@@ -1,0 +1,122 @@
+"""What the commands for operations, limits and audit have in common: who acts, and how refusals read.
+
+Whoever has the database has everything: these commands act as an admin, under a name that the audit log
+keeps.
+"""
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from batchline.cli.display.console import CommandError, out, print_json
+from batchline.cli.options import Exit
+from batchline.cli.server_settings import find_config, registry, server_settings
+from batchline.config.settings import ServerSettings
+from batchline.governance.access import Actor
+from batchline.governance.children import Reported
+from batchline.governance.errors import LimitReached, Refused
+from batchline.governance.governor import Governor
+from batchline.model import Child, GovernedBatch, Role, ids
+
+Tenant = Annotated[str, typer.Option("--tenant", metavar="T", help="Whose operations.")]
+User = Annotated[
+    str | None,
+    typer.Option("--as", metavar="USER", help="Who acts, for the audit log. Default: your user name."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
+
+
+def admin(tenant: str, user: str | None) -> Actor:
+    return Actor(tenant, current_actor(user), Role.ADMIN)
+
+
+def current_actor(user: str | None) -> str:
+    """Whom the audit log names."""
+    if user:
+        return user
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a number without a name.
+        return "command line"
+
+
+def governor(config: Path | None) -> tuple[Governor, ServerSettings]:
+    """The operations and limits of the settings."""
+    settings = server_settings(find_config(config), None)
+    return Governor(registry(settings), settings.limits, settings.operation_window), settings
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is refused for a reason ends the command with the reason and its code."""
+    try:
+        yield
+    except LimitReached as error:
+        reported = f"{error.message} ({error.code}, {error.limit_type}; retry after {error.retry_after} s)"
+        raise CommandError(reported, Exit.SOME_FAILED) from error
+    except Refused as error:
+        raise CommandError(f"{error.message} ({error.code})", Exit.SOME_FAILED) from error
+
+
+def read_governed_id(text: str) -> Any:
+    batch_id = ids.read(ids.BATCH, text)
+    if batch_id is None:
+        raise CommandError(f"{text!r} is not a batch id; `batchline ops batches` shows them")
+    return batch_id
+
+
+def show_governed(batch: GovernedBatch) -> dict[str, Any]:
+    """A governed batch as every command shows it, with the names of the API."""
+    counts = batch.counts
+    return {
+        "batch_id": ids.show(ids.BATCH, batch.id),
+        "operation": batch.operation,
+        "status": batch.status.value,
+        "user_id": batch.user_id,
+        "request_id": None if batch.request_id is None else str(batch.request_id),
+        "reason": batch.reason,
+        "approval": batch.approval.value,
+        "decided_by": batch.decided_by,
+        "decision_reason": batch.decision_reason,
+        "held": batch.held,
+        "child_count": counts.total,
+        "pending_count": counts.pending,
+        "success_count": counts.succeeded,
+        "failed_count": counts.failed,
+        "cancelled_count": counts.cancelled,
+        "created_at": int(batch.created_at.timestamp()),
+        "ended_at": None if batch.ended_at is None else int(batch.ended_at.timestamp()),
+    }
+
+
+def tell(batch: GovernedBatch, as_json: bool) -> None:
+    """How a governed batch stands, at the end of a command on it."""
+    if as_json:
+        print_json(show_governed(batch))
+        return
+    counts = batch.counts
+    out().print(
+        f"{ids.show(ids.BATCH, batch.id)}: {batch.operation} of {batch.user_id}, {batch.status.value}:"
+        f" {counts.succeeded} of {counts.total} done, {counts.failed} failed, {counts.pending} pending",
+        markup=False,
+    )
+    if batch.status.value == "PENDING_APPROVAL":
+        out().print("it waits for an approval: batchline ops approve ID, by somebody else", markup=False)
+
+
+def show_child(child: Child, reported: Reported) -> dict[str, Any]:
+    error = reported.error
+    return {
+        "sequence_no": child.sequence_no,
+        "custom_id": child.custom_id,
+        "status": child.status.value,
+        "attempt_count": child.attempt_count,
+        "status_code": child.status_code,
+        "error": None if error is None else {"code": error.code, "message": error.message},
+        "result": reported.result,
+    }

@@ -1,0 +1,347 @@
+"""`batchline run`: a JSONL in, every line run exactly once, an output file out.
+
+The same command again goes on where the last one stopped; when that one was finished, it says so and
+writes the output again.
+"""
+
+import asyncio
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+from uuid import UUID
+
+import structlog
+from rich.console import Console
+
+from batchline.batches import creation as ordering
+from batchline.cli.display import progress
+from batchline.cli.display.console import CommandError, err, out
+from batchline.cli.exit_guard import exit_guard
+from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.options import Exit
+from batchline.cli.runtime import Runtime
+from batchline.cli.targets import Outputs, Target
+from batchline.config.settings import WorkerSettings
+from batchline.executors.http import HttpExecutor
+from batchline.files.ingest import digest
+from batchline.host.disk import full_message, says_full
+from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
+from batchline.store import batches, files
+from batchline.store.outputs import Which
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.upstreams.memory import BodyMemory
+from batchline.worker.pause import Pause
+from batchline.worker.worker import Worker
+
+Result = TypeVar("Result")
+
+_REFRESH = 0.25
+_AWAIT_ROOM = 30.0
+# `run` gives up when its batch cannot be finalized so many times, half a minute after the first one.
+_FINALIZE_TRIES = 6
+# How long a database may be away before the work begins, and when the output is read. While the worker works,
+# as long as it takes.
+_PATIENCE = 120.0
+
+_log = structlog.get_logger("batchline.run")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """What the command line asks for."""
+
+    inputs: tuple[Path, ...]
+    settings: RunSettings
+    output: Target
+    errors: Target
+    outputs: Outputs
+    window: str
+    concurrency: int
+    fresh: bool
+    as_json: bool
+    command: str
+
+    def console(self) -> Console:
+        """For words to a person: stdout, unless the lines go there."""
+        return err() if self.output.is_stdout else out()
+
+    @property
+    def silent(self) -> bool:
+        return self.as_json or self.output.is_stdout
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    batch: Batch
+    resumed: bool
+    finished_before: bool
+    interrupted: bool
+
+
+async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
+    async with runtime.kept_running(patient=False), Session(runtime.url, "run") as session:
+        batch, resumed = await _find_or_create(order, runtime, session)
+        finished_before, interrupted = batch.ended_at is not None, False
+        if not finished_before:
+            batch, interrupted = await _work(order, runtime, session, batch)
+        if _cannot_end(batch):
+            raise CommandError(
+                f"the batch cannot be ended: {batch.finalize_error}; no result is lost;"
+                f" remove the cause, then go on with\n  {order.command}",
+                Exit.SOME_FAILED,
+            )
+        if not interrupted:
+            await _patiently(lambda: _save(order, runtime, session, batch))
+        return RunOutcome(batch, resumed, finished_before, interrupted)
+
+
+async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
+    """Try again while the database is away, as in a failover; `act` can be repeated."""
+    pause = Pause()
+    until = monotonic() + _PATIENCE
+    while True:
+        try:
+            return await act()
+        except StoreUnavailable as error:
+            if monotonic() >= until:
+                raise
+            _log.warning("waiting for the database", reason=str(error))
+            await pause.wait()
+
+
+async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -> tuple[Batch, bool]:
+    upstream = order.settings.upstream or ""
+    fingerprint = await asyncio.to_thread(digest, order.inputs)
+    key = ordering.resume_key(fingerprint, upstream)
+    found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
+    if found is not None and found.ended_at is not None:
+        return found, True
+    await _check_upstream(order.settings)
+    if found is not None:
+        await _patiently(lambda: _take_up(order, session, found))
+        return found, True
+    # Only now, when nothing is in the way of a new batch, is the old one forgotten.
+    await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
+    return await _patiently(lambda: _create(order, runtime, session, fingerprint, key)), False
+
+
+async def _take_up(order: RunOrder, session: Session, found: Batch) -> None:
+    await batches.change_settings(session, found.id, order.settings)
+    if found.paused_at is not None:
+        await batches.resume(session, found.id)
+    # Whoever starts the command again has removed what was in the way.
+    await batches.retry_finalizing(session, found.id)
+
+
+async def _create(order: RunOrder, runtime: Runtime, session: Session, fingerprint: bytes, key: str) -> Batch:
+    """Repeated after a lost answer, it finds the file and the batch that it made before."""
+    file = await files.find(session, DEFAULT_TENANT, fingerprint)
+    if file is None:
+        file = await ingest_inputs(order.inputs, runtime.url, silent=order.silent)
+    return await ordering.create(
+        session,
+        tenant=DEFAULT_TENANT,
+        file_id=file.id,
+        window=order.window,
+        settings=order.settings,
+        resume_key=key,
+    )
+
+
+async def _check_upstream(settings: RunSettings) -> None:
+    """An upstream that is not there is found out before anything is written."""
+    executor = HttpExecutor()
+    try:
+        trouble = await executor.check(settings.upstream or "", settings.api_key_env)
+    finally:
+        await executor.close()
+    if trouble is not None:
+        raise CommandError(f"{trouble}; nothing was run")
+
+
+async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
+    """Run the batch to its end, or until told to stop; the batch as it is then."""
+    ended = asyncio.Event()
+    settings = WorkerSettings(concurrency=order.concurrency)
+    memory = BodyMemory(settings.body_memory, settings.concurrency)
+    executor = HttpExecutor(memory=memory)
+    worker = Worker(
+        runtime.url,
+        executor,
+        runtime.objects,
+        settings,
+        Scope(batch_id=batch.id),
+        memory=memory,
+        on_ended=lambda _: ended.set(),
+    )
+    signals = _Signals(worker, order.as_json)
+    working = asyncio.create_task(worker.run())
+    try:
+        async with exit_guard(worker):
+            with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
+                batch = await _watch(runtime, session, batch.id, screen, ended, working, executor, worker)
+                worker.stop()
+                await working
+    finally:
+        working.cancel()
+        await executor.close()
+    return batch, batch.ended_at is None
+
+
+async def _watch(
+    runtime: Runtime,
+    session: Session,
+    batch_id: UUID,
+    screen: progress.Display,
+    ended: asyncio.Event,
+    working: asyncio.Task[None],
+    executor: HttpExecutor,
+    worker: Worker,
+) -> Batch:
+    """Show the batch until it has ended or the worker has."""
+    gauge, room = progress.Gauge(session, batch_id), _Room(runtime, worker)
+    while True:
+        room.check()
+        over = working.done()
+        try:
+            batch, snapshot = await gauge.read(_note(executor, worker))
+            screen.show(snapshot)
+            if batch.ended_at is not None or over or _cannot_end(batch):
+                return batch
+        except StoreUnavailable as error:
+            if over:
+                raise CommandError(f"the database is gone: {error}", Exit.INTERRUPTED) from error
+        waits = [working, asyncio.ensure_future(ended.wait())]
+        await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
+        waits[1].cancel()
+
+
+def _cannot_end(batch: Batch) -> bool:
+    return batch.ended_at is None and batch.finalize_failures >= _FINALIZE_TRIES
+
+
+def _note(executor: HttpExecutor, worker: Worker) -> str:
+    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in executor.unreachable.items())
+    return unreachable or worker.finalizer.trouble or worker.settler.trouble or ""
+
+
+@dataclass(slots=True)
+class _Room:
+    """Waits a while for somebody to make room on a full disk; then the run ends, to be continued."""
+
+    runtime: Runtime
+    worker: Worker
+    full_since: float | None = None
+
+    def check(self) -> None:
+        where, now = self._full(), time.monotonic()
+        self.full_since = None if where is None else self.full_since or now
+        if self.full_since is not None and now - self.full_since > _AWAIT_ROOM:
+            raise CommandError(full_message(where or ""))
+
+    def _full(self) -> str | None:
+        """Where there is no room, if that is what holds the worker up."""
+        if says_full(self.worker.settler.trouble or ""):
+            return str(self.runtime.server.data_dir) if self.runtime.server else "the database"
+        return self.runtime.objects.place if says_full(self.worker.finalizer.trouble or "") else None
+
+
+async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> None:
+    await _save_lines(order, runtime, session, batch, "output")
+    if batch.error_file_id is not None:
+        await _save_lines(order, runtime, session, batch, "errors")
+    else:
+        order.outputs.remove(order.errors)
+
+
+async def _save_lines(
+    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, which: Which
+) -> None:
+    target = order.output if which == "output" else order.errors
+    async with aclosing(stored_lines(runtime, session, batch, which)) as blocks:
+        await order.outputs.write(target, blocks)
+
+
+def _title(order: RunOrder) -> str:
+    first = order.inputs[0].name
+    return first if len(order.inputs) == 1 else f"{first} and {len(order.inputs) - 1} more"
+
+
+class _Signals:
+    """Ctrl-C drains, a second one leaves at once."""
+
+    def __init__(self, worker: Worker, silent: bool) -> None:
+        self._worker = worker
+        self._silent = silent
+        self._count = 0
+
+    def __enter__(self) -> None:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, self._received)
+
+    def __exit__(self, *exc: object) -> None:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(name)
+
+    def _received(self) -> None:
+        self._count += 1
+        if self._count == 1 and not self._silent:
+            err().print("stopping: waiting for what is in flight; once more to leave now")
+        self._worker.stop()
+
+
+def exit_code(batch: Batch) -> Exit:
+    done = batch.status is BatchStatus.COMPLETED and batch.failed == 0
+    return Exit.OK if done else Exit.SOME_FAILED
+
+
+def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
+    """The last word to a person."""
+    batch = outcome.batch
+    if outcome.interrupted:
+        return (
+            f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; go on with\n"
+            f"  {order.command}"
+        )
+    before = "finished before; " if outcome.finished_before else ""
+    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
+    if batch.completed:
+        parts.append(f"output in {order.output.name}")
+    missing = batch.total - batch.completed
+    if missing:
+        parts.append(f"{missing:,} not completed, see {order.errors.name}")
+    if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
+        parts.append("--fresh runs it anew")
+    return "; ".join(parts)
+
+
+def resume_command() -> str:
+    """The command as it was given, but for what would start it anew."""
+    return shlex.join(["batchline", *(word for word in sys.argv[1:] if word != "--fresh")])
+
+
+def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
+    batch = outcome.batch
+    return {
+        "batch_id": ids.show(ids.BATCH, batch.id),
+        "status": batch.status.value,
+        "interrupted": outcome.interrupted,
+        "resumed": outcome.resumed,
+        "total": batch.total,
+        "completed": batch.completed,
+        "failed": batch.failed,
+        "input_tokens": batch.input_tokens,
+        "output_tokens": batch.output_tokens,
+        "output": order.output.name if batch.output_file_id else None,
+        "errors": order.errors.name if batch.error_file_id else None,
+        "resume": order.command if outcome.interrupted else None,
+        "summary": batch.summary,
+    }

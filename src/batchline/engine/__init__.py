@@ -1,1 +1,0 @@
-"""What happens to data: files in, batches, finalizing, duties."""

@@ -1,0 +1,276 @@
+"""The executor for operations: each item becomes the request that its operation says, and the answer means
+what its operation says.
+
+It may assume that the item was held to the operation's schema when it was submitted, and assumes no more: an
+item that cannot be rendered, an operation that nobody knows, an answer that nobody expected are verdicts on
+that item alone. Nothing secret of an item, and nothing that an answer quotes of it, appears in a verdict.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from batchline.batches.output import answered_line, as_json, failed_line
+from batchline.config.settings import UpstreamSettings
+from batchline.executors.executor import Executor, Fence
+from batchline.executors.http import Answer, HttpExecutor, Order
+from batchline.governance.operations import HTTP, Operation, operation_of
+from batchline.governance.outcomes import Means
+from batchline.governance.registry import Registry
+from batchline.governance.templates import InvalidValue, Rendered
+from batchline.model import Completed, Deferred, Failed, Item, Ran, RunSettings, Verdict
+from batchline.model.json_limits import MAX_DEPTH, is_too_deep
+from batchline.secrets.masking import MASK, SecretFinder, TooManySecrets, masked_text, secrets_of
+from batchline.upstreams.faults import message_of
+
+# Another worker may be set up for what this one is not.
+_ELSEWHERE_DELAY = 30.0
+# Up to here an item with its answer is dealt with on the event loop, in a few milliseconds.
+_MAX_ON_LOOP = 8 * 1024
+# Larger ones wait for one of these threads.
+_THREADS = 2
+# What is larger is not searched for secrets, and so not shown.
+_MAX_DISPLAYED = 1024 * 1024
+
+_log = structlog.get_logger("batchline.operations")
+_decode = msgspec.json.Decoder().decode
+
+T = TypeVar("T")
+
+Handler: TypeAlias = Callable[[Operation, Item], Awaitable[Verdict]]
+"""Runs the items of operations that are no requests to an upstream."""
+
+
+class OperationExecutor:
+    """Runs the items of operations, and leaves all others to `otherwise`."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        upstreams: Sequence[UpstreamSettings],
+        http: HttpExecutor,
+        otherwise: Executor,
+        handlers: Mapping[str, Handler] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._http = http
+        self._otherwise = otherwise
+        self._handlers = handlers or {}
+        named = {upstream.name: upstream for upstream in upstreams}
+        self._settings = {
+            operation.name: _settings(operation, named[operation.upstream])
+            for operation in registry.all()
+            if operation.upstream in named
+        }
+        self._warned: set[str] = set()
+        self._threads = ThreadPoolExecutor(_THREADS, "judge")
+
+    def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
+        # Not a coroutine itself: items that are no operations would pay for it.
+        name = operation_of(item.claim.url)
+        return self._otherwise.run(item) if name is None else self._run(name, item)
+
+    def fenced_by(self, fence: Fence) -> None:
+        self._otherwise.fenced_by(fence)
+
+    def wind_down(self) -> None:
+        self._otherwise.wind_down()
+
+    async def close(self) -> None:
+        await self._otherwise.close()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    # --- One item ------------------------------------------------------------------------------------------
+
+    async def _run(self, name: str, item: Item) -> Ran:
+        operation = self._registry.find(name)
+        if operation is None:
+            return self._unknown(name, item)
+        try:
+            if operation.executor != HTTP:
+                return await self._handled(operation, item)
+            return await self._requested(operation, item)
+        except Exception:  # noqa: BLE001
+            # One item's surprise must not touch its siblings.
+            _log.exception("operation failed unexpectedly", operation=name, request=item.request_id)
+            message = "The worker failed at this item; its log says why."
+            return Failed(item, failed_line(item, "internal_error", message))
+
+    def _unknown(self, name: str, item: Item) -> Verdict:
+        if not self._registry:
+            # A worker without any operations is one for models, and no judge of this.
+            return self._elsewhere(item, "this worker has no operations")
+        return Failed(item, failed_line(item, "unknown_operation", f"There is no operation {name!r}."))
+
+    async def _handled(self, operation: Operation, item: Item) -> Verdict:
+        handler = self._handlers.get(operation.executor)
+        if handler is None:
+            return self._elsewhere(item, f"this worker has no executor {operation.executor!r}")
+        return await handler(operation, item)
+
+    async def _requested(self, operation: Operation, item: Item) -> Ran:
+        settings = self._settings.get(operation.name)
+        if settings is None or operation.request is None:
+            return self._elsewhere(item, f"this worker has no upstream {operation.upstream!r}")
+        item = replace(item, claim=replace(item.claim, settings=settings))
+        try:
+            requested, rendered = await self._beside(len(item.body), lambda: _rendered(operation, item))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidValue) as error:
+            return Failed(item, failed_line(item, "invalid_item", str(error)))
+        answer = await self._http.send(item, _order(rendered))
+        if not isinstance(answer, Answer):
+            return answer
+        judged = await self._judge(operation, item, requested, answer)
+        if judged.meaning is Means.SAME:
+            return await self._compared(judged, rendered)
+        return self._verdict(judged.meaning, judged)
+
+    async def _compared(self, refused: "_Judged", sent: Rendered) -> Ran:
+        """Something is there already. Where it is what we were to make, an earlier attempt of ours has made
+        it, or somebody else."""
+        operation, item = refused.operation, refused.item
+        answer = await self._http.send(item, _order(operation.confirmation(refused.requested)))
+        if not isinstance(answer, Answer):
+            return answer
+        found = await self._judge(operation, item, refused.requested, answer)
+        if answer.status == 404 or answer.passing:
+            return self._verdict(Means.RETRY, found)
+        size = len(answer.body) + len(sent.body or b"")
+        meaning = await self._beside(size, lambda: _comparison(found, sent))
+        return self._verdict(meaning, found if meaning is Means.DONE else refused)
+
+    async def _judge(
+        self, operation: Operation, item: Item, requested: dict[str, Any], answer: Answer
+    ) -> "_Judged":
+        size = len(item.body) + len(answer.body)
+        return await self._beside(size, lambda: _judged(operation, item, requested, answer))
+
+    async def _beside(self, size: int, act: Callable[[], T]) -> T:
+        """What `act` gives, beside the event loop if it takes long: a user decides how long."""
+        if size <= _MAX_ON_LOOP:
+            return act()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+
+    def _verdict(self, meaning: Means, judged: "_Judged") -> Verdict:
+        item, answer = judged.item, judged.answer
+        if meaning is Means.RETRY and item.claim.attempt < item.claim.settings.max_attempts:
+            return self._http.again(item, answer, judged.message)
+        line = answered_line(item, answer.status, answer.request_id, judged.displayed)
+        if meaning is Means.DONE:
+            return Completed(item, answer.status, line)
+        return Failed(item, line, answer.status)
+
+    def _elsewhere(self, item: Item, reason: str) -> Verdict:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            _log.warning("cannot run", reason=reason, operation=operation_of(item.claim.url))
+        return Deferred(item, _ELSEWHERE_DELAY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """An answer: all that it says, what it means, and what of it may be shown."""
+
+    operation: Operation
+    item: Item
+    requested: dict[str, Any]
+    answer: Answer
+    said: Any
+    meaning: Means
+    # As JSON.
+    displayed: bytes
+    message: str
+
+
+def _judged(operation: Operation, item: Item, requested: dict[str, Any], answer: Answer) -> _Judged:
+    text = as_json(answer.body) if answer.body else b"null"
+    said = _decode(text)
+    displayed = _displayed(operation, requested, text, said)
+    return _Judged(
+        operation,
+        item,
+        requested,
+        answer,
+        said,
+        operation.meaning(answer.status, requested, said) or _usual(answer),
+        displayed,
+        masked_text(message_of(answer.status, displayed)),
+    )
+
+
+def _displayed(operation: Operation, requested: dict[str, Any], text: bytes, said: Any) -> bytes:
+    """The answer without secrets. What cannot be searched for them is not shown; it means what it means."""
+    if is_too_deep(text):
+        return _hidden(f"the answer is nested more than {MAX_DEPTH} levels deep")
+    if len(text) > _MAX_DISPLAYED:
+        return _hidden(f"the answer has more than {_MAX_DISPLAYED:,} bytes")
+    try:
+        secrets = secrets_of(requested, operation.redact)
+    except TooManySecrets as error:
+        return _hidden(f"the item has {error}")
+    return msgspec.json.encode(operation.masked(SecretFinder(secrets).hide(said) if secrets else said))
+
+
+def _hidden(why: str) -> bytes:
+    return msgspec.json.encode(f"{MASK}: {why}, so it cannot be shown")
+
+
+def _rendered(operation: Operation, item: Item) -> tuple[dict[str, Any], Rendered]:
+    requested = _decode(item.body)
+    if not isinstance(requested, dict):
+        raise InvalidValue("the item is no object")
+    assert operation.request is not None
+    return requested, operation.request.render(requested)
+
+
+def _comparison(found: _Judged, sent: Rendered) -> Means:
+    """What it means that this is there already."""
+    if found.operation.is_going(found.said):
+        return Means.RETRY
+    is_answer = 200 <= found.answer.status < 300
+    return Means.DONE if is_answer and contains(found.said, _decode(sent.body or b"{}")) else Means.FAILED
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether all that was wanted is there; servers add defaults and what they keep for themselves."""
+    match wanted:
+        case dict():
+            return isinstance(found, dict) and all(
+                name in found and contains(found[name], each) for name, each in wanted.items()
+            )
+        case list():
+            return (
+                isinstance(found, list)
+                and len(found) == len(wanted)
+                and all(contains(one, other) for one, other in zip(found, wanted, strict=True))
+            )
+        case _:
+            return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def _usual(answer: Answer) -> Means:
+    """What an answer means where the operation does not say."""
+    if 200 <= answer.status < 300:
+        return Means.DONE
+    return Means.RETRY if answer.passing else Means.FAILED
+
+
+def _order(rendered: Rendered) -> Order:
+    return Order(
+        rendered.method,
+        rendered.path,
+        rendered.query,
+        rendered.headers,
+        rendered.body,
+        rendered.content_type,
+    )
+
+
+def _settings(operation: Operation, upstream: UpstreamSettings) -> RunSettings:
+    return RunSettings(upstream.base_url, upstream.api_key_env, operation.max_attempts, operation.timeout)

@@ -1,0 +1,475 @@
+"""From bytes to lines that can be run: parsing and validation, without any I/O.
+
+A block of lines is skimmed first: msgspec picks out the few fields that matter, a microsecond a line. A block
+with anything in it that is not a matter of course is examined line by line, to the one reason why a line is
+refused. The examination is the truth and the skim a shortcut to it: what the skim takes, the examination
+would take just the same, and a property test holds them to that.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from enum import StrEnum
+from operator import methodcaller
+from typing import Annotated, Literal
+
+import msgspec
+
+from batchline.model.json_limits import MAX_DEPTH, WRAPPED, is_too_deep, why_not_json
+
+ENDPOINTS = frozenset(
+    {
+        "/v1/responses",
+        "/v1/chat/completions",
+        "/v1/embeddings",
+        "/v1/completions",
+        "/v1/moderations",
+        "/v1/images/generations",
+        "/v1/images/edits",
+        "/v1/videos",
+    }
+)
+MAX_ERRORS = 100
+MAX_CHARACTERS = 512
+# Of a whole line.
+_MAX_DEPTH = MAX_DEPTH + WRAPPED
+
+# Line numbers and ordinals are of type integer in the database.
+_MAX_INTEGER = 2**31 - 1
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Stands for a line that was too long to keep. No real line is this, because a line feed ends every line.
+_OVERLONG = b"\n"
+# C0 and C1, line separators, and what changes the direction of text.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# An escape in a JSON string: a surrogate pair, half of one (group 1), or any other.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+
+
+class Code(StrEnum):
+    """Why a line, or the whole file, is refused."""
+
+    INVALID_JSON_LINE = "invalid_json_line"
+    INVALID_UTF8 = "invalid_utf8"
+    MISSING_REQUIRED_PARAMETER = "missing_required_parameter"
+    INVALID_METHOD = "invalid_method"
+    INVALID_URL = "invalid_url"
+    URL_MISMATCH = "url_mismatch"
+    DUPLICATE_CUSTOM_ID = "duplicate_custom_id"
+    INVALID_CUSTOM_ID = "invalid_custom_id"
+    MODEL_NOT_FOUND = "model_not_found"
+    STREAM_NOT_SUPPORTED = "stream_not_supported"
+    EMPTY_FILE = "empty_file"
+    TOO_MANY_LINES = "too_many_lines"
+    TOO_MANY_MODELS = "too_many_models"
+    LINE_TOO_LONG = "line_too_long"
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """One reason to refuse a file. `line` counts within `source`; an empty file has no line."""
+
+    code: Code
+    message: str
+    line: int | None
+    param: str | None
+    source: str
+
+
+class Fault(Exception):
+    """What is wrong with a line."""
+
+    def __init__(self, code: Code, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+class ReadingRules(msgspec.Struct, frozen=True):
+    """What a line may ask for, and how much there may be."""
+
+    allowed_urls: frozenset[str] = ENDPOINTS
+    # The one url that all lines must have.
+    endpoint: str | None = None
+    # The models that are served; None if that is not known.
+    models: frozenset[str] | None = None
+    max_lines: int = _MAX_INTEGER
+    max_line_bytes: int = 64 * 2**20
+    # Every pair of model and url becomes a lane of every batch over the file.
+    max_lanes: int = 10_000
+
+
+class Lane(msgspec.Struct):
+    """The lines so far with one model and url."""
+
+    no: int
+    model: str
+    url: str
+    total: int = 0
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """Lines that can be run, in columns: ids and bodies in UTF-8, bodies byte for byte as they were given."""
+
+    lane_nos: Sequence[int]
+    ordinals: Sequence[int]
+    line_nos: Sequence[int]
+    custom_ids: list[bytes]
+    bodies: list[bytes]
+
+
+class LineCutter:
+    """Blocks in, whole lines out. A line that grows beyond the limit is let go, not kept."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def cut(self, block: bytes) -> list[bytes]:
+        """The lines that end in this block."""
+        lines = block.split(b"\n")
+        rest = lines.pop()
+        if lines:
+            lines[0] = self._complete(lines[0])
+            if len(block) > self._max_bytes:
+                lines = [line if len(line) <= self._max_bytes else _OVERLONG for line in lines]
+        self._keep(rest)
+        return lines
+
+    def end(self) -> list[bytes]:
+        """The last line, if no line feed ends it."""
+        return [self._complete(b"")] if self._size else []
+
+    def _keep(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size <= self._max_bytes:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+
+    def _complete(self, piece: bytes) -> bytes:
+        self._keep(piece)
+        line = b"".join(self._pieces) if self._size <= self._max_bytes else _OVERLONG
+        self._pieces.clear()
+        self._size = 0
+        return line
+
+
+class Reader:
+    """Reads one file, maybe from several sources: numbers its lines, checks them, and finds their lanes."""
+
+    def __init__(self, rules: ReadingRules) -> None:
+        self.line_count = 0
+        # True once there is no point in reading on.
+        self.gave_up = False
+        self._rules = rules
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._errors: list[tuple[int, LineError]] = []
+        self._next_line_no = 1
+        self._sources: list[str] = []
+        self._first_line_nos: list[int] = []
+        self._cutter = LineCutter(rules.max_line_bytes)
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """In the order of their numbers, which is that of their first lines."""
+        return list(self._lanes.values())
+
+    def begin(self, source: str) -> None:
+        """What is fed from here on comes from `source`, up to `end`."""
+        self._sources.append(source)
+        self._first_line_nos.append(self._next_line_no)
+
+    def feed(self, block: bytes) -> Lines:
+        return self._read(self._cutter.cut(block))
+
+    def end(self) -> Lines:
+        return self._read(self._cutter.end())
+
+    def refuse_duplicate(self, line_no: int, custom_id: str, first_line_no: int) -> None:
+        """The second look, at the file as a whole, found the custom_id of a line in an earlier one."""
+        source, line = self._position_of(first_line_no)
+        where = f"line {line}" if source == self._position_of(line_no)[0] else f"line {line} of {source}"
+        message = f"custom_id {custom_id!r} stands in {where} already"
+        self._refuse(line_no, Fault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
+
+    def errors(self) -> tuple[LineError, ...]:
+        """The first ones, in the order of the lines; none if the file can be run."""
+        if not self._errors and not self.line_count:
+            empty = "there is no request in it"
+            return (LineError(Code.EMPTY_FILE, empty, None, None, ", ".join(self._sources)),)
+        in_order = sorted(self._errors, key=lambda numbered: numbered[0])
+        return tuple(error for _, error in in_order[:MAX_ERRORS])
+
+    def _read(self, lines: list[bytes]) -> Lines:
+        first = self._next_line_no
+        if lines and first == self._first_line_nos[-1]:
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+        self._next_line_no += len(lines)
+        return self._skim(lines, first) or self._examine(lines, first)
+
+    def _skim(self, lines: list[bytes], first: int) -> Lines | None:
+        """All lines in a few passes, or None if one of them needs a closer look. Changes nothing if None."""
+        try:
+            if not all(map(bytes.isascii, lines)):
+                b"\n".join(lines).decode()
+            requests = list(map(_decode_request, lines))
+            bodies = [bytes(request.body) for request in requests]
+            heads = list(map(_decode_head, bodies))
+        except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+            return None
+        if not _are_flat(lines) and any(map(_is_too_deep, lines)):
+            return None
+        custom_ids = [request.custom_id for request in requests]
+        if (
+            not "".join(custom_ids).isprintable()
+            or True in [head.stream for head in heads]
+            or self.line_count + len(lines) > self._rules.max_lines
+            or self._next_line_no > _MAX_INTEGER
+        ):
+            return None
+        models = [head.model for head in heads]
+        urls = [request.url for request in requests]
+        if _all_equal(models) and _all_equal(urls):
+            routes = [(models[0], urls[0])]
+        else:
+            routes = list(dict.fromkeys(zip(models, urls, strict=True)))
+        fresh = [route for route in routes if route not in self._lanes]
+        try:
+            for model, url in fresh:
+                _check_url(url, self._rules)
+                _check_model(model, self._rules)
+        except Fault:
+            return None
+        if len(self._lanes) + len(fresh) > self._rules.max_lanes:
+            return None
+        for model, url in fresh:
+            self._open_lane(model, url)
+        line_nos = range(first, first + len(lines))
+        return self._into_lanes(models, urls, line_nos, list(map(str.encode, custom_ids)), bodies)
+
+    def _examine(self, lines: list[bytes], first: int) -> Lines:
+        """Line by line, keeping those that can be run and noting what is wrong with the others."""
+        models: list[str] = []
+        urls: list[str] = []
+        line_nos: list[int] = []
+        custom_ids: list[bytes] = []
+        bodies: list[bytes] = []
+        for line_no, line in enumerate(lines, first):
+            if self.gave_up:
+                break
+            if line != _OVERLONG and (not line or line.isspace()):
+                continue
+            try:
+                if self.line_count + len(bodies) >= self._rules.max_lines or line_no > _MAX_INTEGER:
+                    self.gave_up = True
+                    message = f"more than {self._rules.max_lines:,} lines in one file"
+                    raise Fault(Code.TOO_MANY_LINES, message)
+                request = examine(line, self._rules)
+                self._open_lane(request.model, request.url)
+            except Fault as fault:
+                self._refuse(line_no, fault)
+                continue
+            models.append(request.model)
+            urls.append(request.url)
+            line_nos.append(line_no)
+            custom_ids.append(request.custom_id.encode())
+            bodies.append(request.body)
+        return self._into_lanes(models, urls, line_nos, custom_ids, bodies)
+
+    def _open_lane(self, model: str, url: str) -> None:
+        if (model, url) in self._lanes:
+            return
+        if len(self._lanes) >= self._rules.max_lanes:
+            message = f"more than {self._rules.max_lanes:,} different models and urls in one file"
+            raise Fault(Code.TOO_MANY_MODELS, message, "body.model")
+        self._lanes[model, url] = Lane(len(self._lanes), model, url)
+
+    def _into_lanes(
+        self,
+        models: list[str],
+        urls: list[str],
+        line_nos: Sequence[int],
+        custom_ids: list[bytes],
+        bodies: list[bytes],
+    ) -> Lines:
+        """Gives each line the next ordinal of its lane."""
+        self.line_count += len(bodies)
+        if _all_equal(models) and _all_equal(urls):
+            lane = self._lanes[models[0], urls[0]]
+            start, lane.total = lane.total, lane.total + len(bodies)
+            return Lines([lane.no] * len(bodies), range(start, lane.total), line_nos, custom_ids, bodies)
+        lane_nos, ordinals = [], []
+        for route in zip(models, urls, strict=True):
+            lane = self._lanes[route]
+            lane_nos.append(lane.no)
+            ordinals.append(lane.total)
+            lane.total += 1
+        return Lines(lane_nos, ordinals, line_nos, custom_ids, bodies)
+
+    def _refuse(self, line_no: int, fault: Fault) -> None:
+        source, line = self._position_of(line_no)
+        self._errors.append((line_no, LineError(fault.code, fault.message, line, fault.param, source)))
+        if len(self._errors) >= MAX_ERRORS:
+            self.gave_up = True
+
+    def _position_of(self, line_no: int) -> tuple[str, int]:
+        """The source, and the number that the line has in it."""
+        nth = bisect_right(self._first_line_nos, line_no) - 1
+        return self._sources[nth], line_no - self._first_line_nos[nth] + 1
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether text would move a terminal's cursor, change its colours, or turn the text after it around."""
+    return _CONTROL.search(text) is not None
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What one line asks for."""
+
+    custom_id: str
+    model: str
+    url: str
+    body: bytes
+
+
+def examine(line: bytes, rules: ReadingRules) -> Request:
+    """What a line asks for; the first thing that is wrong with it is raised."""
+    if line == _OVERLONG:
+        raise Fault(Code.LINE_TOO_LONG, f"longer than {rules.max_line_bytes:,} bytes")
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise Fault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
+    if _is_too_deep(line):
+        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep")
+    fields = _object(line)
+    if fields is None:
+        raise Fault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
+
+    custom_id = _text(_required(fields, "custom_id"))
+    if custom_id is None:
+        raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must be a string", "custom_id")
+    if not 1 <= len(custom_id) <= MAX_CHARACTERS:
+        message = f"custom_id must have 1 to {MAX_CHARACTERS} characters, not {len(custom_id):,}"
+        raise Fault(Code.INVALID_CUSTOM_ID, message, "custom_id")
+    if has_control_characters(custom_id):
+        raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must not contain control characters", "custom_id")
+
+    if _text(_required(fields, "method")) != "POST":
+        raise Fault(Code.INVALID_METHOD, "method must be POST", "method")
+
+    url = _text(_required(fields, "url"))
+    _check_url(url, rules)
+    assert url is not None
+
+    body = bytes(_required(fields, "body"))
+    parameters = _object(body)
+    if parameters is None:
+        raise Fault(Code.MISSING_REQUIRED_PARAMETER, "body must be a JSON object", "body")
+    model = _text(_required(parameters, "model", "body.model"))
+    if not model:
+        message = "body.model must be a string that is not empty"
+        raise Fault(Code.MISSING_REQUIRED_PARAMETER, message, "body.model")
+    _check_model(model, rules)
+    if "stream" in parameters and bytes(parameters["stream"]) == b"true":
+        message = "body.stream must not be true: the answer goes into a file"
+        raise Fault(Code.STREAM_NOT_SUPPORTED, message, "body.stream")
+    return Request(custom_id, model, url, body)
+
+
+_Short = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS)]
+
+
+class _Request(msgspec.Struct, gc=False):
+    """A line as nearly all are."""
+
+    custom_id: _Short
+    method: Literal["POST"]
+    url: str
+    body: msgspec.Raw
+
+
+class _Head(msgspec.Struct, gc=False):
+    """What matters of a body here."""
+
+    model: _Short
+    stream: bool | None = None
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
+    """The fields of a JSON object, undecoded; None if it is another kind of value."""
+    try:
+        return _decode_object(text)
+    except msgspec.ValidationError:
+        return None
+    except msgspec.DecodeError as error:
+        reason = why_not_json(text) or str(error)
+        if any(escape[1] for escape in _ESCAPE.finditer(text)):
+            reason = "half of a surrogate pair, such as \\ud83d, stands alone"
+        raise Fault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
+    except RecursionError:
+        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep") from None
+
+
+def _text(value: msgspec.Raw) -> str | None:
+    """The string that a JSON value is; None if it is another kind of value."""
+    try:
+        return _decode_text(value)
+    except msgspec.ValidationError:
+        return None
+
+
+def _required(fields: dict[str, msgspec.Raw], name: str, path: str | None = None) -> msgspec.Raw:
+    if name not in fields:
+        path = path or name
+        raise Fault(Code.MISSING_REQUIRED_PARAMETER, f"{path} is missing", path)
+    return fields[name]
+
+
+def _are_flat(lines: list[bytes]) -> bool:
+    """Whether no line has brackets enough to be too deep. In few passes: nearly all files are."""
+    brackets, braces = (max(map(methodcaller("count", sign), lines), default=0) for sign in (b"[", b"{"))
+    return brackets + braces <= _MAX_DEPTH
+
+
+def _is_too_deep(line: bytes) -> bool:
+    return is_too_deep(line, _MAX_DEPTH)
+
+
+def _all_equal(values: list[str]) -> bool:
+    return values != [] and values.count(values[0]) == len(values)
+
+
+def _check_url(url: str | None, rules: ReadingRules) -> None:
+    if url not in rules.allowed_urls:
+        if url is not None and "://" in url:
+            message = "url must be a path such as /v1/chat/completions, without a host"
+        else:
+            message = f"url must be one of {', '.join(sorted(rules.allowed_urls))}"
+        raise Fault(Code.INVALID_URL, message, "url")
+    if rules.endpoint is not None and url != rules.endpoint:
+        raise url_mismatch(rules.endpoint)
+
+
+def _check_model(model: str, rules: ReadingRules) -> None:
+    if rules.models is not None and model not in rules.models:
+        raise model_not_found(model)
+    if len(model) > MAX_CHARACTERS or has_control_characters(model):
+        message = f"no model has a name with control characters or of more than {MAX_CHARACTERS} characters"
+        raise Fault(Code.MODEL_NOT_FOUND, message, "body.model")
+
+
+def url_mismatch(endpoint: str) -> Fault:
+    return Fault(Code.URL_MISMATCH, f"url must be {endpoint}, the endpoint of the batch", "url")
+
+
+def model_not_found(model: str) -> Fault:
+    displayed = model if len(model) <= MAX_CHARACTERS else model[:MAX_CHARACTERS] + "…"
+    return Fault(Code.MODEL_NOT_FOUND, f"there is no model {displayed!r} here", "body.model")

@@ -1,0 +1,155 @@
+"""Changing a governed batch: cancel, pause, resume, append, release, retry.
+
+Each holds the batch's row from before it looks until it has committed, so nothing overtakes it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from batchline.batches.creation import window_seconds
+from batchline.governance import limits, preparation
+from batchline.governance.access import Actor, changing, reload, visible
+from batchline.governance.errors import Conflict, InvalidSubmission
+from batchline.governance.preparation import Prepared, too_many
+from batchline.governance.rules import Rules
+from batchline.model import GovernedBatch
+from batchline.store import operations
+from batchline.store.session import Session
+
+
+async def cancel(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
+    """What is in flight finishes, the rest never runs. Again: the same."""
+    async with changing(session, actor, batch_id) as held:
+        if held.batch.cancelling_at is None:
+            if not await held.close("cancel", actor.user):
+                raise Conflict(
+                    f"The batch cannot be cancelled: it is {in_words(held.batch)}.",
+                    code="CANNOT_CANCEL",
+                )
+            await held.audit(actor.event("batch.cancelled", held.batch))
+    await operations.conclude(session, batch_id)
+    return await reload(session, actor, batch_id)
+
+
+async def pause(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
+    async with changing(session, actor, batch_id) as held:
+        if not await held.close("pause", actor.user):
+            raise Conflict(f"The batch cannot be paused: it is {in_words(held.batch)}.", code="CANNOT_PAUSE")
+        await held.audit(actor.event("batch.paused", held.batch))
+    return await reload(session, actor, batch_id)
+
+
+async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
+    """Opens the lanes only if neither an approval nor a release is waited for."""
+    async with changing(session, actor, batch_id) as held:
+        if not await held.resume():
+            raise Conflict("The batch is not paused.", code="CANNOT_RESUME")
+        await held.audit(actor.event("batch.resumed", held.batch))
+    return await reload(session, actor, batch_id)
+
+
+async def prepare_append(
+    rules: Rules, actor: Actor, batch: GovernedBatch, items: Sequence[Any], custom_ids: Sequence[str] | None
+) -> Prepared:
+    operation = rules.operation(batch.operation)
+    return await rules.preparing.run(
+        actor.tenant, lambda schema_faults: preparation.prepare(operation, items, custom_ids, schema_faults)
+    )
+
+
+async def append(
+    rules: Rules, session: Session, actor: Actor, batch: GovernedBatch, prepared: Prepared
+) -> GovernedBatch:
+    """More children for a batch that is held. One that needs an approval makes it wait for one."""
+    operation = rules.operation(batch.operation)
+    added = len(prepared.bodies)
+    async with changing(session, actor, batch.id, pending_for=batch.user_id) as held:
+        now = held.batch
+        if not now.held or is_closing(now):
+            raise Conflict("Nothing can be appended: the batch is not held.", code="CANNOT_APPEND")
+        if now.total + added > operation.largest_batch:
+            raise too_many(operation, now.total + added)
+        limits.check(rules.limits, held.measured, children=added, held=now.total, parents=0)
+        children = prepared.children(first=now.total + 1)
+        if taken := await held.taken(children.custom_ids):
+            raise InvalidSubmission(
+                f"There is a child {taken[0][:64]!r} in the batch already.", param="custom_ids"
+            )
+        await held.append(children, prepared.needs_approval)
+        await held.audit(
+            actor.event(
+                "batch.appended",
+                now,
+                child_count=added,
+                items=prepared.displayed,
+                needs_approval=prepared.needs_approval,
+            )
+        )
+    return await reload(session, actor, batch.id)
+
+
+async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
+    """Nothing more will be appended: run it, once it is approved where it must be. Again: the same."""
+    async with changing(session, actor, batch_id) as held:
+        now = held.batch
+        if now.held:
+            if is_closing(now):
+                raise Conflict(f"The batch cannot be released: it is {in_words(now)}.", code="CANNOT_RELEASE")
+            await held.release()
+            await held.open()
+            await held.audit(actor.event("batch.released", now, child_count=now.total))
+        elif now.released_at is None:
+            raise Conflict("The batch was not submitted with hold.", code="CANNOT_RELEASE")
+    return await reload(session, actor, batch_id)
+
+
+async def retry(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
+    """Put failed children back that have attempts left. Those that succeeded stay as they are."""
+    batch = await visible(session, actor, batch_id)
+    operation = rules.operation(batch.operation)
+    async with changing(session, actor, batch_id, pending_for=batch.user_id) as held:
+        now = held.batch
+        _check_retry(now)
+        children = await held.retry(operation.max_attempts, window_seconds(rules.window))
+        if children == 0:
+            raise Conflict(
+                f"All {now.failed} failed children have had their {operation.max_attempts} attempts.",
+                code="RETRY_LIMIT_REACHED",
+            )
+        limits.check_retried(rules.limits, held.measured, children)
+        await held.audit(actor.event("batch.retried", now, child_count=children))
+    return await reload(session, actor, batch_id)
+
+
+def _check_retry(now: GovernedBatch) -> None:
+    if now.counts.pending:
+        if now.retries:
+            raise Conflict("A retry is under way.", code="RETRY_IN_PROGRESS")
+        raise Conflict("The batch is still in progress.", code="BATCH_IN_PROGRESS")
+    if now.cancelling_at is not None or now.expiring_at is not None:
+        raise Conflict(f"The batch is {in_words(now)}: nothing of it runs again.", code="BATCH_CANCELLED")
+    if now.purging_at is not None:
+        raise Conflict(
+            f"The batch ended long ago: its children were cleared away on {now.purging_at:%Y-%m-%d}.",
+            code="BATCH_CLEARED",
+        )
+    if now.failed == 0:
+        raise Conflict("No child has failed.", code="NOTHING_TO_RETRY")
+    if now.ended_at is None:
+        raise Conflict("The batch is writing its files; try again in a second.", code="BATCH_FINALIZING")
+
+
+def is_closing(batch: GovernedBatch) -> bool:
+    return any((batch.finalizing_at, batch.cancelling_at, batch.expiring_at))
+
+
+def in_words(batch: GovernedBatch) -> str:
+    """In words, for a person who wonders why not."""
+    if batch.cancelling_at is not None:
+        return "cancelled"
+    if batch.expiring_at is not None:
+        return "past its deadline"
+    if batch.finalizing_at is not None:
+        return "over"
+    return "paused already" if batch.paused_at is not None else "in progress"

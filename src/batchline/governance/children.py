@@ -1,0 +1,81 @@
+"""What became of a child, in words that may be shown: an error or a result, without secrets.
+
+Every way to look at a child goes through here. What an upstream answered was masked before it was stored, by
+the rules of its time; handlers of an operator's own store what they like, and rules get stricter.
+"""
+
+from typing import Any
+
+import msgspec
+
+from batchline.governance.operations import Operation
+from batchline.model import Approval, Child, ChildStatus, GovernedBatch
+from batchline.model.json_limits import MAX_DEPTH, WRAPPED, is_too_deep
+from batchline.secrets.masking import MASK, masked
+
+_MAX_MESSAGE = 2000
+_HIDDEN = f"{MASK}: nested more than {MAX_DEPTH} levels deep, so it cannot be shown"
+
+
+class ChildError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+_NOT_DISPLAYED = ChildError("RESULT_NOT_DISPLAYED", _HIDDEN)
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """One of them, or neither while the child has not ended."""
+
+    error: ChildError | None = None
+    result: Any = None
+
+
+def reported(child: Child, batch: GovernedBatch, operation: Operation | None) -> Reported:
+    """`operation` is None where nobody knows it any more: then what is secret everywhere is masked."""
+    redact = () if operation is None else operation.redact
+    if child.status is ChildStatus.CANCELLED:
+        return Reported(error=_never_ran(batch))
+    line = _line(child)
+    if line is None:
+        return (
+            Reported(error=_NOT_DISPLAYED) if child.status is ChildStatus.FAILED else Reported(result=_HIDDEN)
+        )
+    response = line.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    if child.status is not ChildStatus.FAILED:
+        return Reported(result=masked(body, redact))
+    error = line.get("error")
+    if not isinstance(error, dict):
+        error = {"code": f"http_{child.status_code}", "message": _message(masked(body, redact))}
+    displayed = masked({name: str(error.get(name)) for name in ("code", "message")}, redact)
+    return Reported(error=ChildError(**displayed))
+
+
+def _line(child: Child) -> dict[str, Any] | None:
+    """None: it is nested too deep for all that it would have to go through."""
+    output = (child.output or "{}").encode()
+    if is_too_deep(output, MAX_DEPTH + WRAPPED):
+        return None
+    line = msgspec.json.decode(output)
+    return line if isinstance(line, dict) else {}
+
+
+def _never_ran(batch: GovernedBatch) -> ChildError:
+    if batch.approval is Approval.REJECTED:
+        why = f": {batch.decision_reason}" if batch.decision_reason else ""
+        return ChildError("BATCH_REJECTED", f"The batch was rejected by {batch.decided_by}{why}")
+    if batch.cancelling_at is not None:
+        return ChildError("BATCH_CANCELLED", "The batch was cancelled before this child ran.")
+    return ChildError("BATCH_EXPIRED", "The batch's time was over before this child ran.")
+
+
+def _message(body: Any) -> str:
+    """What an answer says of itself, as Kubernetes and most others do."""
+    if isinstance(body, dict):
+        inner = body.get("error")
+        said = body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
+        if isinstance(said, str):
+            return said
+    return body if isinstance(body, str) else msgspec.json.encode(body).decode()[:_MAX_MESSAGE]

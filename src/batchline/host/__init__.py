@@ -1,0 +1,4 @@
+"""This machine: free disk space, private folders, messages between processes.
+
+Imports nothing of Batchline.
+"""

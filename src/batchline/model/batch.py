@@ -1,0 +1,96 @@
+"""A batch, and the status that is derived from its timestamps."""
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from batchline.model.file import ContentError
+
+
+class BatchStatus(StrEnum):
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the lines of a batch are run; stored with the batch, so that any worker can go on with it."""
+
+    upstream: str | None = None
+    api_key_env: str | None = None
+    max_attempts: int = 5
+    timeout: float = 600.0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    id: UUID
+    tenant: str
+    file_id: UUID
+    endpoint: str | None
+    completion_window: str
+    settings: RunSettings
+    metadata: dict[str, str] | None
+    resume_key: str | None
+    total: int
+    completed: int
+    failed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    created_at: datetime
+    in_progress_at: datetime | None
+    expires_at: datetime
+    paused_at: datetime | None
+    cancelling_at: datetime | None
+    expiring_at: datetime | None
+    finalizing_at: datetime | None
+    completed_at: datetime | None
+    cancelled_at: datetime | None
+    expired_at: datetime | None
+    failed_at: datetime | None
+    ended_at: datetime | None
+    output_file_id: UUID | None
+    error_file_id: UUID | None
+    summary: dict[str, object] | None
+    planned_output_id: UUID | None = None
+    # From here on its results are not to be relied on: they are being cleared away, or are gone.
+    purging_at: datetime | None = None
+    output_expires_after: int | None = None
+    # The model of all its lines, where they have one.
+    model: str | None = None
+    # Why it failed while validating.
+    errors: tuple[ContentError, ...] | None = None
+    # It waits for an approval, or to be released.
+    held_at: datetime | None = None
+    # How often finalizing has failed, when it is tried again, and why it failed last: for operators only.
+    finalize_failures: int = 0
+    finalize_after: datetime | None = None
+    finalize_error: str | None = None
+
+    @property
+    def status(self) -> BatchStatus:
+        """First match wins: an end, then what leads to it, then what is under way."""
+        facts = (
+            (self.cancelled_at, BatchStatus.CANCELLED),
+            (self.expired_at, BatchStatus.EXPIRED),
+            (self.failed_at, BatchStatus.FAILED),
+            (self.completed_at, BatchStatus.COMPLETED),
+            (self.cancelling_at, BatchStatus.CANCELLING),
+            (self.finalizing_at, BatchStatus.FINALIZING),
+            (self.paused_at or self.held_at, BatchStatus.PAUSED),
+            (self.in_progress_at, BatchStatus.IN_PROGRESS),
+        )
+        return next((status for at, status in facts if at is not None), BatchStatus.VALIDATING)
+
+    @property
+    def finished(self) -> int:
+        return self.completed + self.failed

@@ -1,0 +1,120 @@
+"""A governed batch and its children."""
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+# Seconds in which governed batches end, as they are counted: what took longer than the last is counted too.
+DURATION_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+
+
+class ParentStatus(StrEnum):
+    """What a governed batch is to its user."""
+
+    PENDING_APPROVAL = "PENDING_APPROVAL"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    PARTIAL_SUCCESS = "PARTIAL_SUCCESS"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class Approval(StrEnum):
+    NOT_REQUIRED = "not_required"
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
+class ChildCounts(msgspec.Struct, frozen=True):
+    """Every child of a governed batch is in one of these."""
+
+    pending: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    # Never ran: the batch was cancelled or rejected, or its time was over.
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.pending + self.succeeded + self.failed + self.cancelled
+
+    def status(self, approval: Approval) -> ParentStatus:
+        """First match wins. Children that were cancelled count for neither side, unless all were."""
+        if self.pending:
+            return ParentStatus.PENDING_APPROVAL if approval is Approval.PENDING else ParentStatus.IN_PROGRESS
+        if self.cancelled and self.cancelled == self.total:
+            return ParentStatus.CANCELLED
+        if not self.failed:
+            return ParentStatus.COMPLETED
+        return ParentStatus.PARTIAL_SUCCESS if self.succeeded else ParentStatus.FAILED
+
+
+class GovernedBatch(msgspec.Struct, frozen=True):
+    """A batch of one operation, the parent, with whose it is and what was decided about it."""
+
+    id: UUID
+    tenant: str
+    user_id: str
+    operation: str
+    request_id: UUID | None
+    reason: str | None
+    approval: Approval
+    decided_by: str | None
+    decided_at: datetime | None
+    decision_reason: str | None
+    held: bool
+    released_at: datetime | None
+    retries: int
+    retried_at: datetime | None
+    total: int
+    completed: int
+    failed: int
+    created_at: datetime
+    expires_at: datetime
+    paused_at: datetime | None
+    cancelling_at: datetime | None
+    expiring_at: datetime | None
+    finalizing_at: datetime | None
+    ended_at: datetime | None
+    # From here on its children are not to be had any more; its counts are.
+    purging_at: datetime | None
+
+    @property
+    def counts(self) -> ChildCounts:
+        """From the batch's own counters. What has no outcome is pending until the batch is frozen."""
+        rest = self.total - self.completed - self.failed
+        frozen = self.finalizing_at is not None
+        return ChildCounts(
+            pending=0 if frozen else rest,
+            succeeded=self.completed,
+            failed=self.failed,
+            cancelled=rest if frozen else 0,
+        )
+
+    @property
+    def status(self) -> ParentStatus:
+        return self.counts.status(self.approval)
+
+
+class ChildStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class Child(msgspec.Struct, frozen=True):
+    """One item of a governed batch; `output` is its finished line, if it has one."""
+
+    sequence_no: int
+    custom_id: str
+    status: ChildStatus
+    # Attempts that were begun, the present one too; 0: none yet.
+    attempt_count: int
+    status_code: int | None
+    finished_at: datetime | None
+    output: str | None

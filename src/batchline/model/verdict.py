@@ -1,0 +1,70 @@
+"""What became of one attempt at an item."""
+
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from batchline.model.line import Item
+from batchline.model.usage import NO_USAGE, Usage
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The item is done; `output` is its finished output line."""
+
+    item: Item
+    status_code: int
+    output: bytes
+    usage: Usage = NO_USAGE
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The item has failed for good; `output` is its finished error line."""
+
+    item: Item
+    output: bytes
+    status_code: int | None = None
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """The attempt failed; another one may start `delay` seconds from now, on the database's clock."""
+
+    item: Item
+    error_code: str
+    message: str
+    delay: float
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """This was no attempt: the request never left, or its time-out does not count (upstreams/slots.py).
+
+    Try it again `delay` seconds from now, under the same idempotency key.
+    """
+
+    item: Item
+    delay: float = 0.0
+
+
+Verdict: TypeAlias = Completed | Failed | Retry | Deferred
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """No complete answer came in time. Not a verdict yet: the executor cannot know whether too much was in
+    flight. The worker makes it a Retry or a Failed if it counts as an attempt, a Deferred if not."""
+
+    item: Item
+    error_code: str
+    message: str
+    delay: float
+
+
+Ran: TypeAlias = Verdict | TimedOut
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What a settle did to one batch."""
+
+    batch_id: UUID
+    ended: int
+    finished: bool
+    closing: bool

@@ -1,0 +1,57 @@
+"""What has to be done now and then, whoever does it, and the outbox."""
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from batchline.store.session import Session
+from batchline.store.statements import statement
+
+_CHUNK = 5_000
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that has become true and that the outside may want to know."""
+
+    id: UUID
+    batch_id: UUID
+    type: str
+    created_at: datetime
+
+
+async def take_task(session: Session) -> str | None:
+    rows = await session.rows(statement("take_duty"), {})
+    return rows[0][0] if rows else None
+
+
+async def flush(session: Session, name: str) -> None:
+    """The duty is not finished, and due again at once."""
+    await session.rows(statement("hurry_duty"), {"name": name})
+
+
+async def overdue(session: Session) -> list[UUID]:
+    return [batch_id for (batch_id,) in await session.rows(statement("overdue"), {})]
+
+
+async def unconcluded(session: Session) -> list[UUID]:
+    return [batch_id for (batch_id,) in await session.rows(statement("unconcluded"), {})]
+
+
+async def forget_workers(session: Session) -> None:
+    await session.rows(statement("forget_workers"), {})
+
+
+async def drop_orphan_lines(session: Session) -> int:
+    """Clear away one chunk; 0 when there is nothing left."""
+    ((gone,),) = await session.rows(statement("drop_orphan_lines"), {"chunk": _CHUNK})
+    return int(gone)
+
+
+async def take_event(session: Session) -> Event | None:
+    rows = await session.rows(statement("take_event"), {})
+    return Event(*rows[0]) if rows else None
+
+
+async def event_delivered(session: Session, event_id: UUID) -> None:
+    await session.rows(statement("event_delivered"), {"event": event_id})

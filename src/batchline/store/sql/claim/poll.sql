@@ -1,0 +1,158 @@
+-- poll: all that an idle worker asks, in one statement: is there work, is a batch to finalize, is a duty due, is
+-- there news for the outside, and how many seconds until the next known thing comes due (a retry, the end of a
+-- lease, a deadline, a duty, an event, a delivery, a finalization that failed before).
+-- No locks.
+WITH RECURSIVE
+freed AS (
+    SELECT s.available_at AS at
+    FROM spans AS s
+    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+    WHERE s.worker_id IS NULL
+      AND n.open
+      AND n.deadline > now()
+      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+      AND n.key NOT LIKE ALL (%(excluded)s::text[])
+      AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+    ORDER BY s.available_at
+    LIMIT 1
+),
+-- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
+holder AS (
+    (SELECT worker_id FROM spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
+    UNION ALL
+    SELECT following.worker_id
+    FROM holder AS h
+    CROSS JOIN LATERAL (
+        SELECT s.worker_id FROM spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
+    ) AS following
+),
+-- When the first lease ends under which somebody else holds what this worker could run.
+held AS (
+    -- A worker without a row, or one that an older version buried with '-infinity', counts as just expired:
+    -- PostgreSQL before 17 refuses to subtract infinite times.
+    SELECT min(greatest(w.lease_until, now() - interval '1 second')) AS at
+    FROM holder AS h
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        WHERE s.worker_id = h.worker_id
+          AND n.open
+          AND n.deadline > now()
+          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND n.key NOT LIKE ALL (%(excluded)s::text[])
+          AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+        LIMIT 1
+    ) AS span
+    LEFT JOIN workers AS w ON w.id = h.worker_id
+    WHERE h.worker_id <> %(worker)s
+),
+-- Whether a lane has fresh lines: one of all lanes, of some keys, or of one batch, each by its own index.
+fresh AS (
+    (
+        SELECT n.id
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.deadline > now()
+          AND %(keys)s::text[] IS NULL
+          AND n.key NOT LIKE ALL (%(excluded)s::text[])
+          AND %(batch)s::uuid IS NULL
+        ORDER BY n.key
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT lane.id
+        FROM unnest(%(keys)s::text[]) AS at (key)
+        CROSS JOIN LATERAL (
+            SELECT n.id
+            FROM lanes AS n
+            WHERE open AND NOT drained AND n.key = at.key AND n.deadline > now()
+            ORDER BY n.tenant
+            LIMIT 1
+        ) AS lane
+        WHERE %(batch)s::uuid IS NULL
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT n.id
+        FROM lanes AS n
+        WHERE open AND NOT drained AND n.deadline > now()
+          AND n.batch_id = %(batch)s::uuid
+          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
+          AND n.key NOT LIKE ALL (%(excluded)s::text[])
+        LIMIT 1
+    )
+),
+-- When the first closing batch will have no live worker left, so that it can be concluded.
+closing AS (
+    SELECT min(greatest(
+        (
+            SELECT max(w.lease_until)
+            FROM spans AS s
+            JOIN workers AS w ON w.id = s.worker_id
+            WHERE s.batch_id = b.id
+        ),
+        now()
+    )) AS at
+    FROM batches AS b
+    WHERE b.finalizing_at IS NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
+),
+deadline AS (
+    SELECT min(expires_at) AS at
+    FROM batches
+    WHERE finalizing_at IS NULL AND ended_at IS NULL AND cancelling_at IS NULL AND expiring_at IS NULL
+),
+duty AS (
+    SELECT min(due_at) AS at FROM duties
+),
+event AS (
+    SELECT min(available_at) AS at FROM outbox WHERE delivered_at IS NULL
+),
+delivery AS (
+    SELECT min(due_at) AS at FROM webhooks WHERE due_at IS NOT NULL
+),
+-- Of the batches that nobody else is finalizing: whether one can be finalized now, and else when the first can be. Not
+-- both: while an object store is away, many are due and not tried, and each that joins them must not cost a poll.
+finalizing AS (
+    SELECT
+        coalesce(bool_or(b.finalize_after IS NULL OR b.finalize_after <= now()), false) AS due,
+        CASE WHEN min(coalesce(b.finalize_after, now())) > now() THEN min(b.finalize_after) END AS at
+    FROM batches AS b
+    WHERE b.finalizing_at IS NOT NULL
+      AND b.ended_at IS NULL
+      AND (
+          b.finalizer IS NULL
+          OR b.finalizer = %(worker)s
+          OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
+      )
+      AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
+)
+SELECT
+    EXISTS (SELECT FROM fresh)
+    OR coalesce(freed.at <= now(), false)
+    OR coalesce(held.at < now(), false) AS claimable,
+    finalizing.due AS finalizable,
+    coalesce(least(deadline.at, duty.at, closing.at) <= now(), false) AS duty_due,
+    extract(
+        epoch FROM least(
+            freed.at,
+            held.at,
+            deadline.at,
+            duty.at,
+            event.at,
+            delivery.at,
+            closing.at,
+            finalizing.at
+        ) - now()
+    )::float8 AS next_due,
+    extract(epoch FROM freed.at - now())::float8 AS next_free,
+    coalesce(least(event.at, delivery.at) <= now(), false) AS news
+FROM duty
+CROSS JOIN held
+CROSS JOIN closing
+CROSS JOIN deadline
+CROSS JOIN event
+CROSS JOIN delivery
+CROSS JOIN finalizing
+LEFT JOIN freed ON true

@@ -1,0 +1,71 @@
+"""What went wrong with a request, as a code and as words: from the client's errors and from error answers."""
+
+import re
+from http.client import responses as phrases
+from typing import Any
+
+import msgspec
+from pyreqwest.exceptions import (
+    BodyDecodeError,
+    DetailedPyreqwestError,
+    NetworkError,
+    RequestTimeoutError,
+)
+
+MAX_MESSAGE = 500
+
+
+class _Problem(msgspec.Struct, gc=False):
+    """Where upstreams say what is wrong: OpenAI in error.message, others in message, FastAPI in detail."""
+
+    error: Any = None
+    message: Any = None
+    detail: Any = None
+
+
+_decode_problem = msgspec.json.Decoder(_Problem).decode
+
+
+def never_left(error: DetailedPyreqwestError) -> bool:
+    """Whether no connection came about, so that not a byte of the request was sent.
+
+    pyreqwest's ConnectError and ConnectTimeoutError do not say that: it also raises them when the upstream
+    took the request and then hung, or hung up. The step at which hyper failed does.
+    """
+    return "client error (Connect)" in _causes(error)
+
+
+def code_of(error: DetailedPyreqwestError) -> str:
+    match error:
+        case RequestTimeoutError():
+            return "timeout"
+        case NetworkError():
+            return "connection_lost"
+        case BodyDecodeError() if "error reading a body from connection" in _causes(error):
+            return "connection_lost"
+        case _:
+            return "invalid_response"
+
+
+def reason_of(error: DetailedPyreqwestError) -> str:
+    """The innermost cause. The outermost names the URL, which may hold a password."""
+    if isinstance(error, RequestTimeoutError):
+        return "the connection timed out" if never_left(error) else "no complete answer in time"
+    causes = _causes(error)
+    return re.sub(r" \(os error \d+\)$", "", causes[-1]) if causes else error.message
+
+
+def message_of(status: int, body: bytes) -> str:
+    """What an error answer says."""
+    default = f"The upstream answered {status} {phrases.get(status, '')}".rstrip()
+    try:
+        problem = _decode_problem(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return default
+    error = problem.error.get("message") if isinstance(problem.error, dict) else problem.error
+    said = (text for text in (error, problem.message, problem.detail) if isinstance(text, str) and text)
+    return next(said, default)[:MAX_MESSAGE]
+
+
+def _causes(error: DetailedPyreqwestError) -> list[str]:
+    return [cause["message"] for cause in error.details["causes"] or ()]

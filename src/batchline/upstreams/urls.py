@@ -1,0 +1,74 @@
+"""Where requests may go: to paths below the configured upstream, and nowhere else."""
+
+import re
+from base64 import b64encode
+from urllib.parse import parse_qsl, unquote
+
+from pyreqwest.http import Url
+
+from batchline.secrets.masking import is_secret_name
+
+# How an upstream begins, and no model does.
+SCHEMES = ("http://", "https://")
+_VERSIONED = re.compile(r"/v[0-9][^/]*(?:/|$)")
+_USER = re.compile(r"(//)?[^/]*@")
+_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")
+
+
+class InvalidUpstream(ValueError):
+    """The operator's mistake: nothing can be sent there. The message is for a person."""
+
+
+class InvalidPath(ValueError):
+    """The line's mistake: it asks for what is not below its upstream. The message is for a person."""
+
+
+def parse(upstream: str) -> Url:
+    try:
+        url = Url(upstream)
+    except ValueError as error:
+        raise InvalidUpstream(f"the upstream {displayed(upstream)} is not a URL: {error}") from None
+    if url.scheme not in ("http", "https"):
+        raise InvalidUpstream(f"the upstream {displayed(upstream)} does not begin with http:// or https://")
+    return url
+
+
+def join(upstream: str, path: str) -> Url:
+    """The upstream's URL with the path after its own.
+
+    An upstream that carries a version, as in `…/v1` or `…/v1beta/openai`, is what OpenAI's clients call a
+    base URL: it stands in the place of the path's /v1.
+    """
+    if path.startswith("/v1/") and _VERSIONED.search(parse(upstream).path):
+        path = path.removeprefix("/v1")
+    return below(upstream, path)
+
+
+def below(upstream: str, path: str) -> Url:
+    """The upstream's URL with the path after its own, to the letter."""
+    base = parse(upstream)
+    prefix = base.path.rstrip("/")
+    url = base.with_path(prefix + path)
+    # With dots in it, a path could climb out of the prefix; `with_path` keeps it from changing the host.
+    if not path.startswith("/") or not url.path.startswith(f"{prefix}/"):
+        raise InvalidPath(f"the path {path} does not stay below the upstream")
+    return url
+
+
+def is_loopback(url: Url) -> bool:
+    return _LOOPBACK.fullmatch(url.host_str or "") is not None
+
+
+def credentials(upstream: str) -> list[str]:
+    """What is secret in the upstream's URL: a password, as it is and as it is sent, and keys in the query."""
+    url = parse(upstream)
+    found = [value for name, value in parse_qsl(url.query_string or "") if is_secret_name(name)]
+    if url.password is not None:
+        user, password = unquote(url.username), unquote(url.password)
+        found += [password, b64encode(f"{user}:{password}".encode()).decode()]
+    return found
+
+
+def displayed(upstream: str) -> str:
+    """The upstream as it may be shown: without a password or a query, which may hold a key."""
+    return _USER.sub(r"\1", upstream).partition("?")[0]

@@ -1,0 +1,156 @@
+"""Where a tenant's words may make this machine connect to: the public internet, and nothing behind a wall.
+
+A name is looked up here, once, and the connection goes to an address that was judged: a name that answers
+differently the second time (DNS rebinding) gains nothing.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyreqwest.http import Url
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Lookup = Callable[[str, int], Sequence[str]]
+
+MAX_URL = 2048
+# Ports below are those of other protocols, whose servers might make something of a POST.
+_FIRST_FREE_PORT = 1024
+_WEB_PORTS = (80, 443)
+_LOOKUP_LIMIT = 5.0
+_MAX_LOOKUPS = 32
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Special by IANA's lists, though not to every Python that we run on; among them those that carry an IPv4
+# address past whoever judges the IPv6 one: 6to4, Teredo, IPv4-compatible, local NAT64.
+_SPECIAL = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "::/96",
+        "64:ff9b:1::/48",
+        "100::/64",
+        "2001::/23",
+        "2002::/16",
+        "3fff::/20",
+        "5f00::/16",
+        "fec0::/10",
+    )
+)
+_SHARED = ipaddress.IPv4Network("100.64.0.0/10")
+
+_lookups = threading.BoundedSemaphore(_MAX_LOOKUPS)
+
+
+class AddressRefused(ValueError):
+    """This URL may not be sent to. The message is for a person."""
+
+
+class NameNotFound(AddressRefused):
+    """The host's name leads nowhere at present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL, and the address that a connection for it must go to."""
+
+    url: Url
+    host: str
+    port: int
+    address: str
+
+
+def parse(url: str) -> Url:
+    """The URL, if it has the form of one that may be sent to."""
+    if len(url) > MAX_URL:
+        raise AddressRefused(f"the URL is longer than {MAX_URL} characters")
+    try:
+        parsed = Url(url)
+    except ValueError:
+        raise AddressRefused("this is not a URL") from None
+    if parsed.scheme not in ("http", "https"):
+        raise AddressRefused("the URL does not begin with https:// or http://")
+    if parsed.username or parsed.password:
+        raise AddressRefused("the URL holds a user name or a password")
+    if not parsed.host_str:
+        raise AddressRefused("the URL names no host")
+    port = parsed.port_or_known_default
+    if port is None or (port < _FIRST_FREE_PORT and port not in _WEB_PORTS):
+        raise AddressRefused(f"port {port} is not allowed: use 443, 80 or one from {_FIRST_FREE_PORT} on")
+    return parsed
+
+
+async def locate(url: str, *, allow_private: bool, lookup: Lookup | None = None) -> Target:
+    """Look the URL's host up, and judge every address that it has."""
+    parsed = parse(url)
+    host, port = parsed.host_str or "", parsed.port_or_known_default or 0
+    bare = host.strip("[]")
+    try:
+        found: Sequence[str] = [str(ipaddress.ip_address(bare))]
+    except ValueError:
+        found = await _looked_up(lookup or _system_lookup, host, port)
+    for text in found:
+        if not may_reach(ipaddress.ip_address(text.partition("%")[0]), allow_private=allow_private):
+            # Which address it was is nobody's business: names inside must not be probed from outside.
+            raise AddressRefused(f"{host} is not a public address")
+    if not found:
+        raise NameNotFound(f"the host {host} was not found")
+    return Target(parsed, host, port, found[0])
+
+
+def may_reach(address: Address, *, allow_private: bool) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return may_reach(address.ipv4_mapped, allow_private=allow_private)
+        if address in _NAT64:
+            return may_reach(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), allow_private=allow_private)
+    if address.is_loopback:
+        return allow_private
+    # Cloud machines hand out credentials at a link-local address: no permission opens these.
+    if address.is_unspecified or address.is_link_local or address.is_multicast or address.is_reserved:
+        return False
+    if any(address in network for network in _SPECIAL):
+        return False
+    if address in _SHARED:
+        return allow_private
+    return address.is_global or (allow_private and address.is_private)
+
+
+async def _looked_up(lookup: Lookup, host: str, port: int) -> Sequence[str]:
+    """In a thread of its own, since a name server may be slow: those of the loop are needed for files."""
+    if not _lookups.acquire(blocking=False):
+        raise NameNotFound("too many names are being looked up; try again")
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Sequence[str]] = loop.create_future()
+
+    def tell(found: Sequence[str] | None) -> None:
+        if not answer.done():
+            if found is None:
+                answer.set_exception(NameNotFound(f"the host {host} was not found"))
+            else:
+                answer.set_result(found)
+
+    def look_up() -> None:
+        try:
+            found = lookup(host, port)
+        except (OSError, UnicodeError):
+            found = None
+        finally:
+            _lookups.release()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, found)
+
+    threading.Thread(target=look_up, name="lookup", daemon=True).start()
+    try:
+        async with asyncio.timeout(_LOOKUP_LIMIT):
+            return await answer
+    except TimeoutError:
+        raise NameNotFound(f"the host {host} could not be looked up in {_LOOKUP_LIMIT:g} s") from None
+
+
+def _system_lookup(host: str, port: int) -> Sequence[str]:
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]

@@ -1,0 +1,57 @@
+"""Workers of this machine: which of them are known to be dead.
+
+A lease tells the dead from the living across machines, and takes its time. Among processes of one machine
+there is no need to wait: whoever starts looks which of its kin are gone, so a run that was killed goes on
+at once when it is started again. A name is `host:pid@machine/birth`; `machine` changes with every boot and
+differs between containers, and `birth` tells a process from a later one with the same number.
+"""
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from batchline.store import spans
+from batchline.store.session import Session
+
+
+def name_of_this_process() -> str:
+    pid = os.getpid()
+    return f"{socket.gethostname()}:{pid}@{_machine()}/{_birth(pid)}"
+
+
+async def expire_dead_local_workers(session: Session) -> int:
+    """End the leases of this machine's workers whose process is gone; how many there were."""
+    dead = [worker_id for worker_id, name in await spans.living_workers(session) if _is_dead(name)]
+    for worker_id in dead:
+        await spans.expire(session, worker_id)
+    return len(dead)
+
+
+def _is_dead(name: str) -> bool:
+    place, _, rest = name.rpartition("@")
+    machine, _, birth = rest.rpartition("/")
+    pid = place.rpartition(":")[2]
+    return machine == _machine() and pid.isdigit() and _birth(int(pid)) != birth
+
+
+def _birth(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return "dead"
+        return str(round(process.create_time() * 100))
+    except psutil.NoSuchProcess:
+        return "dead"
+
+
+@cache
+def _machine() -> str:
+    """Where process numbers mean the same: one boot, one container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot[:13]}-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return f"{socket.gethostname()}-{round(psutil.boot_time())}"

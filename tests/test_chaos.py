@@ -361,7 +361,7 @@ def test_a_process_that_falls_over_is_noticed(tmp_path: Path, monkeypatch: pytes
     fallen = tmp_path / "fallen"
     fallen.write_text("#!/bin/sh\necho 'Traceback (most recent call last):' >&2\n")
     fallen.chmod(0o755)
-    monkeypatch.setattr("chaos.crew.sys.executable", str(fallen))
+    monkeypatch.setattr("chaos.processes.sys.executable", str(fallen))
 
     async def scenario() -> None:
         member = Member("one", [], tmp_path / "log")

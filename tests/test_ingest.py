@@ -244,7 +244,7 @@ def test_duplicates_far_apart_are_found(database_url: str) -> None:
 def test_duplicates_are_found_also_when_all_custom_ids_are_suspect(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sieve, "_MOST_SUSPECTS", 1)
+    monkeypatch.setattr(Sieve, "_MAX_SUSPECTS", 1)
     content = b"".join(line(str(n % 90)) for n in range(1, 101))
     assert [error.line for error in refused(database_url, content)] == list(range(91, 101))
 

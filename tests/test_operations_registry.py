@@ -433,7 +433,7 @@ def test_secrets_are_masked_by_name_as_deep_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "answer", "shown"),
+    ("item", "answer", "displayed"),
     [
         pytest.param({"pin": 123456}, "the pin 123456 is wrong", f"the pin {MASK} is wrong", id="a number"),
         pytest.param({"pin": 123456}, {"echo": 123456}, {"echo": MASK}, id="a number that is repeated"),

@@ -119,7 +119,7 @@ def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
     ) -> SubmittedBatch:
         return await submit(requested, operation.name, caller, context, governor, counters, response)
 
-    submit_batch.__annotations__["asked"] = _body(operation)
+    submit_batch.__annotations__["requested"] = _body(operation)
     submit_batch.__doc__ = (
         f"{operation.description or operation.name}: at most {operation.largest_batch} items."
     )

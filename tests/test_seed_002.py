@@ -37,7 +37,8 @@ approval = {{ vm_create = "namespace == 'production'", vm_delete = "never" }}
 SECRET = "hunter2-is-no-password"
 # But for what waits for an approval: its lanes are shut.
 UNFINISHED = """
-    SELECT b.id FROM batches AS b JOIN lanes AS n ON n.batch_id = b.id WHERE n.open AND b.finalizing_at IS NULL
+    SELECT b.id FROM batches AS b JOIN lanes AS n ON n.batch_id = b.id
+    WHERE n.open AND b.finalizing_at IS NULL
 """
 
 

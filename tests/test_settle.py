@@ -272,7 +272,7 @@ def test_a_settle_that_waited_for_one_that_emptied_the_span(stage: Stage, kept: 
 
 @pytest.mark.parametrize("act", ["settle", "release", "conclude"])
 def test_spans_are_locked_by_their_ids_whatever_their_place_on_disk(stage: Stage, act: str) -> None:
-    """Whoever waits for the first span has not locked the second, or two of these could wait for each other."""
+    """Who waits for the first span has not locked the second, or two could wait for each other."""
     batch = stage.batch(4)
     hand, holder, third = stage.hand(), stage.hand(), stage.hand()
     items = hand.take(2) + hand.take(2)

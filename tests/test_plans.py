@@ -442,7 +442,7 @@ def test_a_creation_reads_no_more_lines_than_it_hands_over(ground: Ground) -> No
     assert not plan.seq_scans
     assert plan.rows["lines"] == 10
     assert plan.rows["standbys"] <= WORKERS + 2, "those that are over are not looked at"
-    # And the one that is handed over, which PostgreSQL 15 counts as read.
+    # One more: before 18, PostgreSQL rounds the rows of each of the 21 loops, 0.95 on average, up to 1.
     assert plan.rows["spans"] <= WORKERS + 1
 
 

@@ -571,7 +571,7 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
     assert command.returncode == 0, command.stderr
     assert target.read_bytes() == content, "the file has what the database has no more"
 
-    command = batchline("results", shown, "-o", str(target), *elsewhere)
+    command = batchline("results", shown, "-o", str(target), "--force", *elsewhere)
     assert command.returncode != 0
     assert "cleared away" in command.stderr
     assert target.read_bytes() == content, "untouched"

@@ -20,7 +20,7 @@ from batchline.store import spans
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
-from batchline.store.statements import statement
+from batchline.store.statements import Statement
 from batchline.upstreams.memory import MIB, BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
@@ -157,7 +157,8 @@ def with_a_slow_line(database_url: str, timeout: float, scenario: Halfway) -> No
         try:
             behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")
             async with Session(behind, "slow", timeout=timeout) as session:
-                await session.rows(statement("ping"), {})
+                # From now on it is prepared: all of it goes out at once.
+                await send(session, 1)
                 proxy.delay = 3600.0
                 await scenario(session)
         finally:
@@ -166,23 +167,22 @@ def with_a_slow_line(database_url: str, timeout: float, scenario: Halfway) -> No
     asyncio.run(run())
 
 
-async def send_much(session: Session) -> None:
-    async with session.open_ended() as connection:
-        await connection.execute("SELECT cardinality(%b)", (TextArray([b"x" * 64 * MIB]),))
+async def send(session: Session, size: int) -> None:
+    statement = Statement("much", "SELECT cardinality(%(much)s::text[])")
+    await session.rows(statement, {"much": TextArray([b"x" * size])})
 
 
 def test_a_statement_that_is_not_sent_in_time_is_a_database_that_does_not_answer(database_url: str) -> None:
     async def scenario(session: Session) -> None:
         with pytest.raises(StoreUnavailable, match="silent for 1 s"):
-            async with session.transaction() as connection:
-                await connection.execute("SELECT cardinality(%b)", (TextArray([b"x" * 64 * MIB]),))
+            await send(session, 64 * MIB)
 
     with_a_slow_line(database_url, 1.0, scenario)
 
 
 def test_whoever_is_cancelled_in_the_middle_of_a_statement_is_cancelled(database_url: str) -> None:
     async def scenario(session: Session) -> None:
-        task = asyncio.create_task(send_much(session))
+        task = asyncio.create_task(send(session, 64 * MIB))
         done, _ = await asyncio.wait([task], timeout=0.5)
         assert not done
         task.cancel()

@@ -194,6 +194,33 @@ def test_users_of_two_tenants_with_one_name_are_two_users(database_url: str) -> 
     on(database_url, scenario)
 
 
+def test_what_one_tenants_user_may_do_is_not_what_his_namesake_may(database_url: str) -> None:
+    """A cooldown, an exemption and limits of one's own are each one tenant's."""
+    namesake = Actor("other", "anna", Role.USER)
+
+    async def scenario(db: Session) -> None:
+        cooling = a_governor(cooldown_seconds=120)
+        await submit(db, cooling, ANNA, 1)
+        await submit(db, cooling, namesake, 1)
+
+        one_each = a_governor(user_pending_parents=1)
+        await exempt(db, "anna", 3600)
+        await submit(db, one_each, ANNA, 1)
+        with pytest.raises(LimitReached):
+            await submit(db, one_each, namesake, 1)
+        await sql(db, "DELETE FROM limit_exemptions")
+
+        event = Event("acme", EMIL.user, "limits.set", subject="anna")
+        await limits.set_override(
+            db, "acme", "anna", parents=9, children=90, cooldown=0, reason="x", event=event
+        )
+        await submit(db, one_each, ANNA, 1)
+        with pytest.raises(LimitReached):
+            await submit(db, one_each, namesake, 1)
+
+    on(database_url, scenario)
+
+
 def test_thirty_one_of_thirty_is_refused_for_good(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         governor = a_governor(user_pending_children=30)

@@ -547,5 +547,6 @@ def test_a_page_of_requests_reads_its_line_numbers_only(ground: Ground) -> None:
     following = ground.explain("next_request", **lanes)
 
     assert not page.seq_scans | following.seq_scans
-    assert page.rows["lines"] <= 1 + 50
-    assert following.rows["lines"] == 1
+    # Before PostgreSQL 18 rows are whole numbers per lane, so they are rounded.
+    assert page.rows["lines"] <= 2 + 50
+    assert following.rows["lines"] <= 2

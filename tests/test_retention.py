@@ -431,7 +431,7 @@ def test_an_object_store_that_is_away_ends_no_worker(database_url: str, objects:
         stored = await put(db, database_url, objects, b"x")
         await delete(db, stored.id)
 
-        await maintenance.attend(db, Away(objects._store, objects.place))
+        await maintenance.attend(db, Away(objects._store, objects.location))
 
         assert await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL") == []
         await clear(db, objects)
@@ -570,7 +570,7 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
     assert command.returncode == 0, command.stderr
     assert target.read_bytes() == content, "the file has what the database has no more"
 
-    command = batchline("results", displayed, "-o", str(target), *elsewhere)
+    command = batchline("results", displayed, "-o", str(target), "--force", *elsewhere)
     assert command.returncode != 0
     assert "cleared away" in command.stderr
     assert target.read_bytes() == content, "untouched"

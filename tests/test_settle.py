@@ -4,7 +4,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -52,6 +52,20 @@ def test_outcomes_become_results_and_are_counted(stage: Stage) -> None:
     ]
     assert stage.rows("SELECT * FROM spans") == []
     assert not stage.broken()
+
+
+def test_tokens_add_up_over_all_settles_of_a_batch(stage: Stage) -> None:
+    stage.batch(6)
+    hand = stage.hand()
+    items = hand.take(6)
+
+    hand.settle([completed(items[0]), completed(items[1])])
+    hand.settle([failed(items[2]), retry(items[3]), deferred(items[4])])
+    hand.settle([completed(items[5])])
+
+    assert stage.rows("SELECT input_tokens, cached_tokens, output_tokens, reasoning_tokens FROM batches") == [
+        (21, 3, 15, 6)
+    ]
 
 
 def test_what_has_no_verdict_yet_stays_with_its_worker(stage: Stage) -> None:
@@ -254,6 +268,30 @@ def test_a_settle_that_waited_for_one_that_emptied_the_span(stage: Stage, kept: 
     assert [row.finished for row in later.result()] == ([] if kept else [True])
     assert stage.counters(batch) == ((2, 0) if kept else (0, 2))
     assert not stage.broken()
+
+
+@pytest.mark.parametrize("act", ["settle", "release", "conclude"])
+def test_spans_are_locked_by_their_ids_whatever_their_place_on_disk(stage: Stage, act: str) -> None:
+    """Who waits for the first span has not locked the second, or two could wait for each other."""
+    batch = stage.batch(4)
+    hand, holder, third = stage.hand(), stage.hand(), stage.hand()
+    items = hand.take(2) + hand.take(2)
+    lower, higher = sorted({item.claim.span_id for item in items})
+    # A row that was updated lies behind those that were not.
+    stage.db.execute("UPDATE spans SET available_at = now() WHERE id = %s", (lower,))
+    stage.hand().close(batch.id, "cancel")
+    acts: dict[str, Callable[[], object]] = {
+        "settle": lambda: hand.settle([completed(item) for item in items]),
+        "release": hand.release,
+        "conclude": lambda: hand.conclude_lock(batch.id),
+    }
+
+    with holder.holding():
+        holder.connection.execute("SELECT FROM spans WHERE id = %s FOR UPDATE", (lower,))
+        current_actor = stage.meanwhile(hand, acts[act])
+        assert current_actor.waits()
+        third.connection.execute("SELECT FROM spans WHERE id = %s FOR UPDATE NOWAIT", (higher,))
+    current_actor.result()
 
 
 def test_settles_of_two_batches_in_opposite_order_do_not_deadlock(stage: Stage) -> None:

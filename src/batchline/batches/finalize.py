@@ -103,7 +103,8 @@ async def put_off(session: Session, worker: WorkerId, batch: Batch, error: Excep
 
 def reason(error: Exception) -> str:
     """Why a finalization failed, in one short line."""
-    lines = str(error).strip().splitlines()
+    # PostgreSQL takes no NUL in a text.
+    lines = str(error).replace("\x00", "").strip().splitlines()
     return masked_text(lines[0] if lines else type(error).__name__)[:_MAX_REASON]
 
 

@@ -28,7 +28,7 @@ from batchline.store.migrate import DatabaseUnreachable
 
 Result = TypeVar("Result")
 
-_log = structlog.get_logger("batchline.place")
+_log = structlog.get_logger("batchline.runtime")
 
 
 _LOOK_AFTER_SERVER = 1.0

@@ -32,7 +32,7 @@ from batchline.upstreams.faults import message_of
 # Another worker may be set up for what this one is not.
 _ELSEWHERE_DELAY = 30.0
 # Up to here an item with its answer is dealt with on the event loop, in a few milliseconds.
-_MAX_ON_LOOP = 8 * 1024
+_MAX_ON_LOOP = 4 * 1024
 # Larger ones wait for one of these threads.
 _THREADS = 2
 # What is larger is not searched for secrets, and so not shown.

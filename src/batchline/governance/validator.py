@@ -6,7 +6,6 @@ started when there is work for it, asked through its standard input, and ends wh
 """
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -132,8 +131,7 @@ def main() -> None:
     # Ctrl-C goes to the whole group of processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit_memory()
     answers = os.fdopen(os.dup(1), "wb")
     # Whatever else is printed must not get between the answers.
     os.dup2(2, 1)
@@ -143,6 +141,16 @@ def main() -> None:
         found = _faults(_decode_order(order))
         signal.setitimer(signal.ITIMER_PROF, 0)
         frames.send(answers, _encode(found))
+
+
+def _limit_memory() -> None:
+    # Not everywhere where commands run, which need no children.
+    import resource
+
+    # Some systems do not let it be set.
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _faults(order: _Order) -> list[ItemFault]:

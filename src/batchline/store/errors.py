@@ -49,7 +49,8 @@ def translate(error: psycopg.Error) -> Exception:
             return StoreUnavailable(said)
         case psycopg.DataError():
             return StatementRefused(str(error).strip())
-        case errors.InsufficientPrivilege():
+        # Not that of a trigger, such as the audit log's, which refuses a change to everybody.
+        case errors.InsufficientPrivilege() if error.diag.context is None:
             return StoreUnusable(
                 f"the database user lacks a privilege: {said}; let an administrator grant it, such as"
                 " GRANT USAGE, CREATE ON SCHEMA public TO that user, or make the user the owner of the tables"

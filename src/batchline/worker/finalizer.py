@@ -97,8 +97,8 @@ class Finalizer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for timer in self._timers.values():
-            timer.cancel()
+        while self._timers:
+            self._timers.popitem()[1].cancel()
         for session in self._sessions:
             await session.close()
 

@@ -64,7 +64,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=_MEDIA_TYPE)
     blocks = _exactly(objects.read(file.object_key, start, end, at_least=BLOCK), end - start)
-    return Streamed(downloads.place(file.tenant), blocks, status, headers)
+    return Streamed(downloads.slot(file.tenant), blocks, status, headers)
 
 
 def so_far(request: Request, context: Context, downloads: Downloads, batch: Batch) -> Response:
@@ -79,7 +79,7 @@ def so_far(request: Request, context: Context, downloads: Downloads, batch: Batc
     }
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_MEDIA_TYPE)
-    return Streamed(downloads.place(batch.tenant), _finished(context, downloads, batch), 200, headers)
+    return Streamed(downloads.slot(batch.tenant), _finished(context, downloads, batch), 200, headers)
 
 
 def rebuilt(request: Request, context: Context, downloads: Downloads, file: File) -> Response:
@@ -87,7 +87,7 @@ def rebuilt(request: Request, context: Context, downloads: Downloads, file: File
     headers = _headers(file.filename)
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_MEDIA_TYPE)
-    return Streamed(downloads.place(file.tenant), _lines(context, downloads, file), 200, headers)
+    return Streamed(downloads.slot(file.tenant), _lines(context, downloads, file), 200, headers)
 
 
 def output_name(batch: Batch) -> str:

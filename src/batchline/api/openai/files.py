@@ -103,7 +103,7 @@ async def create_file(
     """Take a file in. The answer comes when it is stored and, for purpose `batch`, its lines are read."""
     maximum = context.settings.max_file_bytes
     form = form_of(request, "file", maximum)
-    async with intake.place(called.tenant), arriving(context.objects) as arrival:
+    async with intake.slot(called.tenant), arriving(context.objects) as arrival:
         try:
             part = await form.reach_file()
             if "purpose" in form.fields:

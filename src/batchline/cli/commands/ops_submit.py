@@ -17,6 +17,7 @@ from batchline.governance.access import Actor
 from batchline.governance.governor import Governor
 from batchline.governance.submissions import Submission
 from batchline.model import DEFAULT_TENANT, GovernedBatch
+from batchline.model.json_limits import MAX_DEPTH, why_not_json
 from batchline.store.session import Session
 
 
@@ -70,6 +71,8 @@ def _items(path: Path) -> list[Any]:
         read = msgspec.json.decode(content)
     except msgspec.DecodeError:
         return _lines(path, content)
+    except RecursionError:
+        raise CommandError(f"{path}: it is nested more than {MAX_DEPTH} levels deep") from None
     if isinstance(read, dict) and isinstance(read.get("items"), list):
         read = read["items"]
     return read if isinstance(read, list) else [read]
@@ -81,6 +84,7 @@ def _lines(path: Path, content: bytes) -> list[Any]:
         if line.strip():
             try:
                 items.append(msgspec.json.decode(line))
-            except msgspec.DecodeError as error:
-                raise CommandError(f"{path}, line {number}: it is not JSON: {error}") from None
+            except (msgspec.DecodeError, RecursionError) as error:
+                why = why_not_json(line) or error
+                raise CommandError(f"{path}, line {number}: it is not JSON: {why}") from None
     return items

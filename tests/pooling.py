@@ -1,6 +1,7 @@
 """PgBouncer in front of a database, with the settings of the how-to page."""
 
 import os
+import pwd
 import re
 import socket
 import subprocess
@@ -39,7 +40,9 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     ini.write_text(f"{settings}{more}\nunix_socket_dir =\nlogfile = {folder / 'pgbouncer.log'}\n")
     if owner is not None:
         _hand_over(folder, owner)
-    with subprocess.Popen([program, "-q", ini], user=owner, group=owner, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [program, "-q", ini], user=owner, group=_group(owner), stderr=subprocess.PIPE
+    ) as process:
         try:
             url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
             wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url), 30)
@@ -70,6 +73,11 @@ def _owner(location: dict[str, str | int | None]) -> int | None:
         return None
     path = Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}")
     return path.stat().st_uid if path.exists() else 65534
+
+
+def _group(owner: int | None) -> int | None:
+    """The account's own group: folders on the way to the server's socket may be open to that alone."""
+    return None if owner is None else pwd.getpwuid(owner).pw_gid
 
 
 def _hand_over(folder: Path, owner: int) -> None:

@@ -10,6 +10,7 @@ from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from batchline.api.auth import Called
+from batchline.api.routing import AuthenticatedRoute
 from batchline.config.settings import ServerSettings
 
 _PATH = "/openapi.json"
@@ -35,7 +36,9 @@ def add_document(app: FastAPI, settings: ServerSettings) -> None:
         app.add_api_route(_PATH, document, **hidden)
     else:
         # Without keys, a caller is whoever is on this machine, and no page of somebody else's in a browser.
-        app.add_api_route(_PATH, document_for_callers, **hidden)
+        app.router.add_api_route(
+            _PATH, document_for_callers, route_class_override=AuthenticatedRoute, **hidden
+        )
     if settings.public_openapi or not settings.authentication:
         app.add_api_route("/docs", swagger, **hidden)
         app.add_api_route("/redoc", redoc, **hidden)

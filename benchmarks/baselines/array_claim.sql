@@ -1,4 +1,4 @@
--- array_claim: seed 000's claim, with the one condition that lets it end (a line that has a request in this
+-- array_claim: the array design's claim (docs/why-not-the-array.md), with the one condition that lets it end (a line that has a request in this
 -- batch is not claimed again) and with the bodies in the answer.
 WITH
 latest_retry AS (

@@ -1,4 +1,4 @@
--- array_kind_complete: seed 000's completion, for many requests at once and with their responses; the batch moves from
+-- array_kind_complete: the array design's completion (docs/why-not-the-array.md), for many requests at once and with their responses; the batch moves from
 -- the array of active ones to that of done ones.
 WITH
 updated AS (

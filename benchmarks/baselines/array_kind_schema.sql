@@ -1,4 +1,5 @@
--- array_kind_schema: seed 000's design with the kindest mend that we found, and all that helps.
+-- array_kind_schema: the array design (docs/why-not-the-array.md) with the most favourable fix that we found,
+-- and everything that helps it.
 --
 -- A second array, `batches_done_in`, that completion moves the batch into, so that the claim need not look at
 -- requests at all; ids that grow with time; one index for the claim's WHERE and ORDER BY.

@@ -1,4 +1,4 @@
--- array_schema: seed 000's design. The templates carry the batches they are active in, and a request is inserted
+-- array_schema: the array design (docs/why-not-the-array.md). The templates carry the batches they are active in, and a request is inserted
 -- when it is claimed.
 --
 -- As published it claims finished lines again, for ever; it is mended by one condition in the claim. Ids and

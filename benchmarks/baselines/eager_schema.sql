@@ -1,5 +1,5 @@
--- eager_schema: a row for every item, from the start. What seed 000 says of the state before it, with all that
--- helps: ids that grow with time (LESSONS 6), and an index that holds pending rows only, in the claim's order.
+-- eager_schema: one row per item, from the start, with everything that helps this design: ids that grow with time,
+-- and an index of the pending rows only, in the order of claims.
 CREATE TABLE request_templates (
     id           uuid PRIMARY KEY DEFAULT uuidv7(),
     file_id      uuid NOT NULL,

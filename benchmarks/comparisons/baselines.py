@@ -1,4 +1,4 @@
-"""Claim and settle, against the eager design and against the array of seed 000.
+"""Claim and settle, against the eager design and against the array design (docs/why-not-the-array.md).
 
 All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED where rows are locked, and take
 500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.

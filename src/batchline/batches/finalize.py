@@ -1,8 +1,8 @@
 """Finalizing: turn the results of a frozen batch into its files, and end it.
 
 A worker takes the batch under its lease, streams both files into the object store, and only then ends the
-batch in one short statement that counts only while the worker is still the finalizer. No lock is held over
-the upload (seed 004): two finalizers may both upload, one can commit, and the other removes its objects. A
+batch in one short statement that counts only while the worker is still the finalizer. No lock is held during
+the upload: two finalizers may both upload, one can commit, and the other removes its objects. A
 file that is recorded exists and has as many lines as the batch's counters say.
 """
 

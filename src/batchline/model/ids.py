@@ -1,6 +1,6 @@
 """The one id maker, and how ids look to people.
 
-Ids are UUIDs of version 7: they grow with time, so their index pages are written in order (LESSONS 6).
+Ids are UUIDs of version 7: they grow with time, so their index pages are written in order.
 Outside they carry a prefix as OpenAI's do: `file-…`, `batch_…`.
 """
 

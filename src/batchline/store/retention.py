@@ -1,4 +1,4 @@
-"""What is cleared away when its time is over: each statement takes one chunk (LESSONS 16)."""
+"""Deletes data whose retention has ended; each statement deletes one small chunk."""
 
 from collections.abc import Sequence
 from datetime import timedelta

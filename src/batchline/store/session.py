@@ -1,9 +1,9 @@
 """A connection with a life: opened when first needed, given up when it fails or stays silent.
 
 Each role of a worker has a session of its own, so one that is blocked holds up no other. Every statement
-has a client-side time limit and every connection TCP keepalives (LESSONS 9: a silently dropped connection
-froze a claim loop for hours). Nothing relies on the session's state in the server, so all of it works
-through PgBouncer in transaction mode.
+has a client-side time limit and every connection TCP keepalives: without them, a silently dropped
+connection can block a claim loop for hours. Nothing relies on the session's state in the server, so all of
+it works through PgBouncer in transaction mode.
 """
 
 import asyncio

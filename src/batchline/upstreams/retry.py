@@ -1,7 +1,7 @@
 """When to try again.
 
-Delays have full jitter, so that those who failed together do not come back together (LESSONS 18), and lie on
-a coarse grid, because a settle puts items with the same delay into one span.
+Delays have full jitter, so that requests which failed together are not sent again together. They lie on a
+coarse grid, because a settle puts items with the same delay into one span.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Claimed items that wait to be sent, and how many more are wanted.
 
-The buffer holds about two seconds of work at the measured rate, so that a slow upstream never lets one
-worker hoard (LESSONS 19), and a fast one never waits for a claim. It also bounds the bytes of requests, also
-of those in flight: while there are too many, no more are wanted.
+The buffer holds about two seconds of work at the measured rate, so a worker with a slow upstream
+holds little, and one with a fast upstream never waits for a claim. It also bounds the bytes of requests,
+including those in flight: while there are too many, it asks for no more.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Renews the lease while anything is held; silent otherwise.
 
-It runs in the same loop as everything else on purpose: a loop that is blocked sends no heartbeat, and its
-work is taken over (LESSONS 9).
+It runs in the same event loop as everything else on purpose: a blocked loop sends no heartbeat, so another
+worker takes over its work.
 """
 
 import asyncio

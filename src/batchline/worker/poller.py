@@ -1,8 +1,9 @@
-"""Looks around when nothing calls: for work that no event told of, for duties, for batches to finalize,
-for events to tell of.
+"""Fallback poller for when no notification arrives: finds work, maintenance tasks, batches to finalize and
+events to deliver.
 
-It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when work is found
-(seed 003). A poll also says when the next known thing comes due, and the attendant is there at that time.
+It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when it finds work:
+an idle worker costs the database little. A poll also returns when the next known task comes due, and the
+poller runs at that time.
 """
 
 import asyncio

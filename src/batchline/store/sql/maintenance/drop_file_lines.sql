@@ -1,4 +1,5 @@
--- drop_file_lines: a chunk of the lines of one deleted file, off everybody's path (LESSONS 16).
+-- drop_file_lines: delete a chunk of the lines of one deleted file. A chunk is small, so that
+-- other statements never wait long for it.
 --
 -- Its `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went. Locks: one
 -- `file_lanes` row, skipping what another one clears away.

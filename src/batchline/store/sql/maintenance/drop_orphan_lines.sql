@@ -1,4 +1,5 @@
--- drop_orphan_lines: a chunk of the lines of files whose row is gone, off everybody's path (LESSONS 16).
+-- drop_orphan_lines: delete a chunk of the lines of files whose row is gone. A chunk is small, so
+-- that other statements never wait long for it.
 --
 -- Their `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went; the caller goes on
 -- until it is none. Locks: one `file_lanes` row, skipping what another one clears away. Lines are found in the order of

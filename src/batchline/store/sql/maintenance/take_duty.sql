@@ -1,6 +1,6 @@
--- take_duty: one due duty for whoever asks first. It is due again in five to ten minutes, at random, so
--- that workers which were started together do not sweep together (seed 004). A worker that dies over a
--- duty has delayed it by no more than that.
+-- take_duty: take one maintenance task that is due. The first worker that asks gets it. The task is due again after
+-- a random five to ten minutes, so that workers which were started together do not sweep together. A worker
+-- that dies during a task delays it by no more than that.
 UPDATE duties
 SET ran_at = now(), due_at = now() + make_interval(secs => 300 + 300 * random())
 WHERE name = (

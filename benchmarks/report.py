@@ -114,9 +114,9 @@ def _head(results: Results) -> str:
     return f"""# Benchmarks
 
 Figures are ratios: contestants take turns on one machine and one PostgreSQL with durable settings, and their
-medians are compared. After `make setup`, `.venv/bin/batchline-bench NAME…` makes some of them anew, and
-`make bench` all of them and this page; [how long each takes](#how-long-each-takes) is below. The page was
-written by the commands that follow; each comparison says by which.
+medians are compared. After `make setup`, `.venv/bin/batchline-bench NAME…` measures some of them again.
+`make bench` measures all of them and writes this page; [how long each takes](#how-long-each-takes) is below.
+The commands that follow wrote the page; each comparison names its command.
 
 {runs}"""
 
@@ -130,7 +130,7 @@ def _facts(run: Run) -> str:
         "versions": ", ".join(f"{name} {number}" for name, number in run.versions.items()),
         "PostgreSQL": ", ".join(f"{name} {value}" for name, value in run.settings.items()),
     }
-    warning = "**A quick run: everything is too small to mean anything.**\n\n" if run.quick else ""
+    warning = "**A quick run: too small for meaningful figures.**\n\n" if run.quick else ""
     return warning + _table(["", ""], [[name, value] for name, value in facts.items()])
 
 

@@ -139,7 +139,7 @@ def _page(results: Results) -> str:
         "keys run": f"{results.runs:,}",
         "second and later attempts": f"{results.attempts:,}",
         "keys that the upstream ran again, against its own rule": f"{results.rule_broken:,}",
-        "objects that struck finalizers left and the sweep removed": f"{results.swept:,}",
+        "objects that killed finalizers left and the sweep removed": f"{results.swept:,}",
         "longest time from the last fault to the end of every batch": f"{results.longest_calm:g} s",
     }
     findings = "".join(f"- {finding}\n" for finding in results.findings)
@@ -147,14 +147,14 @@ def _page(results: Results) -> str:
         "\n\n".join(
             [
                 "# Chaos",
-                "This page was written by the command in it; what it does and how to run it again is "
-                "[below](#what-is-done).",
+                "The command below wrote this page. [What it does](#what-it-does) and [how to run it](#run-it)"
+                " follow the results.",
                 _table(["", ""], about.items()),
-                "## What came of it",
+                "## Results",
                 _table(["", ""], outcome.items()),
                 *(["### Findings", findings.rstrip()] if findings else []),
                 "## Faults",
-                "Those that struck somebody: a worker that is dead already cannot be killed.",
+                "Only faults that had an effect are counted: a dead worker cannot be killed.",
                 _table(["fault", "times"], ((name, f"{count:,}") for name, count in results.faults.items())),
                 _ABOUT.format(
                     storm=STORM, lease=LEASE, timeout=TIMEOUT, attempts=ATTEMPTS, seed=results.seed
@@ -171,61 +171,60 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 _ABOUT = """
-## What is done
+## What it does
 
-Real workers, a real API server and real clients on a real PostgreSQL, with durable settings, behind a TCP
-proxy for each worker and one for the server and the clients. Half of the clients order batches through the
-engine, as `batchline submit` does, the other half through `batchline serve` with OpenAI's official client.
-The upstream honours `Idempotency-Key`s, keeps a ledger of every request, and fails when it is told to.
+Chaos runs real workers, a real API server and real clients on a real PostgreSQL with durable settings. Each
+worker has its own TCP proxy; the server and the clients share one. Half of the clients create batches
+directly, as `batchline submit` does. The other half use `batchline serve` with OpenAI's official client.
+The upstream supports `Idempotency-Key`s, records every request in a ledger, and fails on command.
 
-A round is a storm of {storm:g} seconds and a calm. In the storm a nemesis strikes: the whole of *what*,
-*when* and *whom* follows from the seed and the number of the round. Then everything is healed, and every
-batch must come to its end by itself. The workers' lease is {lease:g} s; a request may take {timeout:g} s, a
-line has {attempts} attempts.
+A round is a storm of {storm:g} seconds and a calm. In the storm a nemesis injects faults. The seed and the
+number of the round determine every fault, its time and its target. Then everything is repaired, and every
+batch must end by itself. The workers' lease is {lease:g} s. A request may take {timeout:g} s, and a line has
+{attempts} attempts.
 
 - **A full object store** is a limit on the size of files (`RLIMIT_FSIZE`) that is set on the running
-  processes: writes fail half-way with a real error of the system. An object store that is *away* is a
-  folder in whose place there is something else.
+  processes: writes fail half-way with a real system error. For an object store that is *away*, something
+  else replaces its folder.
 - **Other clocks**: a worker whose wall clock is up to two hours off, and whose steady clock runs up to 5 %
   fast or slow (`python -m chaos.shifted`).
-- **Half-open connections**: nothing passes and nobody is told, not even when the other side closes. At the
-  end of the fault the client sees a reset; the server is not told before the round is over, as when its
-  client's machine is gone. In half of the cases new connections are swallowed as well.
+- **Half-open connections**: no data passes, and neither side is notified, not even when the other side
+  closes. At the end of the fault the client sees a reset. The server sees nothing before the round is over,
+  as if its client's machine were gone. In half of the cases new connections are swallowed as well.
 - **Late, and twice**: an answer that takes from less than half to more than the request's time limit,
   written twice.
-- **A key run again**: the upstream is told to forget that a key had run. That is its own fault, and counted
-  apart.
-- **One batch cannot be finalized**: something else lies where its files should go.
+- **A key run again**: the upstream forgets that it has run a key. That is its own fault, and counted
+  separately.
+- **One batch cannot be finalized**: something else is where its files should go.
 - **A read-only moment**: `default_transaction_read_only` for some seconds. At its beginning and at its end
-  every connection is ended, as at a failover.
-- **A full database disk**: the database lies on a tmpfs, which is cut down to what is used. Where none can be
-  mounted (it takes root), this fault does not strike.
-- **Oversized answers**: a few answers of 2 to 70 MiB. The largest are more than Batchline takes; only their
+  every connection is closed, as in a failover.
+- **A full database disk**: the database is on a tmpfs, which is shrunk to its used size. If none can be
+  mounted (this needs root), this fault is not injected.
+- **Oversized answers**: a few answers of 2 to 70 MiB. The largest exceed Batchline's limit; only their
   lines may fail, for that reason.
-- **A flooding tenant** orders dozens of small batches, while clients ask the server for lists as fast as it
-  answers.
-- **A starving upstream** is another one, with a batch of its own, that answers 429 to everything or takes
-  70 % of the time limit.
+- **A flooding tenant** creates dozens of small batches, while clients request lists from the server as fast
+  as it answers.
+- **A starving upstream** is a second upstream with its own batch. It answers 429 to everything or takes 70 %
+  of the time limit.
 
-## What is checked
+## What it checks
 
-From outside (`chaos/checker.py`), and by `batchline doctor`, after each round:
+After each round, from outside (`chaos/checker.py`) and by `batchline doctor`:
 
-- Each line of each batch has exactly one outcome, in the output or in the error file, in the order of the
-  input.
-- Each answer is the upstream's answer to that very line, under a key that its ledger has as run. Each error
-  is one that the upstream gave, or a silence that it kept.
-- Counters and tokens of the batch agree with its files, and what the server gives out agrees with both.
-- No key was run twice, except where the upstream broke its rule; none was sent with another body; no line
-  was sent under a new key unless the attempt before had failed at the upstream.
-- Each order is one batch, though clients ask again when an answer is lost. A batch is cancelled only if
-  somebody asked for it, expired only if its window was short, and cancelled for certain if that was
-  confirmed.
-- Every batch reached its end and every event was told. No span, no lease that holds one and no object that
-  nobody knows of is left, once the sweep has removed what killed finalizers left half-written.
-- No process fell over with a traceback.
+- Each line of each batch has exactly one outcome, in the output or in the error file, in input order.
+- Each answer is the upstream's answer to that line, under a key that its ledger shows as run. Each error is
+  one that the upstream gave, or a request that it did not answer.
+- Counters and tokens of the batch agree with its files, and the server's answers agree with both.
+- No key ran twice, except where the upstream broke its rule. None was sent with another body. No line was
+  sent under a new key unless the attempt before had failed at the upstream.
+- Each request for a batch created one batch, although clients repeat it when an answer is lost. A batch is
+  cancelled only if a client requested it, always if that was confirmed, and expired only if its window was
+  short.
+- Every batch ended and every event was delivered. No span, no lease that holds one and no unknown object is
+  left, once the sweep has removed what killed finalizers left half-written.
+- No process ended with a traceback.
 
-That the checker finds what it looks for is tested with planted faults in `tests/test_chaos.py`.
+`tests/test_chaos.py` plants faults to prove that the checker finds them.
 
 ## Run it
 
@@ -236,14 +235,14 @@ $ .venv/bin/python -m chaos --minutes 2 --workers 6
 $ .venv/bin/python -m chaos --only full-database --only kill-worker    # these faults alone
 ```
 
-A run prints its seed and the schedule of each round before it begins. If something is found it ends with 1,
-keeps its folder with the logs of all processes, and prints the command for that round alone:
+A run prints its seed, and the schedule of each round before the round begins. If it finds a fault, it ends
+with 1, keeps its folder with the logs of all processes, and prints the command for that round:
 
 ```console
 $ .venv/bin/python -m chaos --seed {seed} --round 3
 $ .venv/bin/python -m chaos --seed {seed} --round 3 --schedule    # only print it
 ```
 
-The same seed, round and number of workers give the same schedule, on every machine. What the processes do
-in between is up to the machine, so a rare finding may need several tries.
+The same seed, round and number of workers give the same schedule on every machine. The timing of the
+processes in between varies, so a rare finding may need several tries.
 """

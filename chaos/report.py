@@ -147,8 +147,8 @@ def _page(results: Results) -> str:
         "\n\n".join(
             [
                 "# Chaos",
-                "The command below wrote this page. [What it does](#what-it-does) and [how to run it](#run-it)"
-                " follow the results.",
+                "The command below wrote this page."
+                " [What it does](#what-it-does) and [how to run it](#run-it) follow the results.",
                 _table(["", ""], about.items()),
                 "## Results",
                 _table(["", ""], outcome.items()),

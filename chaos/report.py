@@ -225,7 +225,7 @@ From outside (`chaos/checker.py`), and by `batchline doctor`, after each round:
   nobody knows of is left, once the sweep has removed what killed finalizers left half-written.
 - No process fell over with a traceback.
 
-That the checker finds what it looks for is tested with planted faults in `tests/test_chaos.py`.
+That the checker finds what it looks for is tested with planted faults in `tests/system/test_chaos.py`.
 
 ## Run it
 

@@ -389,7 +389,10 @@ def test_a_finalizer_that_was_replaced_cannot_commit_before_its_successor_does(
 @pytest.mark.parametrize("left", [0.0, 3.0])
 def test_a_finalizer_keeps_its_batch_to_the_very_end_of_its_lease(database_url: str, left: float) -> None:
     finalizer, hand = a_worker(), Hand(database_url, 60.0)
-    take_over = {"worker": hand.id, "name": "hand", "lease": hand.lease, "batch": None}
+    take_over = {
+        **{"worker": hand.id, "name": "hand", "lease": hand.lease},
+        **{"batch": None, "after_tenant": "", "max_lines": None, "under_way": []},
+    }
 
     async def scenario(db: Session) -> None:
         batch = await a_finished_batch(db, 3)

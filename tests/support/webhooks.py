@@ -23,7 +23,7 @@ async def an_ended_batch(db: Session, tenant: str = DEFAULT_TENANT) -> Batch:
 
 @asynccontextmanager
 async def outbox(db: Session, *listeners: EventListener, timeout: float = 10.0) -> AsyncIterator[Outbox]:
-    """A messenger at work, which may send to this machine."""
+    """A running outbox that may send to this machine."""
     working = Outbox(db, Sender(allow_private=True, timeout=timeout), listeners)
     task = asyncio.create_task(working.run())
     try:

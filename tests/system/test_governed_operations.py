@@ -1,7 +1,7 @@
-"""The design note on batch operations (seed 002), section by section, against the running server: real
-processes, a simulated Kubernetes API behind it, and a database to look into.
+"""Governed operations against the running server, promise by promise: real processes, a simulated Kubernetes
+API behind it, and a database to look into.
 
-Each test follows one section of the note and is named for what the section promises.
+Each test is named for what it promises.
 """
 
 import json

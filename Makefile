@@ -1,14 +1,14 @@
-# Everything here starts from nothing but Python, make and a package index.
+# All targets need only Python, make and a package index.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test attacks lint format bench chaos lock clean
+.PHONY: setup demo check test attacks lint format bench chaos lock clean
 
 setup: $(STAMP)
 
-# The lock carries hashes; the project itself and its benchmarks are installed last, without looking at the index again.
+# Installs the locked versions, checked by hash, then the project and its benchmarks without asking the index again.
 $(STAMP): requirements.lock requirements-build.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
@@ -16,43 +16,53 @@ $(STAMP): requirements.lock requirements-build.lock pyproject.toml benchmarks/py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable benchmarks
 	touch $(STAMP)
 
+# Runs a small batch against a simulated upstream; everything it makes is in demo/.
 demo: setup
 	$(BIN)/python examples/demo.py
 
-# Two at once, a file at a time: most tests wait for processes. For one at a time: make test PYTEST="-n 0".
+# For every change: style, types, import contracts, and the tests without a database and processes. Under 90 seconds.
+check: lint
+	$(BIN)/python -m pytest -n 2 tests/unit
+
+# All tests but the slow attacks. Two files at a time, because most tests wait for processes. One test at a time:
+# make test PYTEST="-n 0".
 PYTEST ?= -n 2 --dist loadfile
 test: setup
 	$(BIN)/python -m pytest $(PYTEST) -m "not attack"
 
-# Attacks that take long: floods, large bodies, slow readers, full disks.
+# Slow attacks on the running product: floods, large bodies, slow readers, full disks.
 attacks: setup
 	$(BIN)/python -m pytest $(PYTEST) -m attack
 
+# Style, import contracts and types.
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# Fixes what ruff can fix.
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# All comparisons, or some: make bench NAMES="steady wake".
+# Runs all benchmarks, or some of them: make bench NAMES="steady wake".
 bench: setup
 	$(BIN)/batchline-bench $(NAMES) --report docs/benchmarks.md
 
-# Real processes struck at random: MINUTES of it, from SEED if one is given, on the PostgreSQL of the folder POSTGRES.
+# Injects faults into real processes for MINUTES, by a given SEED or a random one. POSTGRES is the folder with the
+# programs of another PostgreSQL than the embedded one.
 MINUTES ?= 60
 REPORT  ?= docs/chaos.md
 chaos: setup
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(REPORT),--report $(REPORT))
 
-# Rewrites the locks from pyproject.toml; needs uv.
+# Rewrites the lock files from pyproject.toml. Needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev -o requirements.lock pyproject.toml
 	printf 'hatchling\neditables\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements-build.lock -
 	for lock in benchmarks/contestants/*.in; do uv pip compile --quiet --universal --python-version $$(case $$lock in *oban*) echo 3.12;; *) echo 3.11;; esac) --generate-hashes --no-emit-index-url --no-header -o $${lock%.in}.lock $$lock; done
 
+# Removes what the other targets made.
 clean:
 	rm -rf $(VENV) .bench demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -224,7 +224,7 @@ After each round, from outside (`chaos/checker.py`) and by `batchline doctor`:
   left, once the sweep has removed what killed finalizers left half-written.
 - No process ended with a traceback.
 
-`tests/test_chaos.py` plants faults to prove that the checker finds them.
+`tests/system/test_chaos.py` plants faults to prove that the checker finds them.
 
 ## Run it
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
-from tests.logs import log_settings_restored
+from tests.support.logs import log_settings_restored
 
 _COUNTER = itertools.count()
 

@@ -16,7 +16,7 @@
 -- Cost: O(limit), one probe for each tenant at each key, and, if there are several tenants, one look at the
 -- spans in flight; whatever the size of files, their progress and the number of lanes. The plan is made once
 -- for all parameters, so no estimate may lead it to read a table from end to end: lanes and batches are
--- looked up one by one, by LATERAL … LIMIT 1 or by = ANY (ARRAY …). Plan guards: tests/test_plans.py.
+-- looked up one by one, by LATERAL … LIMIT 1 or by = ANY (ARRAY …). Plan guards: tests/store/test_plans.py.
 WITH RECURSIVE
 -- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
 holder AS (

@@ -1,0 +1,212 @@
+"""`batchline ops`, `limits` and `audit` on a real database, run in this process: each is quick, and there are
+many of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from batchline.cli.main import command_line
+from tests.support.processes import simulated, working
+from tests.support.waiting import wait_for
+
+SETTINGS = """
+[[upstreams]]
+name = "cluster"
+base_url = "{url}"
+
+[packs]
+kubevirt = {{ upstream = "cluster" }}
+"""
+CREATE = [
+    {"namespace": "test", "name": name, "cpu": 1, "memory": "1Gi", "image": "fedora:42"}
+    for name in ("a", "b")
+]
+REQUEST = "0191d0a0-0000-7000-8000-000000000001"
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "batchline.toml"
+    path.write_text(SETTINGS.format(url="http://127.0.0.1:9"))
+    return path
+
+
+@pytest.fixture
+def command(database_url: str, tmp_path: Path, config: Path) -> Command:
+    def run(*arguments: str) -> Result:
+        location = {"BATCHLINE_DATABASE_URL": database_url, "BATCHLINE_DATA_DIR": str(tmp_path)}
+        return CliRunner().invoke(
+            command_line(), arguments, env={**location, "BATCHLINE_CONFIG": str(config)}
+        )
+
+    return run
+
+
+def read(done: Result, code: int = 0) -> Any:
+    assert done.exit_code == code, f"exit code {done.exit_code}: {done.stderr}"
+    return json.loads(done.stdout)
+
+
+def items(folder: Path, content: Any = CREATE) -> str:
+    path = folder / "items.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def test_a_batch_is_submitted_approved_run_and_audited(
+    command: Command, config: Path, tmp_path: Path, database_url: str
+) -> None:
+    with simulated("--kubevirt") as cluster:
+        config.write_text(SETTINGS.format(url=cluster.url))
+        listed = read(command("ops", "list", "--json"))["data"]
+        assert [each["name"] for each in listed] == [
+            "approve",
+            "vm_create",
+            "vm_delete",
+            "vm_restart",
+            "vm_start",
+            "vm_stop",
+        ]
+        submit = (
+            "ops",
+            "submit",
+            "vm_create",
+            items(tmp_path),
+            "--request-id",
+            REQUEST,
+            "--as",
+            "ann",
+            "--json",
+        )
+        made = read(command(*submit, "--reason", "token=hunter2hunter2"))
+        assert (made["status"], made["child_count"], made["pending_count"]) == ("PENDING_APPROVAL", 2, 2)
+        # The same again is the same batch.
+        assert read(command(*submit, "--reason", "token=hunter2hunter2"))["batch_id"] == made["batch_id"]
+        waiting = read(command("ops", "batches", "--pending", "--json"))["data"]
+        assert [batch["batch_id"] for batch in waiting] == [made["batch_id"]]
+        with working(database_url, tmp_path, "--config", str(config)):
+            decided = read(command("ops", "approve", made["batch_id"], "--as", "bob", "--json"))
+            assert decided["decided_by"] == "bob"
+            displayed = wait_for(
+                "both machines",
+                lambda: done(read(command("ops", "show", made["batch_id"], "--json"))),
+            )
+        assert displayed["status"] == "COMPLETED"
+        assert [child["status"] for child in displayed["children"]] == ["SUCCEEDED", "SUCCEEDED"]
+        assert cluster.stats()["objects"]["virtualmachines"] == 2
+    log = [json.loads(line) for line in command("audit").stdout.splitlines()]
+    assert [entry["action"] for entry in log][:2] == ["batch.submitted", "batch.approved"]
+    assert [entry["actor"] for entry in log][:2] == ["ann", "bob"]
+    assert "hunter2" not in json.dumps(log)
+    of_batch = read(command("audit", "--batch", made["batch_id"], "--since", "1h", "--json"))["data"]
+    assert of_batch == log
+
+
+def done(displayed: dict[str, Any]) -> dict[str, Any] | None:
+    return displayed if displayed["pending_count"] == 0 else None
+
+
+def test_a_rejected_batch_never_runs_and_is_not_decided_twice(command: Command, tmp_path: Path) -> None:
+    made = read(command("ops", "submit", "vm_create", items(tmp_path), "--json"))
+    rejected = read(command("ops", "reject", made["batch_id"], "--reason", "too many", "--json"))
+    assert (rejected["status"], rejected["decision_reason"]) == ("CANCELLED", "too many")
+    again = command("ops", "approve", made["batch_id"])
+    assert again.exit_code == 1
+    assert "APPROVAL_NOT_PENDING" in again.stderr
+
+
+def test_an_approval_for_so_many_children_is_none_for_another_number(
+    command: Command, tmp_path: Path
+) -> None:
+    made = read(command("ops", "submit", "vm_create", items(tmp_path), "--as", "ann", "--json"))
+    approve = ("ops", "approve", made["batch_id"], "--as", "bob", "--children")
+    refused = command(*approve, "1")
+    assert refused.exit_code == 1
+    assert "The batch has 2 children now, not 1: look again. (BATCH_CHANGED)" in refused.stderr
+    assert "BATCH_CHANGED" in read(command(*approve, "3", "--json"), 1)["error"]["message"]
+    assert command(*approve, "0").exit_code == 2
+    assert read(command("ops", "show", made["batch_id"], "--json"))["status"] == "PENDING_APPROVAL"
+    approved = read(command(*approve, "2", "--json"))
+    assert (approved["approval"], approved["decided_by"]) == ("approved", "bob")
+
+
+def test_items_may_come_one_a_line_and_what_is_wrong_with_them_is_said(
+    command: Command, tmp_path: Path
+) -> None:
+    lines = "\n".join(json.dumps(item) for item in CREATE)
+    assert read(command("ops", "submit", "vm_create", items(tmp_path, lines), "--json"))["child_count"] == 2
+    refused = command("ops", "submit", "vm_create", items(tmp_path, [{**CREATE[0], "cpu": 0}]), "--as", "cy")
+    assert refused.exit_code == 1
+    assert "items[0].cpu" in refused.stderr
+    assert "INVALID_BATCH_REQUEST" in refused.stderr
+    broken = command("ops", "submit", "vm_create", items(tmp_path, '{"a": 1}\n{'))
+    assert broken.exit_code == 2
+    assert "line 2" in broken.stderr
+    assert command("ops", "submit", "vm_create", items(tmp_path), "--request-id", "x").exit_code == 2
+
+
+def test_limits_hold_and_are_lifted_set_and_shown(command: Command, tmp_path: Path) -> None:
+    submit = (
+        "ops",
+        "submit",
+        "vm_start",
+        items(tmp_path, [{"namespace": "test", "name": "a"}]),
+        "--as",
+        "ann",
+    )
+    read(command(*submit, "--json"))
+    too_soon = command(*submit)
+    assert too_soon.exit_code == 1
+    assert "RATE_LIMIT_EXCEEDED, user_cooldown" in too_soon.stderr
+    exempted = read(command("limits", "exempt", "ann", "--for", "1h", "--reason", "a move", "--json"))
+    assert exempted["user_id"] == "ann"
+    read(command(*submit, "--json"))
+    (ann,) = read(command("limits", "status", "--json"))["users"]
+    assert ann["pending_parents"] == {"current_value": 2, "max_value": 3}
+    assert (ann["pending_children"]["current_value"], ann["exempt"]) == (2, True)
+    assert command("limits", "exempt", "ann", "--remove", "--reason", "done").exit_code == 0
+    assert command("limits", "exempt", "ann", "--remove", "--reason", "done").exit_code == 1
+    numbers = ("--parents", "7", "--children", "70", "--cooldown", "0")
+    assert (
+        read(command("limits", "set", "ann", *numbers, "--reason", "trusted", "--json"))["cooldown_seconds"]
+        == 0
+    )
+    read(command(*submit, "--json"))
+    status = read(command("limits", "status", "--json"))
+    (ann,) = status["users"]
+    assert (ann["pending_parents"]["max_value"], ann["pending_children"]["max_value"]) == (7, 70)
+    assert not ann["exempt"]
+    assert status["global"]["pending_parents"]["current_value"] == 3
+    actions = [json.loads(line)["action"] for line in command("audit").stdout.splitlines()]
+    assert [action for action in actions if action.startswith("limits.")] == [
+        "limits.exempted",
+        "limits.exemption_dropped",
+        "limits.set",
+    ]
+    assert command("limits", "exempt", "ann", "--reason", "x").exit_code == 2
+    assert command("limits", "exempt", "ann", "--until", "2001-01-01", "--reason", "x").exit_code == 2
+
+
+def test_everything_can_also_be_read_by_people(command: Command, tmp_path: Path) -> None:
+    assert "vm_create" in command("ops", "list").stdout
+    made = command("ops", "submit", "vm_delete", items(tmp_path, [{"namespace": "test", "name": "a"}]))
+    assert "PENDING_APPROVAL" in made.stdout
+    batch = made.stdout.split(":")[0]
+    assert batch in command("ops", "batches").stdout
+    assert "PENDING" in command("ops", "show", batch).stdout
+    assert "batches pending" in command("limits", "status").stdout
+
+
+def test_a_mistake_in_the_settings_is_said_by_every_command_that_needs_them(
+    command: Command, config: Path
+) -> None:
+    config.write_text(SETTINGS.format(url="http://x").replace("kubevirt", "kubvirt"))
+    refused = command("ops", "list")
+    assert refused.exit_code == 2
+    assert "line 7: there is no pack 'kubvirt'" in refused.stderr

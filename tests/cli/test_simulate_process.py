@@ -1,0 +1,37 @@
+"""The simulated upstream as a process."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from batchline.simulate import answer_to
+from tests.support.simulated_client import CHAT, DEADLINE_S, Upstream, chat, run
+
+SERVE = """
+from batchline.simulate import SimulateSettings, serve
+serve(SimulateSettings(seed=5), on_ready=lambda host, port: print(host, port, flush=True))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send a signal to one process")
+@pytest.mark.parametrize("stopped_by", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_where_it_listens_and_ends_well_on_a_signal(stopped_by: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        host, port = process.stdout.readline().decode().split()
+
+        async def test() -> None:
+            upstream = Upstream(host, int(port))
+            assert (await upstream.post(chat())).body == answer_to(CHAT, chat(), seed=5)
+
+        run(test())
+        os.kill(process.pid, stopped_by)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, errors) == (0, b"")
+    finally:
+        process.kill()
+        process.communicate()

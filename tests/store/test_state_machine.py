@@ -1,0 +1,1047 @@
+"""Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
+
+Hypothesis chooses what happens: workers claim, stand by, answer, answer twice, answer too late, park, die and
+come back; batches are paused, resumed, cancelled and expire; finalizers are lost. After every step the
+database is read with plain SQL and compared with DESIGN.md §1 and with the model; at last all is driven to
+its end.
+
+A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
+"""
+
+import asyncio
+import functools
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from batchline.model import (
+    Batch,
+    BatchStatus,
+    Claim,
+    Completed,
+    Deferred,
+    Failed,
+    Item,
+    Retry,
+    Usage,
+    Verdict,
+)
+from batchline.store import batches, doctor, spans
+from batchline.store.events import event_of
+from batchline.store.session import Session
+from batchline.store.spans import Scope, WorkerId
+from tests.support import builders
+from tests.support.builders import LATER, a_batch, a_worker, sql
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+SETTINGS = settings(
+    max_examples=int(os.environ.get("BATCHLINE_TEST_EXAMPLES", "100")),
+    stateful_step_count=50,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+COUNTERS = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+TENANTS = ("left", "right")
+WORKERS = range(3)
+# One more, who comes when all others are dead.
+LAST = len(WORKERS)
+Reason = Literal["cancel", "expire", "pause"]
+
+# What the model knows
+
+
+@dataclass
+class BatchModel:
+    id: UUID
+    tenant: str
+    total: int
+    paused: bool = False
+    closing: Literal["cancel", "expire"] | None = None
+    overdue: bool = False
+    frozen: bool = False
+    finalizer: int | None = None
+    ended: bool = False
+    counters: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def open(self) -> bool:
+        return not self.paused and self.closing is None
+
+    @property
+    def finished(self) -> int:
+        return self.counters["completed"] + self.counters["failed"]
+
+    @property
+    def status(self) -> BatchStatus:
+        if self.ended:
+            return {
+                None: BatchStatus.COMPLETED,
+                "cancel": BatchStatus.CANCELLED,
+                "expire": BatchStatus.EXPIRED,
+            }[self.closing]
+        if self.closing == "cancel":
+            return BatchStatus.CANCELLING
+        if self.frozen:
+            return BatchStatus.FINALIZING
+        return BatchStatus.PAUSED if self.paused else BatchStatus.IN_PROGRESS
+
+
+@dataclass
+class LaneModel:
+    id: int
+    batch: BatchModel
+    key: str
+    # The line number of each ordinal.
+    lines: list[int]
+    next: int = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.lines) - self.next
+
+
+@dataclass
+class SpanModel:
+    lane: LaneModel
+    ordinals: frozenset[int]
+    attempt: int = 1
+    holder: int | None = None
+    due: bool = True
+    task: str | None = None
+
+    @property
+    def batch(self) -> BatchModel:
+        return self.lane.batch
+
+    def content(self) -> tuple[object, ...]:
+        """Everything but whether it is due, which says nothing of a span that is held."""
+        due = self.holder is None and self.due
+        return self.lane.id, self.ordinals, self.attempt, self.holder, self.task, due
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: str
+    attempt: int
+    output: str
+
+
+@dataclass
+class Hand:
+    """What a worker remembers: it does not know what was taken from it."""
+
+    unread: list[Claim] = field(default_factory=list)
+    fresh: list[Item] = field(default_factory=list)
+    answered: list[Item] = field(default_factory=list)
+
+    def items(self) -> list[Item]:
+        return self.fresh + self.answered
+
+
+# What the database says, read by plain SQL
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All of the database at one moment. A span's holder is given as its worker's id."""
+
+    lanes: dict[int, dict[str, Any]]
+    spans: dict[int, dict[str, Any]]
+    results: dict[tuple[int, int], dict[str, Any]]
+    requests: dict[tuple[int, int], str]
+    batches: dict[UUID, Batch]
+
+
+LOOK = """
+SELECT
+    (
+        SELECT coalesce(json_agg(n), '[]')
+        FROM (
+            SELECT lanes.*, b.finalizing_at IS NOT NULL AS frozen
+            FROM lanes
+            JOIN batches AS b ON b.id = lanes.batch_id
+        ) AS n
+    ),
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'id', s.id, 'lane_id', s.lane_id, 'batch_id', s.batch_id, 'attempt', s.attempt,
+            'task_id', s.task_id, 'worker_id', s.worker_id, 'due', s.available_at <= now(),
+            'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
+        )), '[]')
+        FROM spans AS s
+    ),
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'lane_id', r.lane_id, 'ordinal', r.ordinal, 'line_no', r.line_no, 'outcome', r.outcome,
+            'attempt', r.attempt, 'output', r.output, 'row', r.xmin::text || r.ctid::text || r::text
+        )), '[]')
+        FROM results AS r
+    ),
+    (SELECT coalesce(json_agg(json_build_array(q.lane_id, q.ordinal, q.state)), '[]') FROM requests AS q),
+    (SELECT coalesce(json_agg(b), '[]') FROM batches AS b)
+"""
+
+
+async def look(db: Session) -> Seen:
+    ((lanes, span_rows, results, requests, batch_rows),) = await sql(db, LOOK)
+    for span in span_rows:
+        span["ordinals"] = frozenset(n for low, high in span["ranges"] for n in range(low, high))
+    seen = Seen(
+        lanes={lane["id"]: lane for lane in lanes},
+        spans={span["id"]: span for span in span_rows},
+        results={(result["lane_id"], result["ordinal"]): result for result in results},
+        requests={(lane_id, ordinal): state for lane_id, ordinal, state in requests},
+        batches={batch.id: batch for batch in msgspec.convert(batch_rows, list[Batch])},
+    )
+    assert len(seen.results) == len(results), "one ordinal of a lane has two results"
+    return seen
+
+
+# The choices
+
+WORKER = st.sampled_from(WORKERS)
+PICK = st.integers(0, 11)
+LIMIT = st.sampled_from([1, 1, 2, 3, 5, 100])
+DELAY = st.sampled_from([0.0, LATER])
+# Mostly none: a narrow scope finds nothing most of the time, and a step is wasted.
+KEYS = st.sampled_from([None, None, None, (), ("a",), ("b", "shared"), ("a", "b")])
+BATCH = st.sampled_from([None, None, None, 0, 1, 2, 3])
+KIND = st.sampled_from(["completed", "completed", "failed", "retry", "deferred"])
+ANSWERS = st.lists(st.tuples(PICK, KIND, DELAY), min_size=1, max_size=8)
+SOME = st.sets(PICK, min_size=1, max_size=4)
+# A long lane makes large spans, which are split; several lanes make a claim of many spans.
+LANES = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]), st.integers(1, 4), min_size=1
+) | st.fixed_dictionaries({"a": st.integers(5, 12)})
+TENANT = st.sampled_from(TENANTS)
+UPSTREAM = st.sampled_from([None, None, "shared"])
+REASON = st.sampled_from(["cancel", "expire", "pause", "pause"])
+
+
+def often(weight: int, step: str, *choices: st.SearchStrategy[Any]) -> list[st.SearchStrategy[Any]]:
+    return [st.tuples(st.just(step), *choices) for _ in range(weight)]
+
+
+# What may happen next: a method of the machine and what it is called with. They are one rule and not a rule
+# each, because of rules Hypothesis switches half off in each life (swarm testing), and most of ours need one
+# another: half of all lives would end within ten steps that did anything.
+STEPS = st.one_of(
+    *often(1, "create", LANES, TENANT, UPSTREAM),
+    *often(1, "create_over_the_same_file", PICK),
+    *often(2, "close", PICK, REASON),
+    *often(2, "resume", PICK),
+    *often(1, "conclude", PICK),
+    *often(1, "deadline_passes", PICK),
+    *often(4, "claim", WORKER, LIMIT, st.none(), st.none(), st.just(True)),
+    *often(2, "claim", WORKER, LIMIT, KEYS, BATCH, st.booleans()),
+    *often(2, "take_over", PICK, WORKER, st.booleans()),
+    *often(1, "fetch", WORKER),
+    *often(1, "poll", KEYS, BATCH),
+    *often(6, "settle", PICK, ANSWERS),
+    *often(3, "settle_all_alike", PICK, KIND, DELAY),
+    *often(3, "settle_too_late", PICK, ANSWERS),
+    *often(2, "settle_once_more", PICK, ANSWERS),
+    *often(1, "work_off", WORKER, LIMIT),
+    *often(3, "park", PICK, PICK, SOME, DELAY),
+    *often(1, "park_too_late", PICK, PICK, SOME, DELAY),
+    *often(2, "ask_for_a_task", WORKER, PICK, DELAY),
+    *often(1, "park_a_task_again", PICK, DELAY),
+    *often(1, "park_under_a_known_task", PICK, PICK),
+    *often(2, "release", WORKER, st.none() | SOME),
+    *often(1, "release_strays", WORKER, SOME),
+    *often(1, "die", WORKER, st.booleans()),
+    *often(1, "renew", WORKER),
+    *often(1, "leave", WORKER),
+    *often(2, "time_passes"),
+    *often(1, "finalize", WORKER, BATCH),
+    *often(2, "take_for_finalizing", WORKER, BATCH),
+    *often(2, "finish", WORKER, PICK),
+    *often(1, "yield_finalizing", WORKER, PICK),
+)
+
+
+def when(condition: Callable[[Any], object]) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """A step that does nothing where it makes no sense."""
+
+    def wrap(step: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(step)
+        def maybe(*args: P.args, **kwargs: P.kwargs) -> None:
+            if condition(args[0]):
+                step(*args, **kwargs)
+
+        return maybe
+
+    return wrap
+
+
+def alike(verdict: Verdict) -> tuple[object, ...]:
+    """What makes verdicts one group: the span, the kind, and what else they must have in common."""
+    status = verdict.status_code if isinstance(verdict, Completed | Failed) else None
+    delay = verdict.delay if isinstance(verdict, Retry | Deferred) else 0.0
+    return verdict.item.claim.span_id, type(verdict), status, delay
+
+
+def late_groups(
+    verdicts: Iterable[Verdict], outstanding: Mapping[int, frozenset[int]]
+) -> set[tuple[object, ...]]:
+    """The groups of which something comes too late; of several verdicts on one item the first counts."""
+    first: dict[tuple[int, int], Verdict] = {}
+    for each in verdicts:
+        first.setdefault((each.item.claim.span_id, each.item.ordinal), each)
+    return {
+        alike(each)
+        for (id, ordinal), each in first.items()
+        if ordinal not in outstanding.get(id, frozenset())
+    }
+
+
+class LifeOfItems(RuleBasedStateMachine):
+    """One world: batches, workers and their spans, and the model of it."""
+
+    # Set by the test: one loop and one session for all examples, in one database that is wiped between them.
+    runner: ClassVar[asyncio.Runner]
+    db: ClassVar[Session]
+    # Hears all events, and is the ear of all workers.
+    listener: ClassVar[psycopg.Connection[tuple[Any, ...]]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[BatchModel] = []
+        self.lanes: dict[int, LaneModel] = {}
+        self.spans: dict[int, SpanModel] = {}
+        # Spans that the model expects and whose ids it has not seen yet.
+        self.unborn: list[SpanModel] = []
+        self.results: dict[tuple[int, int], Outcome] = {}
+        self.retries: Counter[tuple[int, int]] = Counter()
+        self.workers: list[WorkerId] = [a_worker(f"worker {n}") for n in (*WORKERS, LAST)]
+        self.live: set[int] = set()
+        self.hands = [Hand() for _ in self.workers]
+        self.tasks = 0
+        self.winners: Counter[UUID] = Counter()
+        self.engraved: dict[tuple[int, int], str] = {}
+        self.sound = False
+        self.run(builders.wipe(self.db))
+
+    def run(self, act: Coroutine[Any, Any, T]) -> T:
+        """Whatever fails from here on, teardown must not go on with; the invariant makes all well again."""
+        self.sound = False
+        return self.runner.run(act)
+
+    # What happens
+
+    @initialize(lanes=LANES, tenant=TENANT)
+    def first_batch(self, lanes: dict[str, int], tenant: str) -> None:
+        self.create(lanes, tenant, None)
+
+    @rule(step=STEPS)
+    def step(self, step: tuple[Any, ...]) -> None:
+        name, *choices = step
+        getattr(self, name)(*choices)
+
+    # Batches
+
+    @when(lambda self: len(self.batches) < 4)
+    def create(self, lanes: dict[str, int], tenant: str, upstream: str | None) -> None:
+        self.created(self.run(a_batch(self.db, lanes, tenant=tenant, upstream=upstream)))
+
+    @when(lambda self: 0 < len(self.batches) < 4)
+    def create_over_the_same_file(self, which: int) -> None:
+        batch = self.run(builders.read(self.db, self.batch(which).id))
+        self.created(self.run(a_batch(self.db, file_id=batch.file_id, tenant=batch.tenant)))
+
+    def created(self, batch: Batch) -> None:
+        model = BatchModel(batch.id, batch.tenant, batch.total)
+        query = """
+            SELECT n.id, n.key, array_agg(l.line_no ORDER BY l.ordinal)
+            FROM lanes AS n
+            JOIN lines AS l USING (file_no, lane_no)
+            WHERE n.batch_id = %(batch)s
+            GROUP BY n.id
+            ORDER BY n.lane_no
+        """
+        rows = self.run(sql(self.db, query, batch=batch.id))
+        self.batches.append(model)
+        self.lanes |= {id: LaneModel(id, model, key, lines) for id, key, lines in rows}
+        self.announced(batch.id)
+
+    def announced(self, batch_id: UUID) -> None:
+        for notification in self.listener.notifies(timeout=60):
+            event = event_of(notification.payload)
+            if event.batch_id == batch_id and event.kind == "open":
+                return
+        raise AssertionError("a batch was created without a notification")
+
+    @when(lambda self: any(not batch.frozen for batch in self.batches))
+    def close(self, which: int, reason: Reason) -> None:
+        model = self.batch(which)
+        closed = self.run(batches.close(self.db, model.id, reason))
+        allowed = not model.frozen and model.closing is None and not (reason == "pause" and model.paused)
+        assert closed == allowed, f"close {reason} of a batch that is {model.status}"
+        if closed:
+            model.paused = reason == "pause"
+            if reason != "pause":
+                model.closing = reason
+                self.concluded(model)
+
+    @when(lambda self: any(batch.paused for batch in self.batches))
+    def resume(self, which: int) -> None:
+        model = self.batch(which)
+        resumed = self.run(batches.resume(self.db, model.id))
+        assert resumed == (model.paused and not model.frozen), f"resume of a batch that is {model.status}"
+        if resumed:
+            model.paused = False
+
+    @when(lambda self: any(batch.closing and not batch.frozen for batch in self.batches))
+    def conclude(self, which: int) -> None:
+        model = self.batch(which)
+        done = self.run(batches.conclude(self.db, model.id))
+        assert done == self.concluded(model), f"conclude of a batch that is {model.status}"
+
+    def concluded(self, model: BatchModel) -> bool:
+        mine = {id: span for id, span in self.spans.items() if span.batch is model}
+        held = any(span.holder in self.live for span in mine.values())
+        if model.closing is None or model.frozen or held:
+            return False
+        model.frozen = True
+        self.forget(mine)
+        return True
+
+    @when(lambda self: not any(batch.overdue for batch in self.batches))
+    def deadline_passes(self, which: int) -> None:
+        model = self.batch(which)
+        self.run(builders.overrun(self.db, model.id))
+        model.overdue = True
+
+    # Claims
+
+    @when(lambda self: any(span.holder is not None for span in self.spans.values()))
+    def take_over(self, which: int, heir: int, forgotten: bool) -> None:
+        """A worker is lost with something in hand, and another one takes whatever there is."""
+        held = [span.holder for span in self.spans.values() if span.holder is not None]
+        self.die(self.one_of(which, held), forgotten)
+        self.claim(heir, 100, None, None, True)
+
+    def claim(
+        self, worker: int, limit: int, keys: tuple[str, ...] | None, which: int | None, read: bool
+    ) -> None:
+        scope = Scope(keys, None if which is None else self.batch(which).id)
+        claims = self.run(spans.claim(self.db, self.workers[worker], scope, limit))
+        self.check_fill(limit, scope, claims)
+        self.claimed(worker, scope, claims)
+        self.hands[worker].unread += claims
+        if read:
+            self.fetch(worker)
+
+    def check_fill(self, limit: int, scope: Scope, claims: Sequence[Claim]) -> None:
+        """No more than the limit, unless by a task, which is taken whole; and no less if there is more."""
+        lanes = [lane for lane in self.lanes.values() if self.served(lane, scope) and lane.pending]
+        available = sum(lane.pending for lane in lanes)
+        available += sum(len(self.spans[id].ordinals) for id in self.claimable(scope))
+        got = sum(claim.size for claim in claims)
+        largest_task = max((claim.size for claim in claims if claim.task_id), default=1)
+        assert got < limit + largest_task, f"{got} items for a limit of {limit}"
+        assert got >= min(limit, available), f"{got} of {available} items for a limit of {limit}"
+
+    def claimed(self, worker: int, scope: Scope, claims: Sequence[Claim]) -> None:
+        """Check that everything that was claimed was free, and hand it over in the model."""
+        free = self.claimable(scope)
+        seen = self.run(look(self.db)).spans
+        was_fresh = False
+        for claim in claims:
+            ordinals = seen[claim.span_id]["ordinals"]
+            lane = self.lanes[claim.lane_id]
+            assert claim.size == len(ordinals)
+            assert claim.key == lane.key
+            if claim.span_id in self.spans:
+                span = self.spans[claim.span_id]
+                assert claim.span_id in free, "a span was taken that was not free"
+                assert span.ordinals == ordinals, "a span changed when it was taken"
+                free.remove(claim.span_id)
+                span.holder = worker
+            elif min(ordinals) >= lane.next:
+                assert self.served(lane, scope), "a lane was claimed that is shut, late or out of scope"
+                assert ordinals == set(range(lane.next, lane.next + claim.size)), "the cursor has jumped"
+                lane.next += claim.size
+                was_fresh = True
+                self.spans[claim.span_id] = SpanModel(lane, ordinals, holder=worker)
+            else:
+                (split,) = (
+                    span for id in free if ordinals <= (span := self.spans[id]).ordinals and span.lane is lane
+                )
+                assert split.task is None, "a task was split"
+                assert ordinals == set(sorted(split.ordinals)[: claim.size]), "a split takes the first ones"
+                self.spans[claim.span_id] = SpanModel(lane, ordinals, split.attempt, worker)
+                split.ordinals -= ordinals
+                split.holder, split.due = None, True
+            span = self.spans[claim.span_id]
+            assert (claim.attempt, claim.task_id) == (span.attempt, span.task)
+        assert not (was_fresh and free), "fresh lines were handed out while free spans waited"
+        if claims:
+            self.live.add(worker)
+
+    @when(lambda self: any(hand.unread for hand in self.hands))
+    def fetch(self, worker: int) -> None:
+        hand = self.hands[worker]
+        items = self.run(spans.fetch(self.db, self.workers[worker].id, hand.unread))
+        expected = {
+            (claim.span_id, ordinal, self.lanes[claim.lane_id].lines[ordinal])
+            for claim in hand.unread
+            if claim.span_id in self.spans and self.spans[claim.span_id].holder == worker
+            for ordinal in self.spans[claim.span_id].ordinals
+        }
+        assert len(items) == len(expected)
+        assert {(item.claim.span_id, item.ordinal, item.line_no) for item in items} == expected
+        for item in items:
+            assert (item.custom_id, item.body) == (b"line-%d" % item.line_no, b'{"line": %d}' % item.line_no)
+        hand.unread.clear()
+        hand.fresh += items
+
+    def poll(self, keys: tuple[str, ...] | None, which: int | None) -> None:
+        self.check_poll_result(Scope(keys, None if which is None else self.batch(which).id))
+
+    def check_poll_result(self, scope: Scope) -> None:
+        """What an idle worker is told is there is what it would get."""
+        poll_result = self.run(spans.poll(self.db, self.workers[LAST].id, scope))
+        pending = any(lane.pending and self.served(lane, scope) for lane in self.lanes.values())
+        assert poll_result.claimable == (pending or bool(self.claimable(scope))), f"a poll of {scope}"
+        assert poll_result.finalizable == bool(self.finalizable(LAST, scope.batch_id)), f"a poll of {scope}"
+
+    def served(self, lane: LaneModel, scope: Scope) -> bool:
+        return (
+            lane.batch.open
+            and not lane.batch.overdue
+            and (scope.keys is None or lane.key in scope.keys)
+            and scope.batch_id in (None, lane.batch.id)
+        )
+
+    def claimable(self, scope: Scope) -> list[int]:
+        """Spans that a claim may take."""
+        return [
+            id
+            for id, span in self.spans.items()
+            if self.served(span.lane, scope)
+            and (span.due if span.holder is None else span.holder not in self.live)
+        ]
+
+    # Answers
+
+    @when(lambda self: any(hand.fresh for hand in self.hands))
+    def settle(self, who: int, answers: list[tuple[int, str, float]]) -> None:
+        worker = self.one_of(who, [n for n, hand in enumerate(self.hands) if hand.fresh])
+        items = self.hands[worker].fresh
+        self.answer(worker, [(self.one_of(n, items), kind, delay) for n, kind, delay in answers])
+
+    @when(lambda self: any(hand.fresh for hand in self.hands))
+    def settle_all_alike(self, who: int, kind: str, delay: float) -> None:
+        """The upstream is down, or well again: one verdict for everything in hand."""
+        worker = self.one_of(who, [n for n, hand in enumerate(self.hands) if hand.fresh])
+        self.answer(worker, [(item, kind, delay) for item in self.hands[worker].fresh])
+
+    @when(lambda self: self.robbed())
+    def settle_too_late(self, who: int, answers: list[tuple[int, str, float]]) -> None:
+        """A worker answers what was taken from it and is in another's hands, or free."""
+        worker = self.one_of(who, sorted(self.robbed()))
+        items = self.robbed()[worker]
+        self.answer(worker, [(self.one_of(n, items), kind, delay) for n, kind, delay in answers])
+
+    @when(lambda self: self.claimable(Scope()) or any(lane.pending for lane in self.lanes.values()))
+    def work_off(self, worker: int, limit: int) -> None:
+        """Claim and complete, as on most days."""
+        self.claim(worker, limit, None, None, True)
+        self.answer(worker, [(item, "completed", 0.0) for item in self.hands[worker].fresh])
+
+    @when(lambda self: any(hand.answered for hand in self.hands))
+    def settle_once_more(self, who: int, answers: list[tuple[int, str, float]]) -> None:
+        worker = self.one_of(who, [n for n, hand in enumerate(self.hands) if hand.answered])
+        items = self.hands[worker].answered
+        self.answer(worker, [(self.one_of(n, items), kind, delay) for n, kind, delay in answers])
+
+    def robbed(self) -> dict[int, list[Item]]:
+        """What workers think that they have, of spans that live on without them."""
+        lost = {
+            worker: [
+                item
+                for item in self.hands[worker].items()
+                if (span := self.spans.get(item.claim.span_id)) and span.holder != worker
+            ]
+            for worker in WORKERS
+        }
+        return {worker: items for worker, items in lost.items() if items}
+
+    def answer(self, worker: int, chosen: Sequence[tuple[Item, str, float]]) -> None:
+        hand = self.hands[worker]
+        verdicts = [verdict(item, kind, delay, n) for n, (item, kind, delay) in enumerate(chosen)]
+        settled = self.run(spans.settle(self.db, self.workers[worker].id, verdicts))
+        expected = self.settled(worker, verdicts)
+        assert {each.batch_id: (each.ended, each.finished, each.closing) for each in settled} == expected
+        for item, _, _ in chosen:
+            if item in hand.fresh:
+                hand.fresh.remove(item)
+                hand.answered.append(item)
+
+    def settled(self, worker: int, verdicts: Sequence[Verdict]) -> dict[UUID, tuple[int, bool, bool]]:
+        touched: Counter[UUID] = Counter()
+        again: dict[tuple[object, ...], SpanModel] = {}
+        judged: set[tuple[int, int]] = set()
+        before = {id: (span.ordinals, span.attempt) for id, span in self.spans.items()}
+        late = late_groups(verdicts, {id: ordinals for id, (ordinals, _) in before.items()})
+        for each in verdicts:
+            id, ordinal = each.item.claim.span_id, each.item.ordinal
+            if (id, ordinal) in judged or id not in before or ordinal not in before[id][0]:
+                continue
+            judged.add((id, ordinal))
+            span, attempt = self.spans[id], before[id][1]
+            ended = isinstance(each, Completed | Failed)
+            if not ended and span.holder != worker:
+                continue
+            counters = span.batch.counters
+            touched[span.batch.id] += ended
+            match each:
+                case Completed():
+                    self.results[span.lane.id, ordinal] = Outcome("completed", attempt, each.output.decode())
+                    counters["completed"] += 1
+                    counters["input_tokens"] += each.usage.input_tokens
+                    counters["cached_tokens"] += each.usage.cached_tokens
+                    counters["output_tokens"] += each.usage.output_tokens
+                    counters["reasoning_tokens"] += each.usage.reasoning_tokens
+                case Failed():
+                    self.results[span.lane.id, ordinal] = Outcome("failed", attempt, each.output.decode())
+                    counters["failed"] += 1
+                case Retry() | Deferred():
+                    failed = isinstance(each, Retry)
+                    self.retries[span.lane.id, ordinal] += failed
+                    # What is brought in a second time, because something beside it came too late, is apart.
+                    group = span.lane.id, attempt, failed, each.delay, alike(each) in late
+                    new = again.setdefault(
+                        group, SpanModel(span.lane, frozenset(), attempt + failed, due=each.delay == 0)
+                    )
+                    new.ordinals |= {ordinal}
+            self.shrink(id, {ordinal})
+        self.unborn += again.values()
+        outcome = {}
+        for batch in self.batches:
+            if batch.id in touched:
+                batch.frozen |= batch.finished == batch.total
+                outcome[batch.id] = (touched[batch.id], batch.frozen, batch.closing is not None)
+        return outcome
+
+    @when(lambda self: any(hand.fresh for hand in self.hands))
+    def park(self, who: int, which: int, some: set[int], delay: float) -> None:
+        """A provider accepts some of the items of a span as a new task."""
+        worker = self.one_of(who, [n for n, hand in enumerate(self.hands) if hand.fresh])
+        self.park_some(worker, self.hands[worker].fresh, which, some, delay)
+
+    @when(lambda self: self.robbed())
+    def park_too_late(self, who: int, which: int, some: set[int], delay: float) -> None:
+        """A provider accepts what was taken from the worker meanwhile."""
+        worker = self.one_of(who, sorted(self.robbed()))
+        self.park_some(worker, self.robbed()[worker], which, some, delay)
+
+    def park_some(self, worker: int, items: Sequence[Item], which: int, some: set[int], delay: float) -> None:
+        claim = self.one_of(which, items).claim
+        ordinals = sorted({item.ordinal for item in items if item.claim.span_id == claim.span_id})
+        self.tasks += 1
+        task = f"task {self.tasks}"
+        self.parked(worker, claim, {self.one_of(n, ordinals) for n in some}, task, delay)
+
+    @when(lambda self: any(span.task and span.holder is None for span in self.spans.values()))
+    def ask_for_a_task(self, worker: int, which: int, delay: float) -> None:
+        """Tasks come due, a worker takes them, asks, and parks one of them again."""
+        self.time_passes()
+        self.claim(worker, 100, None, None, True)
+        if any(span.task and span.holder is not None for span in self.spans.values()):
+            self.park_a_task_again(which, delay)
+
+    @when(lambda self: any(span.task and span.holder is not None for span in self.spans.values()))
+    def park_a_task_again(self, which: int, delay: float) -> None:
+        """A worker asked the provider: the task is still running."""
+        held = [(id, span) for id, span in self.spans.items() if span.task and span.holder is not None]
+        id, span = self.one_of(which, held)
+        assert span.holder is not None
+        assert span.task is not None
+        items = self.hands[span.holder].items()
+        claims = [item.claim for item in items if item.claim.span_id == id] or [
+            claim for claim in self.hands[span.holder].unread if claim.span_id == id
+        ]
+        self.parked(span.holder, claims[0], set(span.ordinals), span.task, delay)
+
+    def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
+        moved = self.run(
+            spans.park(
+                self.db,
+                self.workers[worker].id,
+                claim,
+                sorted(ordinals),
+                upstream="provider",
+                task_id=task,
+                delay=delay,
+            )
+        )
+        span = self.spans.get(claim.span_id)
+        accepted = span.ordinals & ordinals if span and span.holder == worker else frozenset()
+        assert moved == len(accepted)
+        if span and accepted:
+            self.shrink(claim.span_id, accepted)
+            self.unborn.append(SpanModel(span.lane, accepted, span.attempt, due=delay == 0, task=task))
+
+    @when(lambda self: any(span.task for span in self.spans.values()))
+    def park_under_a_known_task(self, which: int, other: int) -> None:
+        """One task id is known once: a second span with it is refused, and nothing has changed."""
+        tasks = [span.task for span in self.spans.values() if span.task]
+        held = [
+            (worker, item)
+            for worker in WORKERS
+            for item in self.hands[worker].items()
+            if (span := self.spans.get(item.claim.span_id))
+            and span.holder == worker
+            and span.task is None
+            and item.ordinal in span.ordinals
+        ]
+        if not held:
+            return
+        worker, item = self.one_of(other, held)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            self.run(
+                spans.park(
+                    self.db,
+                    self.workers[worker].id,
+                    item.claim,
+                    [item.ordinal],
+                    upstream="provider",
+                    task_id=self.one_of(which, tasks),
+                    delay=0.0,
+                )
+            )
+
+    # Workers come and go
+
+    @when(lambda self: any(span.holder is not None for span in self.spans.values()))
+    def release(self, worker: int, some: set[int] | None) -> None:
+        """Free all that the worker holds, or what it thinks it has of some spans."""
+        known = [item.claim for item in self.hands[worker].items()] + self.hands[worker].unread
+        ids = None if some is None else {self.one_of(n, known).span_id for n in some if known}
+        concerned = self.run(spans.release(self.db, self.workers[worker].id, ids))
+        freed = [
+            span for id, span in self.spans.items() if span.holder == worker and (ids is None or id in ids)
+        ]
+        assert sorted(concerned) == sorted({span.batch.id for span in freed})
+        for span in freed:
+            span.holder, span.due = None, True
+
+    @when(lambda self: any(span.holder is not None for span in self.spans.values()))
+    def release_unknown(self, worker: int, some: set[int]) -> None:
+        """Free all that the worker holds but for some spans that it knows."""
+        claims = [item.claim for item in self.hands[worker].items()] + self.hands[worker].unread
+        known = {self.one_of(n, claims).span_id for n in some if claims}
+        found = self.run(spans.unknown_spans(self.db, self.workers[worker].id, known))
+        unknown_spans = {
+            id: span for id, span in self.spans.items() if span.holder == worker and id not in known
+        }
+        assert found == unknown_spans.keys()
+        self.run(spans.release(self.db, self.workers[worker].id, found))
+        for span in unknown_spans.values():
+            span.holder, span.due = None, True
+
+    @when(lambda self: self.live)
+    def die(self, worker: int, forgotten: bool) -> None:
+        """The lease is over; or even the worker's row is gone, as the sweep does it."""
+        if forgotten:
+            self.run(sql(self.db, "DELETE FROM workers WHERE id = %(id)s", id=self.workers[worker].id))
+        else:
+            self.run(builders.kill(self.db, self.workers[worker]))
+        self.live.discard(worker)
+
+    @when(lambda self: any(span.holder is not None for span in self.spans.values()))
+    def renew(self, worker: int) -> None:
+        self.run(spans.renew(self.db, self.workers[worker]))
+        self.live.add(worker)
+
+    @when(lambda self: self.live)
+    def leave(self, worker: int) -> None:
+        self.run(spans.leave(self.db, self.workers[worker].id))
+        if not any(span.holder == worker for span in self.spans.values()):
+            self.live.discard(worker)
+
+    @when(lambda self: any(not span.due for span in self.spans.values()))
+    def time_passes(self) -> None:
+        self.run(builders.pass_time(self.db))
+        for span in self.spans.values():
+            span.due = True
+
+    # The end of a batch
+
+    @when(lambda self: any(batch.frozen and not batch.ended for batch in self.batches))
+    def finalize(self, worker: int, which: int | None) -> None:
+        """Nothing comes between, as on most days."""
+        self.take_for_finalizing(worker, which)
+        for n, batch in enumerate(self.batches):
+            if batch.finalizer == worker:
+                self.finish(worker, n)
+
+    @when(lambda self: any(batch.frozen and not batch.ended for batch in self.batches))
+    def take_for_finalizing(self, worker: int, which: int | None) -> None:
+        scope = None if which is None else self.batch(which).id
+        candidates = self.finalizable(worker, scope)
+        taken = self.run(batches.claim_finalizing(self.db, self.workers[worker], scope))
+        assert (taken is not None) == bool(candidates)
+        if taken is not None:
+            model = next(batch for batch in candidates if batch.id == taken.id)
+            model.finalizer = worker
+            self.live.add(worker)
+
+    def finalizable(self, worker: int, batch_id: UUID | None) -> list[BatchModel]:
+        """What nobody alive finalizes, and what the worker itself had and could not yield."""
+        return [
+            batch
+            for batch in self.batches
+            if batch.frozen
+            and not batch.ended
+            and batch.finalizer not in self.live - {worker}
+            and batch_id in (None, batch.id)
+        ]
+
+    @when(lambda self: any(batch.finalizer is not None and not batch.ended for batch in self.batches))
+    def finish(self, worker: int, which: int) -> None:
+        """A worker that has uploaded the files commits, whether it is still the finalizer or not."""
+        model = self.batch(which)
+        ended = self.run(builders.finish(self.db, self.workers[worker], model.id))
+        allowed = model.frozen and not model.ended and model.finalizer == worker
+        assert (ended is not None) == allowed, "a batch was ended by a worker that is not its finalizer"
+        if ended:
+            model.ended = True
+            self.winners[model.id] += 1
+
+    @when(lambda self: any(batch.finalizer is not None and not batch.ended for batch in self.batches))
+    def yield_finalizing(self, worker: int, which: int) -> None:
+        model = self.batch(which)
+        self.run(batches.yield_finalizing(self.db, self.workers[worker].id, model.id))
+        if model.finalizer == worker and not model.ended:
+            model.finalizer = None
+
+    # What holds after every step
+
+    @invariant()
+    def all_is_well(self) -> None:
+        if self.sound:
+            return  # Nothing was done since we looked.
+        seen = self.run(look(self.db))
+        self.adopt(seen)
+        check_partition(seen)
+        self.check_finished_items(seen)
+        self.check_model(seen)
+        self.check_batches(seen)
+        self.check_requests(seen)
+        self.check_poll_result(Scope())
+        self.sound = True
+
+    def adopt(self, seen: Seen) -> None:
+        """Give the spans that the model expects the ids that they were born with."""
+        for id, row in seen.spans.items():
+            if id not in self.spans:
+                newborn = next((span for span in self.unborn if span.content() == self.content(row)), None)
+                assert newborn is not None, f"nobody expected the span {row}"
+                self.unborn.remove(newborn)
+                self.spans[id] = newborn
+        assert not self.unborn, f"expected and not found: {self.unborn}"
+
+    def content(self, row: dict[str, Any]) -> tuple[object, ...]:
+        ids = {str(worker.id): n for n, worker in enumerate(self.workers)}
+        holder = None if row["worker_id"] is None else ids[row["worker_id"]]
+        due = holder is None and row["due"]
+        return row["lane_id"], row["ordinals"], row["attempt"], holder, row["task_id"], due
+
+    def check_finished_items(self, seen: Seen) -> None:
+        """A finished item never changes: its row is the very row that was inserted."""
+        for key, row in self.engraved.items():
+            assert key in seen.results, f"the result of {key} is gone"
+            assert seen.results[key]["row"] == row, f"the result of {key} has changed"
+        self.engraved = {key: result["row"] for key, result in seen.results.items()}
+
+    def check_model(self, seen: Seen) -> None:
+        assert {id: self.content(row) for id, row in seen.spans.items()} == {
+            id: span.content() for id, span in self.spans.items()
+        }
+        assert {
+            key: Outcome(row["outcome"], row["attempt"], row["output"]) for key, row in seen.results.items()
+        } == self.results
+        for key, row in seen.results.items():
+            assert row["line_no"] == self.lanes[key[0]].lines[key[1]], f"{key} has another line's number"
+        assert seen.lanes.keys() == self.lanes.keys()
+        for id, row in seen.lanes.items():
+            lane = self.lanes[id]
+            assert (row["next"], row["total"], row["open"], row["drained"]) == (
+                lane.next,
+                len(lane.lines),
+                lane.batch.open,
+                lane.pending == 0,
+            )
+
+    def check_batches(self, seen: Seen) -> None:
+        for model in self.batches:
+            batch = seen.batches[model.id]
+            assert batch.status == model.status
+            assert (batch.finalizing_at is not None) == model.frozen
+            assert (batch.ended_at is not None) == model.ended
+            for name in COUNTERS:
+                assert getattr(batch, name) == model.counters[name], f"{name} of batch {model.id}"
+            assert not model.frozen or not any(span.batch is model for span in self.spans.values())
+            assert model.frozen or model.finished < model.total, "all is done and nobody will finalize it"
+
+    def check_requests(self, seen: Seen) -> None:
+        """The view agrees. What it calls canceled or expired before the batch is frozen is its own affair."""
+        held = {(span.lane.id, ordinal): span for span in self.spans.values() for ordinal in span.ordinals}
+        ends = {"cancel": "canceled", "expire": "expired"}
+        for lane in self.lanes.values():
+            for ordinal in range(len(lane.lines)):
+                key = lane.id, ordinal
+                state, span = seen.requests[key], held.get(key)
+                if key in self.results:
+                    assert state == self.results[key].kind
+                elif lane.batch.frozen:
+                    assert lane.batch.closing is not None
+                    assert state == ends[lane.batch.closing]
+                elif span and span.holder is not None and span.task is None:
+                    assert state == "claimed"
+                elif lane.batch.closing is None:
+                    waiting = "pending" if span is None or span.due else "retrying"
+                    assert state == ("processing" if span and span.task else waiting)
+
+    # The end of the world
+
+    def teardown(self) -> None:
+        if self.sound:
+            self.drive_to_the_end()
+
+    def drive_to_the_end(self) -> None:
+        """Whatever state this is, one last worker brings every item and every batch to its end."""
+        rival = WORKERS[0]
+        for worker in WORKERS:
+            self.die(worker, forgotten=False)
+        for n, model in enumerate(self.batches):
+            self.resume(n)
+            if model.overdue:
+                self.close(n, "expire")
+            self.conclude(n)
+        self.time_passes()
+        while True:
+            self.claim(LAST, 5, None, None, True)
+            if not self.hands[LAST].fresh:
+                break
+            self.answer(LAST, [(item, "completed", 0.0) for item in self.hands[LAST].fresh])
+            self.all_is_well()
+        self.all_is_well()
+        assert not self.spans, "these items are with nobody who would finish them"
+        for n, model in enumerate(self.batches):
+            # The first finalizer is lost while it uploads; its commit comes after the second has taken over.
+            for worker in (rival, LAST):
+                self.take_for_finalizing(worker, n)
+                self.die(rival, forgotten=False)
+            for worker in (rival, LAST, rival):
+                self.finish(worker, n)
+            assert model.ended, f"batch {model.id} is stuck: {model.status}"
+        self.all_is_well()
+        assert self.winners == {model.id: 1 for model in self.batches}, "one finalizer wins each batch"
+        self.check_outcomes()
+        report = self.run(doctor.examine(self.db))
+        assert report.findings == (), "the doctor sees what we do not"
+
+    def check_outcomes(self) -> None:
+        """Every line of every batch has exactly one outcome, and an attempt for each time it was tried."""
+        rows = self.run(sql(self.db, "SELECT lane_id, ordinal, state, attempt FROM requests"))
+        assert len(rows) == sum(model.total for model in self.batches)
+        ends = {"cancel": {"canceled"}, "expire": {"expired"}, None: set[str]()}
+        for lane_id, ordinal, state, attempt in rows:
+            closing = self.lanes[lane_id].batch.closing
+            assert state in {"completed", "failed"} | ends[closing], f"{lane_id}/{ordinal} ended as {state}"
+            if state in ("completed", "failed"):
+                assert attempt == 1 + self.retries[lane_id, ordinal]
+        history = self.run(sql(self.db, "SELECT lane_id, ordinal FROM retry_attempts"))
+        assert Counter(history) == +self.retries
+
+    # Small change
+
+    @staticmethod
+    def one_of(which: int, choices: Sequence[T]) -> T:
+        return choices[which % len(choices)]
+
+    def batch(self, which: int) -> BatchModel:
+        return self.one_of(which, self.batches)
+
+    def shrink(self, id: int, ordinals: Iterable[int]) -> None:
+        span = self.spans[id]
+        span.ordinals -= frozenset(ordinals)
+        if not span.ordinals:
+            self.forget([id])
+
+    def forget(self, ids: Iterable[int]) -> None:
+        for id in list(ids):
+            del self.spans[id]
+
+
+def check_partition(seen: Seen) -> None:
+    """DESIGN.md §1: [0, next) of a lane is its results and what its spans hold; no item is in two hands."""
+    for id, lane in seen.lanes.items():
+        done = [ordinal for lane_id, ordinal in seen.results if lane_id == id]
+        held = [n for span in seen.spans.values() if span["lane_id"] == id for n in span["ordinals"]]
+        everything, handed_out = set(done + held), set(range(lane["next"]))
+        assert len(everything) == len(done) + len(held), f"lane {id}: {done} are done, and held are {held}"
+        if lane["frozen"]:
+            assert not held, f"lane {id} is frozen, and held are {held}"
+            assert everything <= handed_out, f"lane {id} has results beyond its cursor"
+        else:
+            assert everything == handed_out, f"lane {id} has lost {handed_out - everything}"
+
+
+def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
+    """A verdict that tells itself from all others."""
+    output = f"{kind} {nth} of attempt {item.claim.attempt} by span {item.claim.span_id}".encode()
+    match kind:
+        case "completed":
+            return Completed(item, 200, output, Usage(nth, nth + 1, nth + 2, nth + 3))
+        case "failed":
+            return Failed(item, output, 400)
+        case "retry":
+            return Retry(item, "rate_limit", "slow down", delay)
+        case _:
+            return Deferred(item, delay)
+
+
+# Longer than the others: Hypothesis takes up to five minutes to make a failure short.
+@pytest.mark.timeout(900)
+def test_every_life_of_every_item_keeps_the_invariant(database_url: str) -> None:
+    number = int(os.environ.get("BATCHLINE_TEST_SEED") or random.getrandbits(32))
+    with asyncio.Runner() as runner, psycopg.connect(database_url, autocommit=True) as listener:
+        listener.execute("LISTEN batchline")
+        LifeOfItems.runner = runner
+        LifeOfItems.listener = listener
+        LifeOfItems.db = Session(database_url, "state machine")
+        try:
+            run_state_machine_as_test(cast(Any, seed(number)(LifeOfItems)), settings=SETTINGS)
+        except BaseException as error:
+            error.add_note(
+                f"Rerun: BATCHLINE_TEST_SEED={number} python -m pytest tests/store/test_state_machine.py"
+            )
+            raise
+        finally:
+            runner.run(LifeOfItems.db.close())

@@ -1,0 +1,493 @@
+"""Scenes in which statements meet: batches whose lanes need no lines, and hands that hold a transaction open.
+
+    batch = stage.batch(10)
+    anna, bert = stage.hand(), stage.hand()
+    with anna.holding():
+        anna.claim(5)
+        later = stage.meanwhile(bert, lambda: bert.claim(5))
+        assert later.waits()
+    assert later.result()
+
+A stage is one database, arranged and read from outside by plain SQL. A hand is a worker with a connection of
+its own that runs the store's statements as a session does, but synchronously, and commits when told.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
+
+from batchline.model import (
+    Claim,
+    Completed,
+    Deferred,
+    Failed,
+    Item,
+    PollResult,
+    Retry,
+    RunSettings,
+    Settled,
+    Usage,
+    Verdict,
+)
+from batchline.model.ids import new_id
+from batchline.store import arrays, spans
+from batchline.store.statements import statement
+from batchline.store.verdicts import Grouped
+
+T = TypeVar("T")
+PATIENCE = 30.0  # seconds until a test gives up on a fact that does not come
+_GLANCE = 0.002
+
+
+@contextmanager
+def database(server_url: str, template: str) -> Iterator[str]:
+    """A database for the tests of one module: making one takes longer than most of them."""
+    name = f"stage_{os.getpid()}_{new_id().hex[-12:]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        new = sql.Identifier(name)
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(new, sql.Identifier(template)))
+        try:
+            yield make_conninfo(server_url, dbname=name)
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(new))
+
+
+def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """As a session connects: one plan for all parameters."""
+    connection = psycopg.connect(url, autocommit=True)
+    arrays.register(connection)
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    return connection
+
+
+def ordinals(outstanding: Multirange[int]) -> list[int]:
+    return [n for piece in outstanding for n in range(piece.lower or 0, piece.upper or 0)]
+
+
+def multirange(numbers: Iterable[int]) -> Multirange[int]:
+    """As PostgreSQL writes it: neighbours are one range."""
+    pieces: list[Range[int]] = []
+    for n in sorted(numbers):
+        start = n
+        if pieces and pieces[-1].upper == n:
+            start = pieces.pop().lower or 0
+        pieces.append(Range(start, n + 1))
+    return Multirange(pieces)
+
+
+# Verdicts on an item
+
+Judge = Callable[[Item], Verdict]
+
+
+def completed(item: Item) -> Completed:
+    return Completed(item, 200, b'{"answer": %d}' % item.ordinal, Usage(7, 1, 5, 2))
+
+
+def failed(item: Item) -> Failed:
+    return Failed(item, b'{"error": %d}' % item.ordinal, 400)
+
+
+def retry(item: Item, delay: float = 0.0) -> Retry:
+    return Retry(item, "rate_limit", "slow down", delay)
+
+
+def deferred(item: Item, delay: float = 0.0) -> Deferred:
+    return Deferred(item, delay)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A batch on the stage, and its lanes."""
+
+    id: UUID
+    lanes: tuple[int, ...]
+
+
+class Hand:
+    """A worker, its connection, and what it does. Each act commits by itself, unless it is `holding`."""
+
+    def __init__(self, url: str, lease: float) -> None:
+        self.connection = connect(url)
+        self.id = new_id()
+        self.lease = timedelta(seconds=lease)
+
+    @property
+    def pid(self) -> int:
+        return self.connection.info.backend_pid
+
+    def renamed(self, lease: float = 60.0) -> Self:
+        """The same connection in the hands of another worker."""
+        self.id = new_id()
+        self.lease = timedelta(seconds=lease)
+        return self
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """One transaction, open until the end of the block."""
+        with self.connection.transaction():
+            yield
+
+    def run(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        with self.connection.cursor(binary=True) as cursor:
+            cursor.execute(statement(name).text, params, prepare=True)
+            return cursor.fetchall() if cursor.description else []
+
+    def claim(
+        self, limit: int, *, keys: Sequence[str] | None = None, batch: UUID | None = None
+    ) -> list[Claim]:
+        scope = spans.Scope(None if keys is None else tuple(keys), batch).params()
+        worker = {"worker": self.id, "name": "hand", "lease": self.lease}
+        rows = self.run("claim", {**scope, **worker, "limit": limit})
+        return [Claim(*(*row[:-1], msgspec.convert(row[-1], RunSettings))) for row in rows]
+
+    def claim_new(self, limit: int, batch: UUID) -> int:
+        """How many lines of a batch that was just announced it got."""
+        worker = {"worker": self.id, "name": "hand", "lease": self.lease}
+        rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
+        return rows[0][5] if rows else 0
+
+    def items(self, claims: Iterable[Claim]) -> list[Item]:
+        """What fetch gives for these claims, with made-up lines: line number and ordinal are the same."""
+        by_span = {claim.span_id: claim for claim in claims}
+        with self.connection.cursor(binary=True) as cursor:
+            cursor.execute(
+                "SELECT id, outstanding FROM spans WHERE id = ANY (%s) AND worker_id = %s ORDER BY id",
+                (list(by_span), self.id),
+            )
+            return [Item(by_span[id_], n, n, b"", b"") for id_, held in cursor for n in ordinals(held)]
+
+    def take(self, limit: int, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> list[Item]:
+        """Claim and fetch."""
+        return self.items(self.claim(limit, keys=keys, batch=batch))
+
+    def settle(self, verdicts: Sequence[Verdict]) -> list[Settled]:
+        grouped = Grouped(verdicts)
+        settled, refused = self._settle(grouped)
+        if refused and len(grouped) < len(verdicts):
+            settled += self._settle(Grouped(grouped.members(refused), apart=True))[0]
+        return spans.merged(settled)
+
+    def _settle(self, grouped: Grouped) -> tuple[list[Settled], list[int]]:
+        rows = self.run("settle", {"worker": self.id, **grouped.columns()})
+        return [Settled(*row) for *row, no in rows if no is None], [no for *_, no in rows if no is not None]
+
+    def park(self, items: Sequence[Item], task: str, delay: float = 0.0) -> int:
+        """Park items of one span; how many were parked."""
+        (span,) = {item.claim.span_id for item in items}
+        rows = self.run(
+            "park",
+            {
+                "span": span,
+                "worker": self.id,
+                "ordinals": multirange(item.ordinal for item in items),
+                "upstream": "provider",
+                "task": task,
+                "delay": delay,
+            },
+        )
+        return sum(size for _, size in rows)
+
+    def renew(self, worker: UUID, seconds: float) -> None:
+        """Set how long any worker's lease lasts from now on, by the time of this hand's transaction."""
+        self.run("renew", {"worker": worker, "name": "hand", "lease": timedelta(seconds=seconds)})
+
+    def release(self) -> list[UUID]:
+        return [batch for (batch,) in self.run("release", {"worker": self.id, "spans": None})]
+
+    def close(self, batch: UUID, reason: Literal["cancel", "expire", "pause"]) -> bool:
+        return bool(self.run("close", {"batch": batch, "reason": reason}))
+
+    def resume(self, batch: UUID) -> bool:
+        return bool(self.run("resume", {"batch": batch}))
+
+    def conclude(self, batch: UUID) -> bool:
+        """Both halves in one transaction; True if that froze the batch."""
+        with self.connection.transaction():
+            return self.conclude_lock(batch) and bool(self.run("conclude", {"batch": batch}))
+
+    def conclude_lock(self, batch: UUID) -> bool:
+        return bool(self.run("conclude_lock", {"batch": batch}))
+
+    def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> PollResult:
+        scope = spans.Scope(None if keys is None else tuple(keys), batch)
+        return PollResult(*self.run("poll", {**scope.params(), "worker": self.id})[0])
+
+    def settle_and_conclude(self, verdicts: Sequence[Verdict]) -> list[UUID]:
+        """As a worker does it; the batches that began to be finalized by that."""
+        settled = self.settle(verdicts)
+        begun = [row.batch_id for row in settled if row.finished]
+        return begun + [
+            row.batch_id
+            for row in settled
+            if row.closing and not row.finished and self.conclude(row.batch_id)
+        ]
+
+
+class Meanwhile(Generic[T]):
+    """What a hand does in a thread of its own."""
+
+    def __init__(self, hand: Hand, act: Callable[[], T], watch: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._hand = hand
+        self._watch = watch
+        self._thread = ThreadPoolExecutor(1)
+        self._future: Future[T] = self._thread.submit(act)
+        self._thread.shutdown(wait=False)
+
+    def waits(self, excluded: Hand | None = None) -> bool:
+        """Wait for one fact or the other: True, it waits for somebody's lock; False, it has ended.
+
+        A wait for `besides` does not count: that one has just committed, and the news is on its way.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self._future.done():
+                return False
+            row = self._watch.execute("SELECT pg_blocking_pids(%s)", (self._hand.pid,)).fetchone()
+            if row is not None and row[0] and not (excluded and excluded.pid in row[0]):
+                return True
+            wait([self._future], timeout=_GLANCE)
+        raise AssertionError(f"after {PATIENCE:g} s a statement neither waits for a lock nor ends")
+
+    def result(self) -> T:
+        return self._future.result(PATIENCE)
+
+
+@dataclass
+class Stage:
+    """One database, and all hands in it."""
+
+    url: str
+    db: psycopg.Connection[tuple[Any, ...]] = field(init=False)
+    _hands: list[Hand] = field(init=False, default_factory=list)
+
+    def __enter__(self) -> Self:
+        self.db = connect(self.url)
+        self.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hand in self._hands:
+            hand.connection.close()
+        self.db.close()
+
+    def clear(self) -> None:
+        self.db.execute(
+            "DELETE FROM results; DELETE FROM retry_attempts; DELETE FROM spans; DELETE FROM lanes;"
+            "DELETE FROM batches; DELETE FROM workers"
+        )
+
+    def hand(self, lease: float = 60.0) -> Hand:
+        hand = Hand(self.url, lease)
+        self._hands.append(hand)
+        return hand
+
+    def meanwhile(self, hand: Hand, act: Callable[[], T]) -> Meanwhile[T]:
+        return Meanwhile(hand, act, self.db)
+
+    def batch(
+        self, *totals: int, tenant: str = "acme", keys: Sequence[str] = ("k",), seconds: float = 3600.0
+    ) -> Staged:
+        """A batch with a lane of so many lines for each total; its lanes take turns with the keys."""
+        batch = new_id()
+        rows = self.db.execute(
+            """
+            WITH batch AS (
+                INSERT INTO batches
+                    (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
+                VALUES
+                    (%(batch)s, %(tenant)s, %(batch)s, '24h', '{}', %(total)s, now(),
+                     now() + make_interval(secs => %(seconds)s))
+                RETURNING *
+            )
+            INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+            SELECT b.id, b.tenant, t.key, b.expires_at, 1, t.nth, 'model', '/v1/chat/completions', t.total
+            FROM batch AS b
+            CROSS JOIN unnest(%(totals)s::integer[], %(keys)s::text[]) WITH ORDINALITY AS t (total, key, nth)
+            ORDER BY t.nth
+            RETURNING id
+            """,
+            {
+                "batch": batch,
+                "tenant": tenant,
+                "total": sum(totals),
+                "seconds": seconds,
+                "totals": list(totals),
+                "keys": [keys[n % len(keys)] for n in range(len(totals))],
+            },
+        ).fetchall()
+        return Staged(batch, tuple(id_ for (id_,) in rows))
+
+    def batches(self, totals: Sequence[int]) -> list[UUID]:
+        """A batch with one lane for each total, all at once."""
+        ids = [new_id() for _ in totals]
+        self.db.execute(
+            """
+            WITH batch AS (
+                INSERT INTO batches
+                    (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
+                SELECT id, 'acme', id, '24h', '{}', total, now(), now() + interval '1 hour'
+                FROM unnest(%s::uuid[], %s::integer[]) AS t (id, total)
+                RETURNING *
+            )
+            INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+            SELECT id, tenant, 'k', expires_at, 1, 0, 'model', '/v1/chat/completions', total FROM batch
+            """,
+            (ids, list(totals)),
+        )
+        return ids
+
+    def span(
+        self,
+        batch: Staged,
+        numbers: Iterable[int],
+        *,
+        lane: int = 0,
+        worker: UUID | None = None,
+        attempt: int = 1,
+        due_in: float = 0.0,
+        task: str | None = None,
+    ) -> int:
+        """Ordinals that were handed out before: held by a worker, or free from some time on."""
+        handed_out = multirange(numbers)
+        self.db.execute(
+            """
+            UPDATE lanes
+            SET next = greatest(next, upper(%(out)s::int4multirange)),
+                drained = greatest(next, upper(%(out)s::int4multirange)) = total
+            WHERE id = %(lane)s
+            """,
+            {"out": handed_out, "lane": batch.lanes[lane]},
+        )
+        row = self.db.execute(
+            """
+            INSERT INTO spans
+                (lane_id, batch_id, outstanding, worker_id, attempt, available_at, upstream, task_id)
+            VALUES
+                (%(lane)s, %(batch)s, %(out)s, %(worker)s, %(attempt)s,
+                 now() + make_interval(secs => %(due_in)s),
+                 CASE WHEN %(task)s::text IS NOT NULL THEN 'provider' END, %(task)s)
+            RETURNING id
+            """,
+            {
+                "lane": batch.lanes[lane],
+                "batch": batch.id,
+                "out": handed_out,
+                "worker": worker,
+                "attempt": attempt,
+                "due_in": due_in,
+                "task": task,
+            },
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def lease(self, worker: UUID, seconds: float = 60.0) -> UUID:
+        """Sets how long the lease of a worker lasts from now on; negative: it is over."""
+        self.db.execute(
+            """
+            INSERT INTO workers (id, name, lease_until) VALUES (%s, 'hand', now() + make_interval(secs => %s))
+            ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
+            """,
+            (worker, seconds),
+        )
+        return worker
+
+    def rows(self, query: str, *params: object) -> list[tuple[Any, ...]]:
+        return self.db.execute(query.encode(), params or None).fetchall()
+
+    def value(self, query: str, *params: object) -> Any:
+        ((value,),) = self.rows(query, *params)
+        return value
+
+    def counters(self, batch: Staged) -> tuple[int, int]:
+        """Completed and failed."""
+        ((done, bad),) = self.rows("SELECT completed, failed FROM batches WHERE id = %s", batch.id)
+        return done, bad
+
+    def finalizing(self, batch: Staged) -> bool:
+        return bool(self.value("SELECT finalizing_at IS NOT NULL FROM batches WHERE id = %s", batch.id))
+
+    def broken(self) -> list[tuple[Any, ...]]:
+        """What contradicts the design: the one invariant, and the counters, flags and ends that follow."""
+        return self.rows(_BROKEN)
+
+
+# The invariant of DESIGN 1 holds for a lane until its batch is frozen: then the spans of a batch that ended
+# early are gone, and what they held will never run.
+_BROKEN = """
+WITH
+piece AS (
+    SELECT lane_id, int4range(ordinal, ordinal, '[]') AS numbers FROM results
+    UNION ALL
+    SELECT lane_id, unnest(outstanding) FROM spans
+),
+known AS (
+    SELECT lane_id, range_agg(numbers) AS numbers, sum(upper(numbers) - lower(numbers)) AS items
+    FROM piece
+    GROUP BY lane_id
+),
+lane AS (
+    SELECT
+        n.*,
+        coalesce(known.numbers, '{}') AS numbers,
+        coalesce(known.items, 0) AS items,
+        b.finalizing_at IS NOT NULL AS frozen,
+        b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
+        b.paused_at IS NOT NULL AS paused
+    FROM lanes AS n
+    JOIN batches AS b ON b.id = n.batch_id
+    LEFT JOIN known ON known.lane_id = n.id
+)
+SELECT 'lane ' || id, 'handed out up to ' || next || ', found ' || items || ' of ' || numbers::text
+FROM lane
+WHERE (items <> next OR numbers <> int4multirange(int4range(0, next))) AND NOT (frozen AND closing)
+UNION ALL
+SELECT 'lane ' || id, 'drained: ' || drained || ', next ' || next || ', total ' || total
+FROM lane
+WHERE drained <> (next = total)
+UNION ALL
+SELECT 'lane ' || id, 'open: ' || open || ', closing: ' || closing || ', paused: ' || paused
+FROM lane
+WHERE open = (closing OR paused)
+UNION ALL
+SELECT
+    'batch ' || b.id,
+    'counted ' || b.completed || ' + ' || b.failed || ', results ' || r.completed || ' + ' || r.failed
+FROM batches AS b
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE results.outcome = 'completed') AS completed,
+        count(*) FILTER (WHERE results.outcome = 'failed') AS failed
+    FROM lanes
+    JOIN results ON results.lane_id = lanes.id
+    WHERE lanes.batch_id = b.id
+) AS r
+WHERE (b.completed, b.failed) <> (r.completed, r.failed)
+UNION ALL
+SELECT 'batch ' || b.id, 'frozen too early, or not although all is done'
+FROM batches AS b
+WHERE (b.finalizing_at IS NOT NULL) <> (b.completed + b.failed = b.total)
+  AND NOT (b.finalizing_at IS NOT NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL))
+UNION ALL
+SELECT 'span ' || s.id, 'left over in a batch that is frozen'
+FROM spans AS s
+JOIN batches AS b ON b.id = s.batch_id
+WHERE b.finalizing_at IS NOT NULL
+"""

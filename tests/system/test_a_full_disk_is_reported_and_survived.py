@@ -1,0 +1,185 @@
+"""A full disk is called by its name, stops a command within a bound, and loses nothing."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.support.disks import Disk, small_disk
+from tests.support.processes import (
+    PYTHON,
+    batchline,
+    read_lines,
+    simulated,
+    start,
+    wait_for_executions,
+    write_requests,
+)
+from tests.support.serving import serving
+from tests.support.waiting import wait_for
+
+# The cluster of a new data folder takes 60 MB.
+DATA_DISK = 130
+BOUND = 100.0
+
+
+@pytest.fixture
+def data_disk(tmp_path: Path) -> Iterator[Disk]:
+    with small_disk(tmp_path / "disk", DATA_DISK) as disk:
+        yield disk
+
+
+def write_large_requests(path: Path, count: int, size: int) -> Path:
+    """Lines that do not compress."""
+    with path.open("w") as stream:
+        for number in range(count):
+            message = {"role": "user", "content": os.urandom(size // 2).hex()}
+            body = {"model": "sim-small", "messages": [message]}
+            line = {"custom_id": f"q-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            stream.write(json.dumps(line) + "\n")
+    return path
+
+
+def assert_full(done: subprocess.CompletedProcess[str], where: Path) -> None:
+    assert done.returncode == 2, done.stderr
+    assert "disk full" in done.stderr
+    assert str(where) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.attack
+def test_a_disk_that_fills_up_while_a_file_comes_in_stops_the_command_and_no_later_one(
+    tmp_path: Path, data_disk: Disk
+) -> None:
+    inputs = write_large_requests(tmp_path / "in.jsonl", 2_000, 40_000)
+    data = data_disk.path / "data"
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "--data-dir", str(data))
+        assert_full(batchline(*command), data)
+        later = batchline("list", "--data-dir", str(data))
+        assert later.returncode == 0 or "disk full" in later.stderr
+        data_disk.grow(2_000)
+        assert batchline(*command).returncode == 0
+        seen = upstream.stats()
+    assert len(read_lines(tmp_path / "in.output.jsonl")) == 2_000
+    assert (seen["executed"], seen["keys_executed_twice"]) == (2_000, 0)
+
+
+@pytest.mark.attack
+def test_a_disk_that_fills_up_while_lines_run_stops_the_run_and_the_same_command_goes_on(
+    tmp_path: Path, data_disk: Disk
+) -> None:
+    inputs = write_large_requests(tmp_path / "in.jsonl", 3_000, 4_000)
+    data = data_disk.path / "data"
+    with simulated("--latency", "20") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "-c", "16", "--data-dir", str(data))
+        process = start(*command)
+        wait_for_executions(upstream, 100)
+
+        def ended() -> bool:
+            data_disk.fill()  # recovery gives some room back
+            return process.poll() is not None
+
+        wait_for("the run to end", ended, BOUND)
+        _, errors = process.communicate()
+        assert process.returncode == 2, errors
+        assert f"no room left in {data}" in errors
+        assert_full(batchline("list", "--data-dir", str(data)), data)
+        data_disk.clear()
+        data_disk.grow(2_000)
+        done = batchline(*command)
+        assert done.returncode == 0, done.stderr
+        seen = upstream.stats()
+    assert len(read_lines(tmp_path / "in.output.jsonl")) == 3_000
+    assert seen["distinct_keys"] == 3_000
+
+
+def test_a_disk_without_room_for_a_new_database_is_named(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "tiny", 20) as disk:
+        data = disk.path / "data"
+        assert_full(batchline("list", "--data-dir", str(data)), data)
+        disk.grow(300)
+        assert batchline("list", "--data-dir", str(data)).returncode == 0
+
+
+def test_an_output_on_a_full_disk_is_written_by_the_same_command_once_there_is_room(
+    tmp_path: Path, database_url: str
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 300)
+    with small_disk(tmp_path / "small", 1) as disk, simulated() as upstream:
+        disk.fill()
+        output = disk.path / "out.jsonl"
+        location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+        command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *location)
+        assert_full(batchline(*command), output)
+        assert [path.name for path in disk.path.iterdir()] == ["ballast"]
+        disk.clear()
+        done = batchline(*command)
+        assert done.returncode == 0, done.stderr
+        assert len(read_lines(output)) == 300
+        assert upstream.stats()["executed"] == 300
+
+
+def test_a_run_whose_objects_have_no_room_says_so_and_ends_once_they_have(
+    tmp_path: Path, database_url: str
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 300)
+    with small_disk(tmp_path / "small", 1) as disk, simulated() as upstream:
+        disk.fill()
+        process = start(
+            *("run", str(inputs), "--upstream", upstream.url, "--database", database_url),
+            *("--data-dir", str(disk.path / "data")),
+        )
+        assert process.stdout is not None
+        displayed = ""
+        while "disk full" not in displayed:
+            displayed = process.stdout.readline()
+            assert displayed, process.communicate()
+        assert str(disk.path) in displayed
+        disk.clear()
+        _, errors = process.communicate(timeout=BOUND)
+        assert process.returncode == 0, errors
+    assert len(read_lines(tmp_path / "in.output.jsonl")) == 300
+
+
+def test_the_server_says_that_its_disk_is_full(tmp_path: Path, database_url: str) -> None:
+    with (
+        small_disk(tmp_path / "small", 64) as disk,
+        serving(database_url, disk.path) as server,
+        server.http() as http,
+        server.client() as client,
+    ):
+        assert http.get("/readyz").status_code == 200
+        disk.fill()
+        ready = http.get("/readyz")
+        assert (ready.status_code, ready.json()["objects"]) == (503, "disk full")
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.files.create(file=("in.jsonl", os.urandom(3_000_000)), purpose="user_data")
+        assert (refused.value.status_code, refused.value.code) == (503, "disk_full")
+        upload = client.uploads.create(bytes=3_000_000, filename="x", mime_type="text/plain", purpose="batch")
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.uploads.parts.create(upload.id, data=os.urandom(3_000_000))
+        assert (refused.value.status_code, refused.value.code) == (503, "disk_full")
+        wait_for("the room of what was refused", lambda: not list(disk.path.glob("objects/*/*")), 20)
+        disk.clear()
+        assert http.get("/readyz").status_code == 200
+        assert client.files.create(file=("in.jsonl", b"hello"), purpose="user_data").bytes == 5
+
+
+def test_a_full_disk_behind_stdout_is_named(tmp_path: Path, database_url: str) -> None:
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [PYTHON, "-m", "batchline", "list", *location],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: disk full")
+    assert "Exception ignored" not in done.stderr

@@ -1,0 +1,223 @@
+"""Every command works through PgBouncer in transaction mode, also one that keeps no prepared statements.
+
+Without BATCHLINE_TEST_PGBOUNCER this is Debian's, version 1.18, which keeps none.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from batchline.cli.main import command_line
+from batchline.store.session import Session
+from tests.support import external
+from tests.support.builders import sql
+from tests.support.pgbouncer import pooled
+from tests.support.processes import batchline, read_lines, simulated, start, stop, write_requests
+
+SETTINGS = """
+[[upstreams]]
+name = "cluster"
+base_url = "{url}"
+
+[packs]
+kubevirt = {{ upstream = "cluster" }}
+"""
+MACHINE = {"namespace": "test", "name": "a", "cpu": 1, "memory": "1Gi", "image": "fedora:42"}
+NOWHERE = ("--upstream", "http://127.0.0.1:9/v1")
+
+
+@pytest.fixture
+def pooler(database_url: str, tmp_path: Path) -> Iterator[str]:
+    with pooled(database_url, tmp_path / "pgbouncer") as url:
+        yield url
+
+
+def test_short_commands_share_server_connections(pooler: str, tmp_path: Path) -> None:
+    """Each prepared its first statement under the same name; the second was refused, or ran the first's."""
+    location = ("--database", pooler, "--data-dir", str(tmp_path / "data"))
+    inputs = str(write_requests(tmp_path / "in.jsonl", 3))
+    for command in (
+        ("submit", inputs, *NOWHERE),
+        ("list",),
+        ("doctor",),
+        ("keys", "list"),
+        ("limits", "status"),
+        ("audit",),
+    ):
+        done = batchline(*command, *location)
+        assert (done.returncode, done.stderr) == (0, ""), command
+
+
+class Commands:
+    """Runs commands through the pooler and notes which."""
+
+    def __init__(self, pooler: str, folder: Path, upstream: str) -> None:
+        config = folder / "batchline.toml"
+        config.write_text(SETTINGS.format(url=upstream))
+        self.environment = {
+            "BATCHLINE_DATABASE_URL": pooler,
+            "BATCHLINE_DATA_DIR": str(folder / "data"),
+            "BATCHLINE_CONFIG": str(config),
+            "BATCHLINE_UPSTREAM": upstream,
+        }
+        self.tried: set[str] = set()
+
+    def __call__(self, name: str, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
+        self.tried.add(name)
+        done = batchline(*name.split(), *arguments, **self.environment)
+        assert done.returncode in codes, (name, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr, (name, done.stderr)
+        return done.stdout
+
+    def made(self, name: str, *arguments: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self(name, *arguments, "--json"))
+        return document
+
+
+def every_command() -> set[str]:
+    """`list`, `keys list` and so on: all that there are, but for the one without a database."""
+
+    def leaves(command: Any, name: str) -> set[str]:
+        below = getattr(command, "commands", None)
+        if below is None:
+            return {name}
+        return {leaf for each, sub in below.items() for leaf in leaves(sub, f"{name} {each}".strip())}
+
+    return leaves(typer.main.get_command(command_line()), "") - {"simulate"}
+
+
+@pytest.mark.attack
+def test_every_command_works(pooler: str, tmp_path: Path) -> None:
+    with simulated() as upstream:
+        command = Commands(pooler, tmp_path, upstream.url)
+        run_batches(command, tmp_path)
+        govern(command, tmp_path)
+        made = command.made("keys create", "ann")
+        command("keys list")
+        command("keys revoke", made["id"])
+        serve(command)
+        command("doctor")
+    command("migrate status")
+    command("migrate down", "base")
+    command("migrate up")
+    assert command.tried == every_command()
+
+
+def run_batches(command: Commands, folder: Path) -> None:
+    inputs = [str(write_requests(folder / f"{count}.jsonl", count)) for count in (200, 30, 20)]
+    output = folder / "out.jsonl"
+    command("run", inputs[0], "-o", str(output))
+    assert len(read_lines(output)) == 200
+    second = str(command.made("submit", inputs[1])["id"])
+    command("pause", second)
+    command("resume", second)
+    command("worker", "--drain")
+    command("watch", second)
+    assert command.made("status", second)["status"] == "completed"
+    command("results", second)
+    command("cancel", str(command.made("submit", inputs[2])["id"]))
+    assert len(command.made("list")["data"]) == 3
+
+
+def govern(command: Commands, folder: Path) -> None:
+    """Where a batch is in no state for it, a command is refused with 1: that too is the database's word."""
+    items = folder / "items.json"
+    items.write_text(json.dumps([MACHINE]))
+    command("limits set", "ann", "--parents", "9", "--children", "9", "--cooldown", "0", "--reason", "a test")
+    command("limits exempt", "ann", "--for", "1h", "--reason", "a test")
+    command("limits status")
+    command("ops list")
+    submit = ("vm_create", str(items), "--as", "ann")
+    held = command.made("ops submit", *submit, "--hold")["batch_id"]
+    command("ops approve", held, "--as", "bob")
+    command("ops release", held, codes=(0, 1))
+    command("ops cancel", held)
+    command("ops retry", held, codes=(0, 1))
+    command("ops reject", command.made("ops submit", *submit)["batch_id"], "--reason", "no")
+    command("ops show", held)
+    command("ops batches")
+    command("audit")
+
+
+def serve(command: Commands) -> None:
+    command.tried.add("serve")
+    process = start("serve", "--port", "0", "--no-auth", **command.environment)
+    try:
+        assert process.stdout is not None
+        listening = re.search(r"http://[\d.:]+", process.stdout.readline())
+        assert listening is not None
+        with urllib.request.urlopen(f"{listening[0]}/readyz", timeout=60) as answer:
+            assert json.load(answer)["status"] == "ready"
+        with urllib.request.urlopen(f"{listening[0]}/v1/batches", timeout=60) as answer:
+            assert json.load(answer)["data"]
+    finally:
+        _, said = stop(process)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def keeps_statements() -> bool:
+    version = subprocess.run([external.pgbouncer(), "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"PgBouncer (\d+)\.(\d+)", version.stdout)
+    assert found is not None
+    return (int(found[1]), int(found[2])) >= (1, 21)
+
+
+async def prepared(url: str) -> set[str]:
+    """The names of the statements that the server has after the same one was run some times.
+
+    In one transaction at the end, so that it is one server connection that is asked.
+    """
+    async with Session(url, "test") as session:
+        for _ in range(10):
+            await sql(session, "SELECT %(number)s + 1", number=1)
+        return {name for (name,) in await sql(session, "SELECT name FROM pg_prepared_statements")}
+
+
+def test_a_direct_connection_prepares(database_url: str) -> None:
+    assert asyncio.run(prepared(database_url)) == {"_pg3_0"}
+
+
+def test_nothing_is_prepared_under_a_name_that_the_pooler_passes_through(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Another client's statement of the same name would run instead, if the parameters fit."""
+    # One server connection, so that it is the one that is asked.
+    more = (
+        "default_pool_size = 1\nmax_prepared_statements = 0"
+        if keeps_statements()
+        else "default_pool_size = 1"
+    )
+    with pooled(database_url, tmp_path / "pgbouncer", more) as url:
+        assert asyncio.run(prepared(url)) == set()
+
+
+def test_where_the_pooler_keeps_statements_they_are_prepared(database_url: str, tmp_path: Path) -> None:
+    if not keeps_statements():
+        pytest.skip("PgBouncer keeps prepared statements from 1.21 on: name one in BATCHLINE_TEST_PGBOUNCER")
+    more = "default_pool_size = 1\nmax_prepared_statements = 200"
+    with pooled(database_url, tmp_path / "pgbouncer", more) as url:
+        names = asyncio.run(prepared(url))
+    assert names
+    assert all(name.startswith("PGBOUNCER_") for name in names)
+
+
+def test_two_clients_of_one_server_connection_run_their_own_statements(
+    database_url: str, tmp_path: Path
+) -> None:
+    async def scenario(url: str) -> None:
+        async with Session(url, "one") as one, Session(url, "other") as other:
+            for _ in range(10):
+                assert await sql(one, "SELECT %(number)s + 1", number=1) == [(2,)]
+                assert await sql(other, "SELECT %(number)s - 1", number=1) == [(0,)]
+
+    with pooled(database_url, tmp_path / "pgbouncer", "default_pool_size = 1") as url:
+        asyncio.run(scenario(url))

@@ -1,0 +1,178 @@
+"""An idle worker that hears of a new batch takes its first lines with one small statement."""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.model import Batch, Claim, Item
+from batchline.store import batches, spans
+from batchline.store.session import Session
+from batchline.store.spans import Scope, WorkerId
+from batchline.worker.worker import Worker
+from tests.support.builders import a_batch, a_worker, complete, on, overrun, read, sql, take
+from tests.support.executors import Answering
+
+
+async def first_of(
+    db: Session, batch: Batch, *, worker: WorkerId | None = None, limit: int = 10, scope: Scope | None = None
+) -> list[Item]:
+    claims, items = await spans.claim_new(db, worker or a_worker(), scope or Scope(), batch.id, limit)
+    assert items is not None
+    assert sum(claim.size for claim in claims) == len(items)
+    return items
+
+
+def test_the_first_lines_come_with_their_bodies(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 5})
+        worker = a_worker()
+
+        items = await first_of(db, batch, worker=worker, limit=3)
+
+        assert [(item.line_no, item.custom_id, item.body) for item in items] == [
+            (n, b"line-%d" % n, b'{"line": %d}' % n) for n in (1, 2, 3)
+        ]
+        (later,) = {item.claim.span_id for item in items}
+        assert await sql(db, "SELECT id, worker_id FROM spans") == [(later, worker.id)]
+        assert await sql(db, "SELECT id FROM workers WHERE lease_until > now()") == [(worker.id,)]
+        assert [item.line_no for item in await take(db, worker)] == [4, 5]
+
+    on(database_url, scenario)
+
+
+def test_it_tells_of_the_claim_what_a_claim_tells(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 2})
+
+        (one,) = await first_of(db, batch, limit=1)
+        (other,) = await take(db, a_worker())
+
+        def reported(claim: Claim) -> tuple[object, ...]:
+            return claim.batch_id, claim.attempt, claim.task_id, claim.size, claim.url, claim.model, claim.key
+
+        assert reported(one.claim) == reported(other.claim)
+        assert one.claim.settings == other.claim.settings
+        assert one.claim.seconds_left == pytest.approx(other.claim.seconds_left, abs=60)
+
+    on(database_url, scenario)
+
+
+def test_the_whole_batch_can_be_taken_and_ends(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 4})
+        worker = a_worker()
+        await complete(db, worker, await first_of(db, batch, worker=worker))
+        assert (await read(db, batch)).finalizing_at is not None
+        assert await first_of(db, batch) == []
+
+    on(database_url, scenario)
+
+
+@pytest.mark.parametrize("why", ["closed", "late", "paused", "another key"])
+def test_nothing_is_taken_of_what_is_not_to_be_run_here(database_url: str, why: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 4})
+        match why:
+            case "closed":
+                await batches.close(db, batch.id, "cancel")
+            case "paused":
+                await batches.close(db, batch.id, "pause")
+            case "late":
+                await overrun(db, batch.id)
+        scope = Scope(keys=("other",)) if why == "another key" else None
+
+        assert await first_of(db, batch, scope=scope) == []
+        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM workers") == [(0,)]
+
+    on(database_url, scenario)
+
+
+def test_of_two_workers_at_once_one_gets_it_and_the_other_does_not_wait(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 4})
+        async with Session(database_url, "neighbour") as neighbour, db.transaction() as connection:
+            await connection.execute("SELECT FROM lanes FOR UPDATE")
+            assert await first_of(neighbour, batch) == []
+
+    on(database_url, scenario)
+
+
+def test_large_bodies_are_left_to_be_fetched(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 4})
+        await sql(db, "UPDATE lines SET body = repeat('x', 20000)")
+        worker = a_worker()
+
+        claims, items = await spans.claim_new(db, worker, Scope(), batch.id, 4)
+
+        assert items is None
+        assert [len(item.body) for item in await spans.fetch(db, worker.id, claims)] == [20_000] * 4
+
+    on(database_url, scenario)
+
+
+def test_a_span_whose_lines_are_gone_is_heard_of(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 2})
+        await sql(db, "DELETE FROM lines")
+        claims, _ = await spans.claim_new(db, a_worker(), Scope(), batch.id, 4)
+        assert [claim.size for claim in claims] == [2]
+
+    on(database_url, scenario)
+
+
+def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More lines than the quick look takes, and a second batch that is announced while the first runs."""
+    quick: list[UUID] = []
+    true_claim_new = spans.claim_new
+
+    async def claim_new(
+        session: Session, worker: WorkerId, scope: Scope, batch_id: UUID, limit: int
+    ) -> tuple[list[Claim], list[Item] | None]:
+        quick.append(batch_id)
+        return await true_claim_new(session, worker, scope, batch_id, limit)
+
+    monkeypatch.setattr(spans, "claim_new", claim_new)
+    executor, ended, idle = Answering(), asyncio.Semaphore(0), asyncio.Event()
+    true_claim = spans.claim
+    fruitless = iter([lambda: None, idle.set])
+
+    async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
+        """The first fruitless claim is made at the start, the second when the worker listens."""
+        claims = await true_claim(session, worker, scope, limit)
+        if not claims:
+            next(fruitless, lambda: None)()
+        return claims
+
+    monkeypatch.setattr(spans, "claim", claim)
+
+    async def scenario(db: Session) -> None:
+        worker = Worker(
+            database_url,
+            executor,
+            Objects.at(tmp_path / "objects"),
+            WorkerSettings(concurrency=100, poll_min=60.0, poll_max=60.0),
+            Scope(),
+            on_ended=lambda _: ended.release(),
+        )
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(60):
+            await idle.wait()
+            first = await a_batch(db, {"m": 150})
+            second = await a_batch(db, {"m": 20})
+            await ended.acquire()
+            await ended.acquire()
+            worker.stop()
+            await running
+        assert quick[:1] == [first.id]
+        assert (await read(db, second)).completed == 20
+
+    on(database_url, scenario)
+    assert len(executor.sent) == 170

@@ -1,0 +1,122 @@
+"""A worker that is told to stop settles every verdict that it has, and so nothing is sent twice."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.model import Item, Settled, Verdict
+from batchline.store import spans
+from batchline.store.session import Session
+from batchline.store.spans import Scope
+from batchline.worker.worker import Worker
+from tests.support.builders import a_batch, on, read, sql
+from tests.support.executors import Answering
+from tests.support.processes import batchline, simulated, working, write_requests
+from tests.support.waiting import LIMIT, wait_for
+
+LINES = 20
+SLOW_COMMITS = b"""
+CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE OF completed ON batches
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_commit();
+"""
+SETTLING = b"""
+SELECT FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'batchline settle' AND wait_event_type = 'Lock'
+"""
+LISTENING = b"""
+SELECT FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'batchline listener'
+"""
+
+
+class Together(Answering):
+    """Answers five requests at the same moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._barrier = asyncio.Barrier(5)
+
+    async def run(self, item: Item) -> Verdict:
+        await self._barrier.wait()
+        return await super().run(item)
+
+
+@pytest.mark.parametrize("at_once", [1, 5], ids=["some wait in the settler", "all are on their way"])
+def test_a_worker_that_stops_settles_what_its_settler_holds(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """All its requests are answered, and the first settle takes so long that it is told to stop meanwhile."""
+    true_settle, settling, go_on = spans.settle, asyncio.Event(), asyncio.Event()
+    sizes: list[int] = []
+
+    async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
+        sizes.append(len(verdicts))
+        settling.set()
+        await go_on.wait()
+        return await true_settle(session, worker_id, verdicts)
+
+    monkeypatch.setattr(spans, "settle", settle)
+    executor = Together()
+
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, {"m": 5})
+        settings = WorkerSettings(concurrency=5, settle_max=at_once)
+        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope())
+        closed, true_close = asyncio.Event(), worker.settler.close
+
+        def close() -> None:
+            true_close()
+            closed.set()
+
+        monkeypatch.setattr(worker.settler, "close", close)
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(LIMIT):
+            await settling.wait()
+            assert len(executor.sent) == 5
+            worker.stop()
+            await closed.wait()
+            go_on.set()
+            await running
+        assert (await read(db, batch)).completed == 5
+        assert await sql(db, "SELECT * FROM spans") == []
+
+    on(database_url, scenario)
+    assert (sizes[0] == 5) is (at_once == 5)
+    assert executor.lines == [1, 2, 3, 4, 5]
+
+
+def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    """All is sent and one settle waits, so that most verdicts are still in the settler when SIGTERM comes."""
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    inputs = write_requests(tmp_path / "in.jsonl", LINES)
+    with (
+        simulated() as upstream,
+        psycopg.connect(database_url) as gate,
+        psycopg.connect(database_url, autocommit=True) as database,
+    ):
+        assert batchline("submit", str(inputs), "--upstream", upstream.url, *location).returncode == 0
+        database.execute(SLOW_COMMITS)
+        gate.execute("SELECT FROM batches FOR UPDATE")
+        with working(database_url, tmp_path / "data", "-c", "4") as worker:
+            wait_for("all requests", lambda: upstream.stats()["requests"] == LINES)
+            wait_for("a settle", lambda: database.execute(SETTLING).fetchall())
+            worker.send_signal(signal.SIGTERM)
+            wait_for("the stop", lambda: not database.execute(LISTENING).fetchall())
+            gate.commit()
+            worker.communicate(timeout=LIMIT)
+        assert worker.returncode == 0
+        assert database.execute("SELECT completed FROM batches").fetchall() == [(LINES,)]
+        assert batchline("worker", "--drain", *location).returncode == 0
+        found = upstream.stats()
+    assert (found["requests"], found["executed"], found["replays"]) == (LINES, LINES, 0)

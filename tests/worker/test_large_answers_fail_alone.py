@@ -1,0 +1,458 @@
+"""Large answers and requests cost bounded memory, and stop nobody: what cannot be taken fails alone."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from batchline.config.settings import WorkerSettings
+from batchline.executors.http import HttpSettings
+from batchline.files.objects import Objects
+from batchline.model import Completed, Item, Ran, Settled, Verdict, ids
+from batchline.store import spans
+from batchline.store.arrays import TextArray
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.store.statements import Statement
+from batchline.upstreams.memory import MIB, BodyMemory
+from batchline.worker.lease import Lease
+from batchline.worker.settler import Settler
+from batchline.worker.worker import Worker
+from chaos.proxy import Proxy
+from tests.support import operation_executor as operations
+from tests.support.builders import a_batch, a_worker, completed, on, read, sql, take, until
+from tests.support.executors import Answering
+from tests.support.http_executor import an_executor, an_item, line_of
+from tests.support.processes import batchline, kill, simulated, working, write_requests
+from tests.support.scripted_upstream import answers, says, upstream_that
+from tests.support.waiting import wait_for
+
+KIB = 1024
+
+
+def large(item: Item, size: int) -> Completed:
+    return Completed(item, 200, b'{"answer":"%b"}' % (b"x" * size))
+
+
+async def failures(db: Session) -> dict[int, Any]:
+    """The codes of lines that failed, by their numbers."""
+    rows = await sql(db, "SELECT line_no, output FROM results WHERE outcome = 'failed'")
+    return {line_no: json.loads(output)["error"]["code"] for line_no, output in rows}
+
+
+# --- Settles -----------------------------------------------------------------------------------------------
+
+
+class Settling:
+    """A settler at work for one worker that holds a whole batch."""
+
+    def __init__(self, db: Session, settings: WorkerSettings) -> None:
+        self.memory = BodyMemory(settings.body_memory)
+        lease = Lease(settings, asyncio.get_running_loop().time, lambda: 0)
+        self.worker = lease.worker
+        self.settler = Settler(db, lease, settings, self.memory, self._settled)
+        self.ended = 0
+
+    def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
+        self.ended += sum(row.ended for row in settled)
+
+    async def settle(self, verdicts: Sequence[Verdict]) -> None:
+        for verdict in verdicts:
+            self.settler.add(verdict)
+        self.settler.close()
+        async with asyncio.timeout(60):
+            await self.settler.run()
+
+
+def test_a_settle_has_no_more_bytes_than_it_may(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[list[int]] = []
+    true_settle = spans.settle
+
+    async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
+        sizes.append([len(verdict.output) for verdict in verdicts if isinstance(verdict, Completed)])
+        return await true_settle(session, worker_id, verdicts)
+
+    monkeypatch.setattr(spans, "settle", settle)
+
+    async def scenario(db: Session) -> None:
+        settling = Settling(db, WorkerSettings(settle_max_bytes=100 * KIB))
+        await a_batch(db, 60)
+        items = await take(db, settling.worker)
+        answered = [large(item, 250 * KIB if item.line_no % 20 == 0 else 12 * KIB) for item in items]
+        await settling.settle(answered)
+        assert settling.ended == 60
+        assert (settling.memory.held_small, settling.memory.held_large) == (0, 0)
+
+    on(database_url, scenario)
+    assert max(len(sent) for sent in sizes) > 5
+    for sent in sizes:
+        assert len(sent) == 1 or sum(sent) <= 100 * KIB
+
+
+def test_a_value_that_the_driver_cannot_send_fails_its_line_alone(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        settling = Settling(db, WorkerSettings())
+        await a_batch(db, 10)
+        items = await take(db, settling.worker)
+        verdicts = [completed(item) for item in items]
+        # No smallint, and no bytes; and one that the server refuses.
+        verdicts[3] = Completed(items[3], 70_000, b"{}")
+        verdicts[7] = Completed(items[7], 200, "text")  # type: ignore[arg-type]
+        verdicts[8] = Completed(items[8], 200, b"\xff")
+        await settling.settle(verdicts)
+        assert settling.ended == 10
+        lines = {items[n].line_no for n in (3, 7, 8)}
+        assert await failures(db) == dict.fromkeys(lines, "result_refused")
+
+    on(database_url, scenario)
+
+
+ENDS_THE_CONNECTION = """
+CREATE FUNCTION end_the_connection() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_terminate_backend(pg_backend_pid());
+    RETURN NEW;
+END $$;
+CREATE TRIGGER end_the_connection BEFORE INSERT ON results
+FOR EACH ROW WHEN (octet_length(NEW.output) > 50000) EXECUTE FUNCTION end_the_connection();
+"""
+
+
+def test_a_large_result_that_ends_the_connection_each_time_fails_alone(database_url: str) -> None:
+    """As a message does that is longer than PostgreSQL takes."""
+
+    async def scenario(db: Session) -> None:
+        await sql(db, ENDS_THE_CONNECTION)
+        settling = Settling(db, WorkerSettings(settle_max_bytes=40_000))
+        await a_batch(db, 30)
+        items = await take(db, settling.worker)
+        await settling.settle(
+            [large(item, 60_000) if item.line_no == 7 else completed(item) for item in items]
+        )
+        assert settling.ended == 30
+        assert await failures(db) == {7: "result_refused"}
+
+    on(database_url, scenario)
+
+
+# --- Statements that are cancelled while they are sent -----------------------------------------------------
+
+Halfway = Callable[[Session], Awaitable[None]]
+
+
+def with_a_slow_line(database_url: str, timeout: float, scenario: Halfway) -> None:
+    """On a session whose statements take for ever to be sent."""
+    location = conninfo_to_dict(database_url)
+    if not str(location.get("host", "")).startswith("/"):
+        pytest.skip("the proxy stands in front of a socket of this machine")
+
+    async def run() -> None:
+        proxy = Proxy(Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}"))
+        await proxy.start()
+        try:
+            behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")
+            async with Session(behind, "slow", timeout=timeout) as session:
+                # From now on it is prepared: all of it goes out at once.
+                await send(session, 1)
+                proxy.delay = 3600.0
+                await scenario(session)
+        finally:
+            await proxy.stop()
+
+    asyncio.run(run())
+
+
+async def send(session: Session, size: int) -> None:
+    statement = Statement("much", "SELECT cardinality(%(much)s::text[])")
+    await session.rows(statement, {"much": TextArray([b"x" * size])})
+
+
+def test_a_statement_that_is_not_sent_in_time_is_a_database_that_does_not_answer(database_url: str) -> None:
+    async def scenario(session: Session) -> None:
+        with pytest.raises(StoreUnavailable, match="silent for 1 s"):
+            await send(session, 64 * MIB)
+
+    with_a_slow_line(database_url, 1.0, scenario)
+
+
+def test_whoever_is_cancelled_in_the_middle_of_a_statement_is_cancelled(database_url: str) -> None:
+    async def scenario(session: Session) -> None:
+        task = asyncio.create_task(send(session, 64 * MIB))
+        done, _ = await asyncio.wait([task], timeout=0.5)
+        assert not done
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with_a_slow_line(database_url, 60.0, scenario)
+
+
+# --- Answers -----------------------------------------------------------------------------------------------
+
+
+def in_chunks(body: bytes) -> bytes:
+    """An answer that does not say how long it is."""
+    chunks = [body[start : start + 50_000] for start in range(0, len(body), 50_000)]
+    return b"".join(
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]
+        + [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b"")]
+    )
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_answers_that_together_exceed_the_memory_are_all_received(chunked: bool) -> None:
+    """All of them are half-read when there is no room for any: one after the other comes through."""
+    body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
+    memory = BodyMemory(24 * MIB, runners=20, largest=4 * MIB)
+    maximum = 0
+
+    async def test() -> int:
+        nonlocal maximum
+        received = 0
+        behaviour = says(in_chunks(body)) if chunked else answers(200, body)
+        async with upstream_that(behaviour) as upstream, an_executor(memory=memory) as executor:
+
+            async def one(line_no: int) -> None:
+                nonlocal received, maximum
+                verdict = await executor.run(an_item(upstream.url, line_no=line_no))
+                # As the settler does.
+                assert isinstance(verdict, Completed)
+                memory.hold(len(verdict.output))
+                maximum = max(maximum, memory.held_large)
+                await asyncio.sleep(0)
+                memory.free(len(verdict.output))
+                received += 1
+
+            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+                for line_no in range(1, 21):
+                    tasks.create_task(one(line_no))
+        return received
+
+    assert asyncio.run(test()) == 20
+    assert memory.held_large == 0
+    assert maximum <= 12 * MIB + 1000
+
+
+def test_an_answer_that_is_larger_than_the_memory_fails_its_line() -> None:
+    async def test() -> list[Ran]:
+        memory = BodyMemory(5 * MIB)
+        body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
+        async with (
+            upstream_that(answers(200, body), says(in_chunks(body)), answers(200, b"{}")) as upstream,
+            an_executor(HttpSettings(), memory=memory) as executor,
+        ):
+            verdicts = [await executor.run(an_item(upstream.url, attempt=1)) for _ in range(3)]
+            assert memory.held_large == 0
+            return verdicts
+
+    *failed, good = asyncio.run(test())
+    assert [line_of(verdict)["error"]["code"] for verdict in failed] == ["response_too_large"] * 2
+    assert isinstance(good, Completed)
+
+
+def test_small_answers_do_not_wait_for_large_ones() -> None:
+    async def test() -> Ran:
+        memory = BodyMemory(64 * MIB)
+        memory.hold(32 * MIB)
+        async with upstream_that(answers(200, b"{}")) as upstream, an_executor(memory=memory) as executor:
+            async with asyncio.timeout(30):
+                return await executor.run(an_item(upstream.url))
+
+    assert isinstance(asyncio.run(test()), Completed)
+
+
+def test_an_answer_that_is_given_up_while_it_waits_lets_the_next_one_go_on() -> None:
+    async def test() -> None:
+        memory = BodyMemory(32 * MIB, largest=4 * MIB)
+        memory.hold(11 * MIB)
+        using_the_reserve, first, second = memory.share(), memory.share(), memory.share()
+        with using_the_reserve, second:
+            await using_the_reserve.grow(2 * MIB)
+            waiting = asyncio.create_task(first.grow(2 * MIB))
+            next_one = asyncio.create_task(second.grow(MIB))
+            await asyncio.sleep(0)
+            memory.free(2 * MIB)
+            await asyncio.sleep(0)
+            assert not next_one.done(), "it is not its turn"
+            waiting.cancel()
+            async with asyncio.timeout(10):
+                await next_one
+        assert memory.held_large == 9 * MIB
+
+    asyncio.run(test())
+
+
+def test_an_answer_to_an_operation_is_bounded_before_it_is_decoded() -> None:
+    verdict = operations.failure(answers(200, b"[%b{}]" % (b"{}," * (2 * MIB))))
+    assert operations.code_of(verdict) == "response_too_large"
+
+
+# --- Back-pressure -----------------------------------------------------------------------------------------
+
+
+class AnsweringAtLength(Answering):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    async def run(self, item: Item) -> Verdict:
+        await super().run(item)
+        return large(item, self._size)
+
+
+@asynccontextmanager
+async def at_work(url: str, folder: Path, executor: Answering, memory: BodyMemory) -> AsyncIterator[None]:
+    settings = WorkerSettings(concurrency=8)
+    worker = Worker(url, executor, Objects.at(folder), settings, Scope(), memory=memory)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running
+
+
+def test_no_more_is_sent_while_too_much_waits_to_be_settled(database_url: str, tmp_path: Path) -> None:
+    async def scenario(db: Session) -> None:
+        executor = AnsweringAtLength(16 * KIB)
+        memory = BodyMemory(16 * MIB)
+        async with (
+            await psycopg.AsyncConnection.connect(database_url) as other,
+            at_work(database_url, tmp_path, executor, memory),
+        ):
+            # Every settle waits for this.
+            await other.execute("LOCK TABLE results")
+            batch = await a_batch(db, 400)
+            await until(lambda: asyncio.sleep(0, memory.crowded))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            # 2 MiB, and those that were under way.
+            assert len(executor.sent) <= 128 + 8 + 1
+            await other.rollback()
+            await until(lambda: is_done(db, batch.id))
+        assert len(executor.sent) == 400
+
+    async def is_done(db: Session, batch_id: UUID) -> bool:
+        return (await read(db, batch_id)).completed == 400
+
+    on(database_url, scenario)
+
+
+# --- Requests ----------------------------------------------------------------------------------------------
+
+
+class Holding(Answering):
+    """Remembers how many bytes of requests were in flight at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes = 0
+        self.maximum: list[tuple[int, int]] = [(0, 0)]
+        self._count = 0
+
+    async def run(self, item: Item) -> Verdict:
+        self._bytes += len(item.body)
+        self._count += 1
+        self.maximum.append((self._bytes, self._count))
+        await asyncio.sleep(0.01)
+        self._bytes -= len(item.body)
+        self._count -= 1
+        return await super().run(item)
+
+
+def test_claims_bring_no_more_bytes_than_there_is_memory_for(database_url: str, tmp_path: Path) -> None:
+    async def scenario(db: Session) -> None:
+        executor = Holding()
+        batch = await a_batch(db, 60)
+        # Of 0, 1 and 2 MiB, and one of 9.
+        mib = "CASE line_no WHEN 50 THEN 9 ELSE line_no %% 3 END"
+        await sql(db, f"UPDATE lines SET body = repeat('x', {mib} * 1048576)")
+        async with at_work(database_url, tmp_path, executor, BodyMemory(16 * MIB)):
+            await until(lambda: is_done(db, batch.id))
+        assert executor.lines == list(range(1, 61)), "each line should be sent once"
+        for size, count in executor.maximum:
+            assert size <= 4 * MIB or count == 1
+        assert max(size for size, _ in executor.maximum) == 9 * MIB
+
+    async def is_done(db: Session, batch_id: UUID) -> bool:
+        return (await read(db, batch_id)).completed == 60
+
+    on(database_url, scenario)
+
+
+def test_a_fetch_leaves_out_what_is_too_large_and_says_how_large_it_is(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        worker = a_worker()
+        await a_batch(db, 4)
+        await sql(db, "UPDATE lines SET body = repeat('ä', 1000) WHERE line_no = 3")
+        claims = await spans.claim(db, worker, Scope(), 4)
+        items = await spans.fetch(db, worker.id, claims, 400)
+        assert [(item.line_no, len(item.body), item.left_out) for item in items] == [
+            (1, 11, 0),
+            (2, 11, 0),
+            (3, 0, 2000),
+            (4, 11, 0),
+        ]
+        assert [len(item.body) for item in await spans.fetch(db, worker.id, claims)] == [11, 11, 2000, 11]
+
+    on(database_url, scenario)
+
+
+# --- A real worker -----------------------------------------------------------------------------------------
+
+# Besides the setting: the program itself, first pieces and buffers of 24 connections, and copies of one
+# answer of 40 MiB while it is judged, settled and written to the output file.
+OVERHEAD = 100 * MIB + 4 * 40 * MIB
+
+
+def peak_memory(pid: int) -> int:
+    status = Path("/proc", str(pid), "status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * KIB
+
+
+@pytest.mark.attack
+@pytest.mark.timeout(600)
+def test_many_large_answers_stop_nobody_and_cost_no_more_memory_than_was_set(
+    database_url: str, tmp_path: Path
+) -> None:
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+
+    def submit(name: str, count: int, upstream: str) -> UUID:
+        inputs = write_requests(tmp_path / name, count)
+        done = batchline("submit", str(inputs), "--upstream", upstream, "--json", *location)
+        assert done.returncode == 0, done.stderr
+        batch_id = ids.read(ids.BATCH, json.loads(done.stdout)["id"])
+        assert batch_id is not None
+        return batch_id
+
+    with (
+        psycopg.connect(database_url, autocommit=True) as db,
+        simulated("--answer-bytes", str(40 * MIB)) as images,
+        simulated() as texts,
+        working(database_url, tmp_path / "data", "-c", "24", "--body-memory", "256") as worker,
+    ):
+
+        def counts(batch_id: UUID) -> tuple[int, int, bool]:
+            """Completed, failed, and whether it has ended."""
+            query = "SELECT completed, failed, completed_at IS NOT NULL FROM batches WHERE id = %s"
+            row = db.execute(query, (batch_id,)).fetchone()
+            assert row is not None
+            return row
+
+        many = submit("images.jsonl", 32, images.url)
+        wait_for("answers under way", lambda: images.stats()["executed"] >= 24)
+        other = submit("texts.jsonl", 300, texts.url)
+        wait_for("the other batch", lambda: counts(other) == (300, 0, True))
+        assert counts(many)[0] < 32, "the other batch should end while large answers still come"
+        wait_for("all large answers", lambda: counts(many) == (32, 0, True), limit=400)
+        assert worker.poll() is None
+        assert peak_memory(worker.pid) < 256 * MIB + OVERHEAD
+        _, log = kill(worker)
+        assert "Traceback" not in log

@@ -1,0 +1,89 @@
+"""What a worker holds without knowing it, because the answer to a claim was lost, is freed."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from batchline.config.settings import WorkerSettings
+from batchline.store import batches, spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.worker.lease import Lease
+from batchline.worker.reconciler import Reconciler
+from tests.support.builders import a_batch, a_worker, equals, held, on, read, take, until
+
+PATIENCE = 60.0
+
+
+class Lost:
+    """A worker that has lost track of what it has claimed."""
+
+    def __init__(self, db: Session) -> None:
+        self.lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
+        self.known: set[int] = set()
+        self.calls = 0
+        self.reconciler = Reconciler(db, self.lease, lambda: self.known, asyncio.Lock(), self.freed)
+        self.reconciler.reconcile()
+
+    def freed(self) -> None:
+        self.calls += 1
+
+    async def claim(self, db: Session, limit: int = 1) -> int:
+        (claim,) = await spans.claim(db, self.lease.worker, Scope(), limit)
+        return claim.span_id
+
+    async def release(self) -> None:
+        running = asyncio.create_task(self.reconciler.run())
+        async with asyncio.timeout(PATIENCE):
+            await until(lambda: equals(asyncio.sleep(0, self.reconciler.busy), False))
+        running.cancel()
+
+
+def test_only_what_is_not_known_is_freed(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        lost = Lost(db)
+        await a_batch(db, 3)
+        await lost.claim(db)
+        lost.known = {await lost.claim(db, 2)}
+        await lost.release()
+        assert await held(db) == [(None, 1), (lost.lease.worker.id, 2)]
+        assert lost.calls == 1, "a claim should look for what was freed"
+
+    on(database_url, scenario)
+
+
+def test_a_release_without_an_answer_is_tried_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_release, failures = spans.release, iter([True])
+
+    async def release(session: Session, worker_id: UUID, some: set[int] | None = None) -> list[UUID]:
+        concerned = await true_release(session, worker_id, some)
+        if next(failures, False):
+            raise StoreUnavailable("the answer was lost")
+        return concerned
+
+    monkeypatch.setattr(spans, "release", release)
+
+    async def scenario(db: Session) -> None:
+        lost = Lost(db)
+        await a_batch(db, 1)
+        await lost.claim(db)
+        await lost.release()
+        assert next(failures, None) is None
+        assert len(await take(db, a_worker())) == 1
+
+    on(database_url, scenario)
+
+
+def test_strays_of_a_batch_that_was_cancelled_let_it_end(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        lost, batch = Lost(db), await a_batch(db, 1)
+        await lost.claim(db)
+        await batches.close(db, batch.id, "cancel")
+        assert (await read(db, batch)).finalizing_at is None
+        await lost.release()
+        assert (await read(db, batch)).finalizing_at is not None
+
+    on(database_url, scenario)

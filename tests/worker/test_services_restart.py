@@ -1,0 +1,199 @@
+"""A service that fails is restarted; one that keeps failing ends the worker; SIGTERM always does."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.model import Item, Verdict
+from batchline.store import spans
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.worker.pause import Pause
+from batchline.worker.supervisor import MAX_FAILURES, ServiceFailed, supervise
+from batchline.worker.worker import Worker
+from tests.support.builders import a_batch, on, read
+from tests.support.executors import Answering
+from tests.support.processes import PYTHON, kill, simulated, start, status, submit, working, write_requests
+from tests.support.waiting import wait_for
+
+
+class NoPause(Pause):
+    async def wait(self) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_service_is_restarted_until_it_has_failed_five_times_in_a_row() -> None:
+    runs, repairs = list[int](), list[int]()
+
+    async def run() -> None:
+        runs.append(1)
+        raise LookupError("no such thing")
+
+    with pytest.raises(ServiceFailed, match=r"poller failed 5 times in a row.*no such thing"):
+        asyncio.run(supervise("poller", run, lambda: repairs.append(1), NoPause()))
+    assert len(runs) == MAX_FAILURES
+    assert len(repairs) == MAX_FAILURES - 1
+
+
+def test_a_service_that_recovers_is_not_ended() -> None:
+    failures = iter([LookupError("once"), LookupError("twice")])
+
+    async def run() -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+
+    asyncio.run(supervise("poller", run, pause=NoPause()))
+    assert next(failures, None) is None
+
+
+class Surprised(Answering):
+    """Raises at the first attempt of the first line, and answers all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raised = 0
+
+    async def run(self, item: Item) -> Verdict:
+        if item.line_no == 1 and item.claim.attempt == 1:
+            self.raised += 1
+            raise LookupError("a bug")
+        return await super().run(item)
+
+
+def test_an_executor_that_raises_costs_that_item_an_attempt_and_nothing_else(
+    database_url: str, tmp_path: Path
+) -> None:
+    executor = Surprised()
+
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, 20)
+        worker = Worker(database_url, executor, Objects.at(tmp_path), WorkerSettings(drain=True), Scope())
+        await worker.run()
+        assert (await read(db, batch)).completed == 20
+
+    on(database_url, scenario)
+    assert executor.raised == 1
+    assert executor.lines == list(range(1, 21))
+
+
+@contextmanager
+def renamed(database: str, table: str) -> Iterator[None]:
+    """While this lasts, every statement that reads the table fails in a way that no worker expects."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE {table} RENAME TO {table}_gone".encode())
+        yield
+        connection.execute(f"ALTER TABLE {table}_gone RENAME TO {table}".encode())
+
+
+def test_an_unexpected_error_in_one_service_does_not_end_the_worker(
+    database_url: str, tmp_path: Path
+) -> None:
+    location = ("--database", database_url, "--data-dir", str(tmp_path))
+    with simulated() as upstream:
+        batch = submit(write_requests(tmp_path / "input.jsonl", 50), upstream.url, *location)
+        with renamed(database_url, "outbox"):
+            worker = start("worker", *location)
+            assert worker.stderr is not None
+            line = next(line for line in worker.stderr if "service failed" in line)
+            assert "attendant" in line
+        wait_for("the batch's end", lambda: status(batch, *location)["status"] == "completed")
+        _, log = kill(worker, signal.SIGTERM)
+    assert worker.returncode == 0, log
+
+
+def test_a_service_that_keeps_failing_ends_the_process(database_url: str, tmp_path: Path) -> None:
+    with (
+        renamed(database_url, "outbox"),
+        working(database_url, tmp_path) as worker,
+    ):
+        _, log = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert "error: the worker's attendant failed 5 times in a row" in log
+
+
+def test_sigterm_ends_a_worker_whose_services_fail(database_url: str, tmp_path: Path) -> None:
+    with (
+        renamed(database_url, "outbox"),
+        working(database_url, tmp_path) as worker,
+    ):
+        assert worker.stderr is not None
+        next(line for line in worker.stderr if "service failed" in line)
+        worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            pytest.fail("SIGTERM did not end the worker")
+
+
+def test_a_worker_leaves_though_the_database_stays_away(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers cannot be settled; it waits for a while, then leaves them to be run again."""
+    executor = Answering()
+
+    async def scenario(db: Session) -> None:
+        await a_batch(db, 5)
+        settings = WorkerSettings(stop_patience=0.2)
+        worker = Worker(database_url, executor, Objects.at(tmp_path), settings, Scope())
+
+        async def refused(*_: object) -> None:
+            worker.stop()
+            raise StoreUnavailable("the database is away")
+
+        monkeypatch.setattr(spans, "settle", refused)
+        async with asyncio.timeout(60):
+            await worker.run()
+        assert worker.settler.unsettled
+
+    on(database_url, scenario)
+
+
+# A worker that is told twice to stop while its one request ignores that it is cancelled.
+STUBBORN = """
+import asyncio, sys
+from pathlib import Path
+from batchline.cli.exit_guard import exit_guard
+from batchline.config import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.store.spans import Scope
+from batchline.worker.worker import Worker
+from tests.executing import Answering
+
+class Stubborn(Answering):
+    async def run(self, item):
+        worker.stop()
+        worker.stop()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+async def main():
+    global worker
+    worker = Worker(sys.argv[1], Stubborn(), Objects.at(Path(sys.argv[2])), WorkerSettings(), Scope())
+    async with exit_guard(worker, patience=0.2):
+        await worker.run()
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path: Path) -> None:
+    async def scenario(db: Session) -> None:
+        await a_batch(db, 1)
+
+    on(database_url, scenario)
+    command = [PYTHON, "-c", STUBBORN, database_url, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "the worker did not stop and is ended" in done.stderr
+    assert "Current thread" in done.stderr, "the log should say where it was"

@@ -33,6 +33,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python -m tools.retired_names
 
 format: setup
 	$(BIN)/ruff check --fix .

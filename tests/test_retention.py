@@ -431,7 +431,7 @@ def test_an_object_store_that_is_away_ends_no_worker(database_url: str, objects:
         stored = await put(db, database_url, objects, b"x")
         await delete(db, stored.id)
 
-        await maintenance.attend(db, Away(objects._store, objects.place))
+        await maintenance.attend(db, Away(objects._store, objects.location))
 
         assert await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL") == []
         await clear(db, objects)

@@ -341,9 +341,9 @@ def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: P
 def test_7_only_failed_children_are_put_back_up_to_three_attempts(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
-    late, there = machines(1, run_strategy="Halted"), machines(1, run_strategy="Halted")
-    ended(ann, submit(ann, there)["batch_id"])
-    power = {"operation": "start", "items": [*positions(there), *positions(late)]}
+    late, existing = machines(1, run_strategy="Halted"), machines(1, run_strategy="Halted")
+    ended(ann, submit(ann, existing)["batch_id"])
+    power = {"operation": "start", "items": [*positions(existing), *positions(late)]}
     batch_id = ann.post("/vms/batch/power", json=power).json()["batch_id"]
     assert ended(ann, batch_id)["status"] == "PARTIAL_SUCCESS"
     ended(ann, submit(ann, late)["batch_id"])

@@ -127,19 +127,19 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
 def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database_url: str) -> None:
     async def scenario() -> None:
         downloads = Downloads(Sessions(database_url), at_once=3, at_once_of_a_tenant=2, patience=0.1)
-        async with downloads.place("slow"), downloads.place("slow"):
+        async with downloads.slot("slow"), downloads.slot("slow"):
             with pytest.raises(ApiError) as refused:
-                async with downloads.place("slow"):
+                async with downloads.slot("slow"):
                     pass
             assert (refused.value.status, refused.value.code) == (503, "too_many_downloads")
             assert int(refused.value.headers["retry-after"]) >= 1
-            async with downloads.place("other"):
+            async with downloads.slot("other"):
                 with pytest.raises(ApiError, match="Too many downloads are"):
-                    async with downloads.place("third"):
+                    async with downloads.slot("third"):
                         pass
-            async with downloads.place("third"):
+            async with downloads.slot("third"):
                 pass
-        async with downloads.place("slow"), downloads.place("slow"), downloads.place("other"):
+        async with downloads.slot("slow"), downloads.slot("slow"), downloads.slot("other"):
             pass
 
     asyncio.run(scenario())

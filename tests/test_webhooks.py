@@ -116,7 +116,7 @@ async def hours_pass(db: Session, hours: float) -> None:
 
 @asynccontextmanager
 async def outbox(db: Session, *listeners: EventListener, timeout: float = 10.0) -> AsyncIterator[Outbox]:
-    """A messenger at work, which may send to this machine."""
+    """An outbox at work that may send to this machine."""
     working = Outbox(db, Sender(allow_private=True, timeout=timeout), listeners)
     task = asyncio.create_task(working.run())
     try:

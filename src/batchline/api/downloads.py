@@ -47,7 +47,7 @@ class Downloads:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     @asynccontextmanager
-    async def place(self, tenant: str) -> AsyncIterator[None]:
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
         """One of the places, of which each tenant has a share at most. Raises a 503 if none gets free."""
         share = self._shares.get(tenant)
         if share is None:

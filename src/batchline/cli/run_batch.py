@@ -251,7 +251,7 @@ class _Room:
         """Where there is no room, if that is what holds the worker up."""
         if says_full(self.worker.settler.trouble or ""):
             return str(self.runtime.server.data_dir) if self.runtime.server else "the database"
-        return self.runtime.objects.place if says_full(self.worker.finalizer.trouble or "") else None
+        return self.runtime.objects.location if says_full(self.worker.finalizer.trouble or "") else None
 
 
 async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> None:

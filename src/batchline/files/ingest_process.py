@@ -82,7 +82,7 @@ class Ingesters:
 
     async def ingest(self, url: str, objects: Objects, stored: StoredFile, rules: ReadingRules) -> File:
         """As `ingest_stored` in this process."""
-        order = Order(url, objects.place, stored, rules)
+        order = Order(url, objects.location, stored, rules)
         match await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, order):
             case _Recorded(file):
                 return file

@@ -122,7 +122,7 @@ class Intake:
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def place(self, tenant: str) -> AsyncIterator[None]:
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
         """One of the places for what comes in, of which each tenant has a share at most."""
         share = self._shares.get(tenant)
         if share is None:
@@ -145,7 +145,7 @@ class Intake:
     ) -> File:
         """The file, once it is there; with its lines, if a batch may be made of it.
 
-        Raises MadeBefore, UploadEnded, TooLate, StatementRefused: then nothing was recorded.
+        Raises IdempotencyConflict, UploadEnded, TooLate, StatementRefused: then nothing was recorded.
         """
         stored = StoredFile(
             id=arrival.id,

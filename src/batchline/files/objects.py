@@ -73,24 +73,25 @@ class Stored(msgspec.Struct, frozen=True):
 class Objects:
     """Objects under one folder or URL."""
 
-    def __init__(self, store: "ObjectStore", place: str = "") -> None:
+    def __init__(self, store: "ObjectStore", location: str = "") -> None:
         self._store = store
         # What `at` was given, so that another process can open the same.
-        self.place = place
+        self.location = location
         self._folder = store.prefix if isinstance(store, LocalStore) else None
 
     @classmethod
-    def at(cls, place: str | Path) -> "Objects":
+    def at(cls, location: str | Path) -> "Objects":
         """`place` is a folder, which is made if it is not there, or a URL: s3://bucket/prefix, gs://…, az://…"""
-        with _translated(str(place)):
-            parts = urlsplit(str(place))
+        with _translated(str(location)):
+            parts = urlsplit(str(location))
             if parts.scheme == "file":
-                return cls(_folder_store(Path(unquote(parts.path))), str(place))
-            if "://" in str(place):
+                return cls(_folder_store(Path(unquote(parts.path))), str(location))
+            if "://" in str(location):
                 return cls(
-                    from_url(str(place), client_options=_client_options(), retry_config=_RETRIES), str(place)
+                    from_url(str(location), client_options=_client_options(), retry_config=_RETRIES),
+                    str(location),
                 )
-            folder = Path(place).absolute()
+            folder = Path(location).absolute()
             return cls(_folder_store(folder), str(folder))
 
     async def write(self, key: str, blocks: AsyncIterable[bytes]) -> int:
@@ -124,7 +125,7 @@ class Objects:
         return size
 
     async def read(
-        self, key: str, start: int = 0, end: int | None = None, *, at_least: int = _READ
+        self, key: str, start: int = 0, end: int | None = None, *, min_bytes: int = _READ
     ) -> AsyncIterator[bytes]:
         """The content from `start` up to `end`, in blocks of `at_least` bytes but for the last.
 
@@ -136,7 +137,7 @@ class Objects:
                 return
         options: GetOptions = {"range": (start, end)} if end is not None else {}
         found = await self._call(key, obstore.get, self._store, key, options=options)
-        stream = found.stream(min_chunk_size=at_least)
+        stream = found.stream(min_chunk_size=min_bytes)
         while (block := await self._call(key, next, stream, None)) is not None:
             yield bytes(block)
 
@@ -187,7 +188,7 @@ class Objects:
             raise
 
     async def _call(self, what: object, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with _translated(str(what), self.place):
+        with _translated(str(what), self.location):
             return await _in_thread(act, *args, **kwargs)
 
 
@@ -214,14 +215,14 @@ def _folder_store(folder: Path) -> LocalStore:
 
 
 @contextmanager
-def _translated(what: str, place: str = "") -> Iterator[None]:
+def _translated(what: str, location: str = "") -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         raise ObjectNotFound(f"no object {what}") from error
     except (BaseError, OSError) as error:
         if says_full(str(error)):
-            full = f"disk full: there is no room left for {what} in {place or what}"
+            full = f"disk full: there is no room left for {what} in {location or what}"
             raise ObjectStoreFull(full) from error
         # obstore appends pages of debug output after a blank line.
         raise ObjectStoreUnavailable(f"{what}: {str(error).partition(chr(10))[0]}") from error

@@ -103,9 +103,9 @@ class Cluster:
             raise statuses.bad_request("resourceVersion should not be set on objects to be created")
         self.namespace(namespace)
         _check_spec(wanted)
-        there = self._machines.get((namespace, name))
-        if there is not None:
-            raise statuses.already_exists(VMS, name, going="deletionTimestamp" in there["metadata"])
+        existing = self._machines.get((namespace, name))
+        if existing is not None:
+            raise statuses.already_exists(VMS, name, going="deletionTimestamp" in existing["metadata"])
         metadata = {**wanted["metadata"], "namespace": namespace}
         metadata["finalizers"] = [*metadata.get("finalizers", []), _FINALIZER]
         made: Object = {
@@ -124,41 +124,41 @@ class Cluster:
 
     def update(self, namespace: str, name: str, wanted: Object) -> Object:
         _check_kind(wanted)
-        there = self._found(namespace, name)
+        existing = self._found(namespace, name)
         _check_spec(wanted)
         version = wanted.get("metadata", {}).get("resourceVersion")
         if not version:
             why = "Invalid value: 0x0: must be specified for an update"
             raise statuses.invalid(VMS, name, "metadata.resourceVersion", why)
-        if version != there["metadata"]["resourceVersion"]:
+        if version != existing["metadata"]["resourceVersion"]:
             raise statuses.modified(VMS, name)
-        return self._replaced(there, wanted)
+        return self._replaced(existing, wanted)
 
     def patch(self, namespace: str, name: str, changes: Object) -> Object:
         """A merge patch; one with a resource version holds only for that."""
-        there = self._found(namespace, name)
+        existing = self._found(namespace, name)
         version = changes.get("metadata", {}).get("resourceVersion")
-        if version and version != there["metadata"]["resourceVersion"]:
+        if version and version != existing["metadata"]["resourceVersion"]:
             raise statuses.modified(VMS, name)
-        wanted = _merged(there, changes)
+        wanted = _merged(existing, changes)
         _check_spec(wanted)
-        return self._replaced(there, wanted)
+        return self._replaced(existing, wanted)
 
     def delete(self, namespace: str, name: str, options: Object) -> Object:
-        there = self._found(namespace, name)
-        _check_preconditions(options, there)
-        metadata = there["metadata"]
+        existing = self._found(namespace, name)
+        _check_preconditions(options, existing)
+        metadata = existing["metadata"]
         if not metadata["finalizers"]:
             del self._machines[namespace, name]
-            return _success(there)
+            return _success(existing)
         if "deletionTimestamp" not in metadata:
             metadata["deletionTimestamp"] = _now()
             metadata["deletionGracePeriodSeconds"] = 0
             metadata["generation"] += 1
-            there.setdefault("status", {})["printableStatus"] = "Terminating"
-            self._touch(there)
-            self._later(lambda: self._finalized(there))
-        return copy.deepcopy(there)
+            existing.setdefault("status", {})["printableStatus"] = "Terminating"
+            self._touch(existing)
+            self._later(lambda: self._finalized(existing))
+        return copy.deepcopy(existing)
 
     # --- What virt-api does --------------------------------------------------------------------------------
 
@@ -291,19 +291,19 @@ class Cluster:
             raise statuses.internal("unable to complete request: stop/start already underway")
         status["stateChangeRequests"] = list(changes)
 
-    def _replaced(self, there: Object, wanted: Object) -> Object:
+    def _replaced(self, existing: Object, wanted: Object) -> Object:
         """The object with what may be changed of it. One that is going goes when its last finalizer does."""
-        if wanted["spec"] != there["spec"]:
-            there["spec"] = copy.deepcopy(wanted["spec"])
-            there["metadata"]["generation"] += 1
+        if wanted["spec"] != existing["spec"]:
+            existing["spec"] = copy.deepcopy(wanted["spec"])
+            existing["metadata"]["generation"] += 1
         for name in ("labels", "annotations", "finalizers"):
             if name in wanted.get("metadata", {}):
-                there["metadata"][name] = copy.deepcopy(wanted["metadata"][name])
-        self._touch(there)
-        if "deletionTimestamp" in there["metadata"] and not there["metadata"]["finalizers"]:
-            self._machines.pop(_key(there), None)
-            self._instances.pop(_key(there), None)
-        return copy.deepcopy(there)
+                existing["metadata"][name] = copy.deepcopy(wanted["metadata"][name])
+        self._touch(existing)
+        if "deletionTimestamp" in existing["metadata"] and not existing["metadata"]["finalizers"]:
+            self._machines.pop(_key(existing), None)
+            self._instances.pop(_key(existing), None)
+        return copy.deepcopy(existing)
 
     def _metadata(self, wanted: Object) -> Object:
         kept = {name: value for name, value in wanted.items() if name not in ("uid", "resourceVersion")}
@@ -359,9 +359,9 @@ def _check_spec(wanted: Object) -> None:
         raise statuses.denied("spec.runStrategy", f"Invalid RunStrategy ({spec['runStrategy']})")
 
 
-def _check_preconditions(options: Object, there: Object) -> None:
+def _check_preconditions(options: Object, existing: Object) -> None:
     wanted = options.get("preconditions") or {}
-    metadata = there["metadata"]
+    metadata = existing["metadata"]
     if (uid := wanted.get("uid")) is not None and uid != metadata["uid"]:
         why = f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']})."
         raise statuses.conflict(
@@ -391,11 +391,11 @@ def _set_running(vm: Object, running: bool) -> None:
     vm["metadata"]["generation"] += 1
 
 
-def _merged(there: Any, changes: Any) -> Any:
+def _merged(existing: Any, changes: Any) -> Any:
     """RFC 7396."""
     if not isinstance(changes, dict):
         return changes
-    merged = dict(there) if isinstance(there, dict) else {}
+    merged = dict(existing) if isinstance(existing, dict) else {}
     for name, change in changes.items():
         if change is None:
             merged.pop(name, None)

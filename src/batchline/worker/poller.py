@@ -1,8 +1,8 @@
-"""Looks around when nothing calls: for work that no event told of, for duties, for batches to finalize,
+"""Looks around when nothing calls: for work that no event told of, for maintenance, for batches to finalize,
 for events to tell of.
 
 It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when work is found
-(seed 003). A poll also says when the next known thing comes due, and the attendant is there at that time.
+(seed 003). A poll also says when the next known thing comes due, and the poller is there at that time.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from batchline.worker.producers import Producers
 # A retry that comes due within this time is worth waiting for, also for a worker that only drains.
 _SOON = 60.0
 
-_log = structlog.get_logger("batchline.attendant")
+_log = structlog.get_logger("batchline.poller")
 
 
 class Poller:

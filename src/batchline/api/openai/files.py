@@ -103,7 +103,7 @@ async def create_file(
     """Take a file in. The answer comes when it is stored and, for purpose `batch`, its lines are read."""
     maximum = context.settings.max_file_bytes
     form = form_of(request, "file", maximum)
-    async with intake.place(called.tenant), arriving(context.objects) as arrival:
+    async with intake.slot(called.tenant), arriving(context.objects) as arrival:
         try:
             part = await form.reach_file()
             if "purpose" in form.fields:
@@ -205,8 +205,8 @@ def show_file(file: File) -> FileObject:
 def _details(file: File) -> str:
     assert file.errors
     first = file.errors[0]
-    place = "" if first.line is None else f"line {first.line}: "
-    return f"{place}{first.message}"
+    prefix = "" if first.line is None else f"line {first.line}: "
+    return f"{prefix}{first.message}"
 
 
 def _show_planned(batch: Batch) -> FileObject:

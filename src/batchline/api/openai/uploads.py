@@ -112,7 +112,7 @@ async def add_part(
     upload = await _pending(context, called, upload_id)
     maximum = context.settings.max_part_bytes
     form = form_of(request, "data", maximum)
-    async with intake.place(called.tenant), arriving(context.objects, f"{PARTS}{upload.id.hex}/") as arrival:
+    async with intake.slot(called.tenant), arriving(context.objects, f"{PARTS}{upload.id.hex}/") as arrival:
         try:
             await form.reach_file()
             content = await arrival.write(form.content(), maximum)
@@ -163,7 +163,7 @@ async def complete_upload(
         upload.filename,
         life(context.settings, upload.purpose, upload.expires_after),
     )
-    async with intake.place(called.tenant), arriving(context.objects) as arrival:
+    async with intake.slot(called.tenant), arriving(context.objects) as arrival:
         try:
             content = await arrival.write(
                 parts_of.joined(context.objects, parts), upload.bytes, with_md5=requested.md5 is not None
@@ -247,10 +247,10 @@ def _check_pending(upload: Upload) -> None:
 async def _chosen(context: Context, upload: Upload, displayed: Sequence[str]) -> list[Part]:
     """The parts that the file is made of. Each once, and as many bytes as were announced."""
     async with context.sessions.one() as session:
-        there = await uploads.parts(session, upload.id)
+        existing = await uploads.parts(session, upload.id)
     chosen: list[Part] = []
     for part_id in displayed:
-        part = there.get(ids.read(ids.PART, part_id) or upload.id)
+        part = existing.get(ids.read(ids.PART, part_id) or upload.id)
         if part is None:
             message = f"No such part of this upload: {part_id}"
             raise ApiError(400, message, code="invalid_value", param="part_ids")

@@ -1,4 +1,4 @@
--- least_schema: the lines, and a table for their results. No state, no batch.
+-- minimum_schema: the lines, and a table for their results. No state, no batch.
 CREATE TABLE request_templates (
     file_id      uuid NOT NULL,
     line_number  integer PRIMARY KEY,

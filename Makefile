@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test attacks lint format bench chaos lock clean
+.PHONY: setup demo test attacks lint format bench chaos release-check lock clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ MINUTES ?= 60
 REPORT  ?= docs/chaos.md
 chaos: setup
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(REPORT),--report $(REPORT))
+
+# Builds sdist and wheel into dist/, checks what is in them, and starts the wheel in a fresh environment.
+release-check: setup
+	$(BIN)/python -m tools.release_check dist
 
 # Rewrites the locks from pyproject.toml; needs uv.
 lock:

@@ -170,7 +170,7 @@ STUBBORN = """
 import asyncio, sys
 from pathlib import Path
 from batchline.cli.exit_guard import exit_guard
-from batchline.config import WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker

@@ -9,7 +9,7 @@ from batchline.governance import keys, packs
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.session import Session
 from tests.builders import on
-from tests.processes import LIMIT, simulated, start
+from tests.processes import LIMIT, simulated_cluster, start
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "operations"
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "governed-operations.md"
@@ -21,7 +21,7 @@ def test_the_walk_goes_from_submission_to_approval(database_url: str, tmp_path: 
         return [(await keys.create(session, name, DEFAULT_TENANT, role))[1] for name, role in people]
 
     user, approver = on(database_url, made)
-    with simulated("--kubevirt") as cluster:
+    with simulated_cluster() as cluster:
         process = start(
             *("serve", "--port", "0", "--config", str(EXAMPLE / "batchline.toml")),
             *("--database", database_url, "--data-dir", str(tmp_path)),

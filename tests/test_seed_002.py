@@ -23,7 +23,7 @@ from batchline.governance import keys
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.session import Session
 from tests.builders import a_database, on
-from tests.processes import LIMIT, Upstream, batchline, simulated, start, wait_for
+from tests.processes import LIMIT, Upstream, batchline, simulated_cluster, start, wait_for
 
 SETTINGS = """
 [[upstreams]]
@@ -82,7 +82,7 @@ def platform(running: Platform) -> Iterator[Platform]:
 @pytest.fixture(scope="module")
 def running(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     folder = tmp_path_factory.mktemp("platform")
-    with a_database(server_url, template) as database, simulated("--kubevirt") as cluster:
+    with a_database(server_url, template) as database, simulated_cluster() as cluster:
         config = folder / "batchline.toml"
         config.write_text(SETTINGS.format(url=cluster.url))
         with _served(database, folder, config) as url:

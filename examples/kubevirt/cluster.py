@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from batchline.simulate import statuses
+from examples.kubevirt import statuses
 
 Object: TypeAlias = dict[str, Any]
 Later: TypeAlias = Callable[[Callable[[], None]], None]

@@ -15,12 +15,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from batchline.simulate import statuses
-from batchline.simulate.cluster import NAMESPACES, VMIS, VMS, Cluster, Object
 from batchline.simulate.faults import Fault, FaultDice, TokenBucket
 from batchline.simulate.http import Connection, Request
-from batchline.simulate.settings import SimulateSettings
-from batchline.simulate.statuses import StatusError
+from examples.kubevirt import statuses
+from examples.kubevirt.cluster import NAMESPACES, VMIS, VMS, Cluster, Object
+from examples.kubevirt.settings import ClusterSettings
+from examples.kubevirt.statuses import StatusError
 
 _MERGE_PATCH = "application/merge-patch+json"
 _decode = msgspec.json.Decoder().decode
@@ -42,7 +42,7 @@ _Act: TypeAlias = Callable[[], Answer]
 
 
 class KubernetesRoutes:
-    def __init__(self, settings: SimulateSettings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, settings: ClusterSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
         self._loop = loop
         self._dice = FaultDice(settings)

@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo check test attacks lint format bench chaos lock clean
+.PHONY: setup demo check test attacks lint format bench chaos release-check lock clean
 
 setup: $(STAMP)
 
@@ -34,12 +34,13 @@ test: setup
 attacks: setup
 	$(BIN)/python -m pytest $(PYTEST) -m attack
 
-# Style, import contracts and types.
+# Style, import contracts, types and retired names.
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python -m tools.retired_names
 
 # Fixes what ruff can fix.
 format: setup
@@ -56,6 +57,10 @@ MINUTES ?= 60
 REPORT  ?= docs/chaos.md
 chaos: setup
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(REPORT),--report $(REPORT))
+
+# Builds sdist and wheel into dist/, checks their contents, and starts the wheel in a fresh environment.
+release-check: setup
+	$(BIN)/python -m tools.release_check dist
 
 # Rewrites the lock files from pyproject.toml. Needs uv.
 lock:

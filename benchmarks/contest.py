@@ -69,7 +69,7 @@ class Contestant:
 
     name: str
     unit: str
-    turn: Callable[[], Awaitable[float]]
+    measure: Callable[[], Awaitable[float]]
 
 
 async def alternate(rounds: int, *contestants: Contestant) -> list[Series]:
@@ -77,7 +77,7 @@ async def alternate(rounds: int, *contestants: Contestant) -> list[Series]:
     values: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     for nth in range(rounds):
         for contestant in contestants if nth % 2 == 0 else reversed(contestants):
-            values[contestant.name].append(await contestant.turn())
+            values[contestant.name].append(await contestant.measure())
     return [Series(contestant.name, contestant.unit, values[contestant.name]) for contestant in contestants]
 
 

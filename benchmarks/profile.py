@@ -154,7 +154,7 @@ async def _run(item: Item) -> Verdict:
     return Completed(item, 200, answered_line(item, 200, item.idempotency_key, b"null"))
 
 
-async def by_place(scratch: Path, server: Server, path: Path, items: int) -> Drained:
+async def by_location(scratch: Path, server: Server, path: Path, items: int) -> Drained:
     """A worker in this process, from its start until some batches have ended."""
 
     async def nothing(nth: int) -> None:
@@ -231,7 +231,7 @@ def wal_table(columns: Mapping[str, tuple[list[Record], int]]) -> str:
 def worker_table(drained: Drained) -> str:
     total = sum(drained.spots.values())
     rows = [
-        [spot.role, spot.place, spot.library, f"{100 * share:.0f} %", f"{share * drained.cpu:.2f}"]
+        [spot.role, spot.location, spot.library, f"{100 * share:.0f} %", f"{share * drained.cpu:.2f}"]
         for spot, share in _shares(drained.spots, total)
     ]
     small = 1 - sum(share for _, share in _shares(drained.spots, total))
@@ -262,7 +262,7 @@ def profile(scratch: Path, server: Server, items: int) -> dict[str, str]:
     path.write_bytes(as_lines(payloads(items)))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         phases = runner.run(by_phase(scratch, server, path, items))
-        drained = runner.run(by_place(scratch, server, path, items))
+        drained = runner.run(by_location(scratch, server, path, items))
     columns = {phase.name: (phase.records, items) for phase in phases if phase.name in _WAL_PHASES}
     few = min(items, _PGQUEUER_ITEMS)
     try:

@@ -1,4 +1,4 @@
-"""The newest figures: kept as JSON, shown on the terminal, written as Markdown with a chart each.
+"""The newest figures: kept as JSON, printed on the terminal, written as Markdown with a chart per comparison.
 
     python -m benchmarks.report docs/benchmarks.json
 
@@ -14,6 +14,9 @@ import msgspec
 from benchmarks.chart import bar_chart
 from benchmarks.contest import Bar, Figure, Series
 from benchmarks.numbers import number
+
+# What machine.describe says that is true of the moment only.
+_OF_THE_MOMENT = ("load before the run", "one fsync of 8 KiB")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -84,9 +87,8 @@ def render(data: Path) -> None:
     for old in charts.glob("*.svg"):
         old.unlink()
     for compared in results.comparisons:
-        for figure, name in zip(compared.figures, _chart_names(compared), strict=True):
-            if figure.series:
-                (charts / name).write_text(bar_chart(figure))
+        if (figure := _charted(compared)) is not None:
+            (charts / _chart_name(compared)).write_text(bar_chart(figure))
     data.with_suffix(".md").write_text(_page(results, charts.name))
 
 
@@ -104,43 +106,72 @@ def reported(compared: Compared) -> str:
 
 
 def _page(results: Results, charts: str) -> str:
-    sections = [_head(results), _summary(results), _times(results)]
+    sections = [_head(results), _summary(results), _machine(results)]
     sections += [_section(compared, results.run_of(compared), charts) for compared in results.comparisons]
+    sections += [_runs(results), _times(results)]
     return "\n\n".join(sections) + "\n"
 
 
 def _head(results: Results) -> str:
-    runs = "\n\n".join(_facts(run) for run in results.runs)
+    quick = any(run.quick for run in results.runs)
+    warning = "\n\n**A quick run: too small for meaningful figures.**" if quick else ""
     return f"""# Benchmarks
 
-Figures are ratios: contestants take turns on one machine and one PostgreSQL with durable settings, and their
-medians are compared. After `make setup`, `.venv/bin/batchline-bench NAME…` measures some of them again.
-`make bench` measures all of them and writes this page; [how long each takes](#how-long-each-takes) is below.
-The commands that follow wrote the page; each comparison names its command.
-
-{runs}"""
-
-
-def _facts(run: Run) -> str:
-    facts = {
-        "date": run.date,
-        "command": f"`{run.command}`",
-        **({"took": f"{run.seconds / 60:.0f} min"} if run.seconds else {}),
-        **run.machine,
-        "versions": ", ".join(f"{name} {number}" for name, number in run.versions.items()),
-        "PostgreSQL": ", ".join(f"{name} {value}" for name, value in run.settings.items()),
-    }
-    warning = "**A quick run: too small for meaningful figures.**\n\n" if run.quick else ""
-    return warning + _table(["", ""], [[name, value] for name, value in facts.items()])
+Figures are ratios where the unit is ×: contestants take turns on one machine and one PostgreSQL with durable
+settings, and their medians are compared. `make bench` measures all of them and writes this page;
+`make bench NAMES="steady wake"` measures some of them again. The [runs](#runs) behind the figures, and
+[how long each takes](#how-long-each-takes), are at the end.{warning}"""
 
 
 def _summary(results: Results) -> str:
     rows = [
-        [f"[{compared.name}](#{compared.name})", figure.name, _value(figure), _bar(figure.bar), _met(figure)]
+        [
+            f"[{compared.name}](#{compared.name})",
+            _contestant(figure),
+            f"{figure.name}: **{_value(figure)}**",
+            ", ".join(filter(None, [_bar(figure.bar), _met(figure)])),
+            compared.run.partition(" ")[0],
+        ]
         for compared in results.comparisons
         for figure in compared.figures
+        if figure.series or figure.bar is not None
     ]
-    return _table(["comparison", "figure", "measured", "bar", "met"], rows)
+    return "## Results\n\n" + _table(["comparison", "contestant", "figure", "bar", "date"], rows)
+
+
+def _contestant(figure: Figure) -> str:
+    """Whose figure it is: Batchline's if it takes part, otherwise that of the first series."""
+    names = [series.name for series in figure.series]
+    return next((name for name in names if name.startswith("Batchline")), (names or ["Batchline"])[0])
+
+
+def _machine(results: Results) -> str:
+    """What the runs have in common; where they differ, all that there was."""
+    facts: dict[str, list[str]] = {}
+    for run in results.runs:
+        described = {
+            **{name: value for name, value in run.machine.items() if name not in _OF_THE_MOMENT},
+            "versions": ", ".join(f"{name} {number}" for name, number in run.versions.items()),
+            "PostgreSQL": ", ".join(f"{name} {value}" for name, value in run.settings.items()),
+        }
+        for name, value in described.items():
+            known = facts.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    return "## Machine\n\n" + _table(["", ""], [[name, "; ".join(values)] for name, values in facts.items()])
+
+
+def _runs(results: Results) -> str:
+    rows = [
+        [
+            run.date,
+            f"`{run.command}`",
+            f"{run.seconds / 60:.0f} min" if run.seconds else "",
+            *(run.machine.get(name, "") for name in _OF_THE_MOMENT),
+        ]
+        for run in results.runs
+    ]
+    return "## Runs\n\n" + _table(["date", "command", "took", *_OF_THE_MOMENT], rows)
 
 
 def _times(results: Results) -> str:
@@ -158,7 +189,10 @@ def _times(results: Results) -> str:
 def _section(compared: Compared, run: Run, charts: str) -> str:
     made = f"*{run.date}, {compared.seconds:.0f} s of `{run.command}`*"
     parts = [f"## {compared.name}", compared.how.strip(), made]
-    for figure, chart in zip(compared.figures, _chart_names(compared), strict=True):
+    charted = _charted(compared)
+    if charted is not None:
+        parts.append(f"![{charted.name}]({charts}/{_chart_name(compared)})")
+    for figure in compared.figures:
         rows = [
             [series.name, f"{number(series.median)} {series.unit}", _spread(series), str(len(series.values))]
             for series in figure.series
@@ -168,12 +202,16 @@ def _section(compared: Compared, run: Run, charts: str) -> str:
             parts.append(figure.note)
         if rows:
             parts.append(_table(["contestant", "median", "spread", "rounds"], rows))
-            parts.append(f"![{figure.name}]({charts}/{chart})")
     return "\n\n".join(parts)
 
 
-def _chart_names(compared: Compared) -> list[str]:
-    return [f"{compared.name}-{nth}.svg" for nth in range(1, len(compared.figures) + 1)]
+def _charted(compared: Compared) -> Figure | None:
+    """The figure that stands for the comparison: the first that has something to draw."""
+    return next((figure for figure in compared.figures if figure.series), None)
+
+
+def _chart_name(compared: Compared) -> str:
+    return f"{compared.name}.svg"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

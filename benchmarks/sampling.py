@@ -17,7 +17,7 @@ _LOOP = "the event loop"
 
 class Spot(NamedTuple):
     role: str
-    place: str
+    location: str
     library: str
 
 

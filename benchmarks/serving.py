@@ -19,8 +19,8 @@ class Serving:
 
     def connect(self) -> HTTPConnection:
         """A connection that stays open from one request to the next."""
-        place = urlsplit(self.url)
-        return HTTPConnection(place.hostname or "", place.port, timeout=600)
+        address = urlsplit(self.url)
+        return HTTPConnection(address.hostname or "", address.port, timeout=600)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -30,8 +30,8 @@ class Serving:
 @contextmanager
 def serving(database: str, data_dir: Path, *options: str) -> Iterator[Serving]:
     """A server on a database that has none of its keys yet; the first one is ours."""
-    place = ("--database", database, "--data-dir", str(data_dir))
-    with running(batchline("serve", "--port", "0", *place, *options)) as process:
+    location = ("--database", database, "--data-dir", str(data_dir))
+    with running(batchline("serve", "--port", "0", *location, *options)) as process:
         assert process.stdout is not None
         said = ""
         while (listening := re.search(r"listening on (http://\S+)/v1", said)) is None:

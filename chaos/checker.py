@@ -130,8 +130,8 @@ def check_displayed(batch: Batch, displayed: Displayed) -> list[Finding]:
     }
     return [
         Finding(Kind.WRONG, str(batch.id), f"the server gives out another {what} than is there")
-        for what, (there, given) in pairs.items()
-        if there != given
+        for what, (actual, given) in pairs.items()
+        if actual != given
     ]
 
 

@@ -69,7 +69,7 @@ class Clients:
         """Wait until the server answers."""
         await _until_answered(self._openai.models.list)
 
-    async def runtime(self, placed: Placed) -> None:
+    async def submit(self, placed: Placed) -> None:
         through = self._through_api if placed.order.through == "api" else self._through_engine
         placed.batch_id = await _until_answered(lambda: through(placed.order))
         placed.made.set()

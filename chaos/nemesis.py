@@ -12,12 +12,12 @@ from chaos.world import World
 
 
 class Nemesis:
-    """Strokes that bring batches along add them to `orders`, and those who place them to `placing`."""
+    """Strokes that bring batches add them to `orders`, and their tasks to `submitting`."""
 
-    def __init__(self, world: World, orders: list[Placed], creation: list[asyncio.Task[None]]) -> None:
+    def __init__(self, world: World, orders: list[Placed], submitting: list[asyncio.Task[None]]) -> None:
         self._world = world
         self._orders = orders
-        self._creation = creation
+        self._submitting = submitting
         self._flooding: dict[Stroke, asyncio.Task[None]] = {}
         self.struck: Counter[Fault] = Counter()
         """Faults that found somebody to strike: a worker that is dead already cannot be killed."""
@@ -138,12 +138,12 @@ class Nemesis:
     def _order(self, stroke: Stroke) -> None:
         brought = [Placed(order) for order in orders_of(stroke, self._orders[0].order.name)]
         self._orders += brought
-        self._creation.append(asyncio.create_task(self._runtime(brought)))
+        self._submitting.append(asyncio.create_task(self._submit(brought)))
 
-    async def _runtime(self, brought: Sequence[Placed]) -> None:
+    async def _submit(self, brought: Sequence[Placed]) -> None:
         """One after another: this one process is all clients, and must not drown itself."""
         for placed in brought:
-            await self._world.clients.runtime(placed)
+            await self._world.clients.submit(placed)
 
     def _proxies(self, stroke: Stroke) -> list[Proxy]:
         everybody = stroke.whom == EVERYBODY

@@ -85,13 +85,13 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        runtime = conninfo_to_dict(self.url)
-        return Path(str(runtime["host"]), f".s.PGSQL.{runtime.get('port', 5432)}")
+        address = conninfo_to_dict(self.url)
+        return Path(str(address["host"]), f".s.PGSQL.{address.get('port', 5432)}")
 
     def through(self, port: int) -> str:
         """The same database behind a port of this machine."""
-        runtime = conninfo_to_dict(self.url)
-        return f"postgresql://{runtime['user']}@127.0.0.1:{port}/{runtime['dbname']}?sslmode=disable"
+        address = conninfo_to_dict(self.url)
+        return f"postgresql://{address['user']}@127.0.0.1:{port}/{address['dbname']}?sslmode=disable"
 
     def kill(self, how: signal.Signals) -> bool:
         """SIGKILL, or SIGQUIT, which is PostgreSQL's immediate stop. False if it is down already."""

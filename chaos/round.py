@@ -45,18 +45,18 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
     outcome = Outcome(schedule)
     await world.ready()
     orders = [Placed(order) for order in schedule.orders]
-    creation = [asyncio.create_task(_runtime(world, placed)) for placed in orders]
-    nemesis = Nemesis(world, orders, creation)
+    submitting = [asyncio.create_task(_submit(world, placed)) for placed in orders]
+    nemesis = Nemesis(world, orders, submitting)
     try:
         await nemesis.rage(schedule.strokes)
         await world.heal()
         healed = monotonic()
-        outcome.findings += await _come_to_an_end(world, orders, creation)
+        outcome.findings += await _come_to_an_end(world, orders, submitting)
         outcome.calm = monotonic() - healed
     finally:
-        for task in creation:
+        for task in submitting:
             task.cancel()
-        await asyncio.gather(*creation, return_exceptions=True)
+        await asyncio.gather(*submitting, return_exceptions=True)
     world.forget_connections()
     outcome.faults = nemesis.struck
     outcome.faults[Fault.DEADLINE] += sum(placed.order.short for placed in orders)
@@ -64,18 +64,18 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
     return outcome
 
 
-async def _runtime(world: World, placed: Placed) -> None:
+async def _submit(world: World, placed: Placed) -> None:
     await asyncio.sleep(placed.order.at)
-    await world.clients.runtime(placed)
+    await world.clients.submit(placed)
 
 
 async def _come_to_an_end(
-    world: World, orders: list[Placed], creation: list[asyncio.Task[None]]
+    world: World, orders: list[Placed], submitting: list[asyncio.Task[None]]
 ) -> list[Finding]:
     """Wait until all are served and nothing is under way; what is not by then is a finding."""
     try:
         async with asyncio.timeout(_CALM_LIMIT):
-            await asyncio.gather(*creation)
+            await asyncio.gather(*submitting)
             for placed in orders:
                 if placed.paused:
                     await world.clients.resume(placed)

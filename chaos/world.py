@@ -20,7 +20,7 @@ _CONCURRENCY = 16
 _FULL_AT = 8 * 1024
 _READY_LIMIT = 120.0
 _LOOK = 0.1
-# An idle worker has at least those of its claimer, its attendant and its listener.
+# An idle worker has at least those of its claimer, its poller and its listener.
 _LINKS_OF_A_WORKER = 3
 _SETTINGS = """
 [server]
@@ -49,12 +49,12 @@ class World:
         """One for each worker."""
         self.shared = shared
         """That of the server and of all clients."""
-        runtime = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
+        location = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
         self.workers = [
             Member(
                 f"worker {number}",
                 (
-                    *("worker", "--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *runtime),
+                    *("worker", "--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *location),
                     *("--database", postgres.through(proxy.port)),
                 ),
                 folder / f"worker-{number}.log",
@@ -64,7 +64,7 @@ class World:
         database = postgres.through(shared.port)
         self.server = Member(
             "API server",
-            ("serve", "--no-worker", "--no-auth", "--port", str(port), *runtime, "--database", database),
+            ("serve", "--no-worker", "--no-auth", "--port", str(port), *location, "--database", database),
             folder / "server.log",
         )
         self.clients = Clients(database, f"http://127.0.0.1:{port}", upstream.url, upstream.starving_url)
@@ -158,21 +158,21 @@ class World:
 
     def block_outputs(self, batch_id: UUID) -> bool:
         """Let something lie where the files of this batch should go. False if they are there already."""
-        runtime = self.objects / "outputs" / batch_id.hex
+        blocked = self.objects / "outputs" / batch_id.hex
         try:
-            runtime.parent.mkdir(parents=True, exist_ok=True)
-            runtime.touch(exist_ok=False)
+            blocked.parent.mkdir(parents=True, exist_ok=True)
+            blocked.touch(exist_ok=False)
         except OSError:
             # Also while the whole store is away.
             return False
-        self._blocked.add(runtime)
+        self._blocked.add(blocked)
         return True
 
     def unblock_outputs(self) -> None:
-        for runtime in set(self._blocked):
+        for blocked in set(self._blocked):
             with suppress(OSError):
-                runtime.unlink()
-                self._blocked.discard(runtime)
+                blocked.unlink()
+                self._blocked.discard(blocked)
 
     @property
     def _hidden(self) -> Path:

@@ -19,16 +19,16 @@ class Minimum:
 
     @staticmethod
     def set_up(url: str, lines: int) -> None:
-        set_up(url, "least", lines)
+        set_up(url, "minimum", lines)
 
     async def create(self) -> None:
         """Begin anew."""
-        await self._session.rows(statement("least_create"), {})
+        await self._session.rows(statement("minimum_create"), {})
         self._next = 0
 
     async def claim(self, limit: int) -> Sequence[int]:
         rows = await self._session.raw_rows(
-            statement("least_read"), {"first": self._next, "end": self._next + limit}
+            statement("minimum_read"), {"first": self._next, "end": self._next + limit}
         )
         self._next += limit
         return [line for line, _custom_id, _body in rows]
@@ -36,5 +36,5 @@ class Minimum:
     async def settle(self, finished: Sequence[int]) -> None:
         outputs = TextArray([OUTPUT] * len(finished))
         await self._session.rows(
-            statement("least_insert"), {"lines": Int4Array(finished), "outputs": outputs}
+            statement("minimum_insert"), {"lines": Int4Array(finished), "outputs": outputs}
         )

@@ -84,8 +84,8 @@ async def _array(bench: Bench, lines: int, form: str) -> float:
             design = Array(session, form)
             design.set_up(url, lines)
             await design.create()
-            for place in _PLACES:
-                await design.advance(int(lines * place))
+            for position in _PLACES:
+                await design.advance(int(lines * position))
                 vacuum(url)
                 bench.server.settle_down()
                 for _ in range(pairs):

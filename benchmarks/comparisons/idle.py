@@ -29,12 +29,14 @@ _MAINTENANCE_EVERY = 7.5
 
 async def compare(bench: Bench) -> list[Figure]:
     window = bench.size(180, quick=4)
-    idle, duties = _watch(bench, window)
+    idle, maintenance = _watch(bench, window)
     a_minute = sum(idle.values()) / (window / 60)
-    with_maintenance = a_minute + sum(duties.values()) / _MAINTENANCE_EVERY
+    with_maintenance = a_minute + sum(maintenance.values()) / _MAINTENANCE_EVERY
     return [
         Figure("queries a minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
-        Figure("the same, with all duties done by it alone", with_maintenance, "", None, _series(duties)),
+        Figure(
+            "the same, with all duties done by it alone", with_maintenance, "", None, _series(maintenance)
+        ),
     ]
 
 
@@ -48,9 +50,9 @@ def _watch(bench: Bench, window: float) -> tuple[Counter[str], Counter[str]]:
             time.sleep(bench.size(45, quick=3))
             idle = _counted(server, window)
             execute(server.url, sql.SQL("UPDATE duties SET due_at = now()"))
-            duties = _counted(server, bench.size(_LONGEST_POLL, quick=7))
-    del duties["poll"]
-    return idle, duties
+            maintenance = _counted(server, bench.size(_LONGEST_POLL, quick=7))
+    del maintenance["poll"]
+    return idle, maintenance
 
 
 def _wait_for_a_poll(server: Server) -> None:

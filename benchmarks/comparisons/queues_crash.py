@@ -90,13 +90,16 @@ def _wait_for_calls(notes: Path, count: int) -> None:
 
 def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, missing: str) -> list[Figure]:
     seconds = [
-        Series(label, "s", [limit if turn.seconds is None else turn.seconds for turn in turns])
+        Series(label, "s", [limit if recovery.seconds is None else recovery.seconds for recovery in turns])
         for label, turns in recoveries.items()
     ]
     twice = [
-        Series(label, "items", [float(turn.twice) for turn in turns]) for label, turns in recoveries.items()
+        Series(label, "items", [float(recovery.twice) for recovery in turns])
+        for label, turns in recoveries.items()
     ]
-    never = [label for label, turns in recoveries.items() if any(turn.seconds is None for turn in turns)]
+    never = [
+        label for label, turns in recoveries.items() if any(recovery.seconds is None for recovery in turns)
+    ]
     note = f"Not within {limit:g} s, which is what is shown: {', '.join(never)}." if never else ""
     return [
         Figure(

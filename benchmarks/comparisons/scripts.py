@@ -112,11 +112,11 @@ async def _at(
         lines = bench.size(setting.lines(sender), quick=100)
         path = _lines_in(folder, lines)
 
-        async def turn() -> float:
+        async def measure() -> float:
             _forget(upstream)
             return sender.send(path, upstream, setting.concurrency)
 
-        return Contestant(f"{sender.name}, {lines:,} requests", "requests/s", turn)
+        return Contestant(f"{sender.name}, {lines:,} requests", "requests/s", measure)
 
     players = [sender for sender in senders if setting.concurrency <= sender.max_in_flight]
     return await alternate(bench.rounds, *map(contestant, players))

@@ -26,10 +26,10 @@ def python_of(entrant: Entrant, *, make: bool) -> Path:
     """The Python that has the contestant installed, exactly as its lock says."""
     if entrant.is_ours:
         return Path(sys.executable)
-    return python_at(entrant.module, entrant.label, make=make, least=entrant.python)
+    return python_at(entrant.module, entrant.label, make=make, oldest=entrant.python)
 
 
-def python_at(name: str, label: str, *, make: bool, least: tuple[int, int] = (3, 11)) -> Path:
+def python_at(name: str, label: str, *, make: bool, oldest: tuple[int, int] = (3, 11)) -> Path:
     """The Python of the environment that the lock of this name describes."""
     lock = _LOCKS / f"{name}.lock"
     folder = _CACHE / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
@@ -38,25 +38,25 @@ def python_at(name: str, label: str, *, make: bool, least: tuple[int, int] = (3,
         if not make:
             raise Unavailable(f"{label} is not installed, and a quick run installs nothing")
         shutil.rmtree(folder, ignore_errors=True)
-        _call(str(_interpreter(label, least)), "-m", "venv", str(folder))
+        _call(str(_interpreter(label, oldest)), "-m", "venv", str(folder))
         _call(str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(lock))
         (folder / "complete").touch()
     return python
 
 
-def _interpreter(label: str, least: tuple[int, int]) -> Path:
+def _interpreter(label: str, oldest: tuple[int, int]) -> Path:
     """This Python, or else the oldest here that is new enough for the contestant."""
-    if sys.version_info >= least:
+    if sys.version_info >= oldest:
         return Path(sys.executable)
-    for python in _interpreters(least):
+    for python in _interpreters(oldest):
         if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
             return python
-    wanted = ".".join(map(str, least))
+    wanted = ".".join(map(str, oldest))
     raise Unavailable(f"{label} needs Python {wanted}, and there is none here")
 
 
-def _interpreters(least: tuple[int, int]) -> Iterator[Path]:
-    major, minor = least
+def _interpreters(oldest: tuple[int, int]) -> Iterator[Path]:
+    major, minor = oldest
     for newer in range(minor, minor + 4):
         if found := shutil.which(f"python{major}.{newer}"):
             yield Path(found)

@@ -26,7 +26,7 @@ from batchline.store import batches, migrate
 from batchline.store.session import Session
 
 LINES = 30_000
-SHOWN_AT = 0.62
+DISPLAYED_AT = 0.62
 PICTURE = Path(__file__).with_name("run.svg")
 BATCHLINE = [sys.executable, "-m", "batchline"]
 
@@ -75,7 +75,7 @@ async def snapshot_of_newest_batch(url: str) -> Snapshot:
                 gauge = Gauge(session, newest[0].id) if newest else None
             else:
                 _, snapshot = await gauge.read()
-                if snapshot.done >= SHOWN_AT * snapshot.total:
+                if snapshot.done >= DISPLAYED_AT * snapshot.total:
                     return snapshot
             await asyncio.sleep(0.25)
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from batchline.cli.main import command_line
-from tests.support.processes import simulated, working
+from tests.support.processes import simulated_cluster, working
 from tests.support.waiting import wait_for
 
 SETTINGS = """
@@ -62,7 +62,7 @@ def items(folder: Path, content: Any = CREATE) -> str:
 def test_a_batch_is_submitted_approved_run_and_audited(
     command: Command, config: Path, tmp_path: Path, database_url: str
 ) -> None:
-    with simulated("--kubevirt") as cluster:
+    with simulated_cluster() as cluster:
         config.write_text(SETTINGS.format(url=cluster.url))
         listed = read(command("ops", "list", "--json"))["data"]
         assert [each["name"] for each in listed] == [

@@ -159,13 +159,13 @@ def test_every_revision_has_a_way_back_to_the_one_before(empty_url: str) -> None
     before, known = "base", schema(empty_url)
     for revision in revisions():
         migrate.up(empty_url, revision)
-        there = schema(empty_url)
+        tables = schema(empty_url)
         assert migrate.status(empty_url).current == revision
         migrate.down(empty_url, before)
         assert schema(empty_url) == known, f"{revision} does not undo all that it did"
         migrate.up(empty_url, revision)
-        assert schema(empty_url) == there, f"{revision} does something else the second time"
-        before, known = revision, there
+        assert schema(empty_url) == tables, f"{revision} does something else the second time"
+        before, known = revision, tables
     assert migrate.status(empty_url).up_to_date
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.repository import ROOT
 from tests.support.waiting import LIMIT, wait_for
 
 PYTHON = sys.executable
@@ -33,10 +34,24 @@ class Upstream:
 
 @contextmanager
 def simulated(*options: str) -> Iterator[Upstream]:
-    process = start("simulate", "--port", "0", "--json", *options)
+    with _serving(start("simulate", "--port", "0", "--json", *options), lines=3) as upstream:
+        yield upstream
+
+
+@contextmanager
+def simulated_cluster(*options: str) -> Iterator[Upstream]:
+    """The Kubernetes API of examples/kubevirt."""
+    command = [PYTHON, "-m", "examples.kubevirt.simulator", "--port", "0", "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    with _serving(process, lines=1) as upstream:
+        yield upstream
+
+
+@contextmanager
+def _serving(process: subprocess.Popen[str], lines: int) -> Iterator[Upstream]:
     try:
         assert process.stdout is not None
-        ready = "".join(process.stdout.readline() for _ in range(3))
+        ready = "".join(process.stdout.readline() for _ in range(lines))
         yield Upstream(json.loads(ready)["url"], process)
     finally:
         process.terminate()

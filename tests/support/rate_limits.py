@@ -57,7 +57,7 @@ class Worker:
 @dataclass
 class World:
     """`answered` is what each worker had answered a second when it was first refused. Refusals come sooner
-    than answers. `asks` makes the Retry-After of what the limit says; `strays` are times at each of which one
+    than answers. `asks` makes the Retry-After of what the limit says; `spurious` are times at which one
     request is refused for no reason."""
 
     time: Time
@@ -66,7 +66,7 @@ class World:
     latency: float = 0.3
     refusal_latency: float = 0.02
     asks: Callable[[float], float] = lambda wait: wait
-    strays: list[float] = field(default_factory=list)
+    spurious: list[float] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: Callable[[], int] = field(default_factory=lambda: count().__next__)
@@ -98,7 +98,7 @@ class World:
 
     def _send_what_may(self, number: int, worker: Worker) -> None:
         while worker.free and not worker.waiting:
-            if worker.pace is not None and (seconds := worker.pace.turn()):
+            if worker.pace is not None and (seconds := worker.pace.acquire()):
                 worker.waiting = True
                 # No timer is finer than a millisecond.
                 self._at(max(seconds, 0.001), lambda: self._wake(number, worker))
@@ -112,8 +112,8 @@ class World:
 
     def _send(self, number: int, worker: Worker) -> None:
         sent_at, wait = self.time.now, self.limit.wait_s()
-        if self.strays and sent_at >= 100.0 + self.strays[0]:
-            self.strays.pop(0)
+        if self.spurious and sent_at >= 100.0 + self.spurious[0]:
+            self.spurious.pop(0)
             wait = wait or 0.001
         self.sent.append(Sent(sent_at, number, bool(wait)))
 

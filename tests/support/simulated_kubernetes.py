@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from batchline.simulate import SimulateSettings, Simulator
+from examples.kubevirt.settings import ClusterSettings
+from examples.kubevirt.simulator import simulator as a_simulator
 from tests.support.simulated_client import DEADLINE_S, Answer, Client
 
 VMS = "/apis/kubevirt.io/v1/namespaces/test/virtualmachines"
@@ -66,7 +67,7 @@ def a_machine(name: str = "vm-1", strategy: str = "Halted") -> dict[str, Any]:
 
 @asynccontextmanager
 async def simulating(**settings: Any) -> AsyncIterator[Api]:
-    simulator = Simulator(SimulateSettings(**{"kubevirt": True, "controller_ms": 5.0, **settings}))
+    simulator = a_simulator(ClusterSettings(**{"controller_ms": 5.0, **settings}))
     api = Api(*await simulator.start())
     try:
         yield api

@@ -59,7 +59,7 @@ def test_the_page_says_by_which_run_each_comparison_was_made(tmp_path: Path) -> 
 
     assert first.command in of_a
     assert second.command in of_b
-    assert {chart.name for chart in (tmp_path / "page").iterdir()} == {"a-1.svg", "b-1.svg"}
+    assert {chart.name for chart in (tmp_path / "page").iterdir()} == {"a.svg", "b.svg"}
 
 
 def test_the_page_says_how_long_each_comparison_took_and_what_ran_beside_others(tmp_path: Path) -> None:
@@ -71,7 +71,43 @@ def test_the_page_says_how_long_each_comparison_took_and_what_ran_beside_others(
     report.save(Results([msgspec.structs.replace(run, seconds=120.0)], [alone, beside]), page)
 
     assert "| [b](#b) | 60, side by side with others |\n| [a](#a) | 1 |" in page.read_text()
-    assert "| took | 2 min |" in page.read_text()
+    assert "| `python -m benchmarks # monday` | 2 min |" in page.read_text()
+
+
+def test_the_page_starts_with_one_table_of_results_and_one_of_the_machine(tmp_path: Path) -> None:
+    first, second = (
+        Run(
+            date,
+            "batchline-bench",
+            False,
+            {"CPU": "fast", "load before the run": load},
+            {"Python": "3.11"},
+            {},
+        )
+        for date, load in (("2026-01-01 10:00:00 UTC", "0.1"), ("2026-01-02 10:00:00 UTC", "0.2"))
+    )
+    results = Results([first, second], [_compared("a", first, 1), _compared("b", second, 2)])
+    page = tmp_path / "page.md"
+
+    report.save(results, page)
+
+    head, machine = page.read_text().split("\n## a\n")[0].split("\n## Machine\n")
+    assert "| [a](#a) | Batchline | a figure: **1.00 ×** |  | 2026-01-01 |" in head
+    assert "| [b](#b) | Batchline | a figure: **2.00 ×** |  | 2026-01-02 |" in head
+    assert machine.count("| CPU | fast |") == 1
+    assert "0.1" not in machine, "the load is the run's, not the machine's"
+
+
+def test_a_comparison_of_several_figures_has_one_chart(tmp_path: Path) -> None:
+    run = _run("monday")
+    one = _compared("a", run, 1)
+    several = msgspec.structs.replace(one, figures=[Figure("count", 3, "", None, []), *one.figures * 3])
+    page = tmp_path / "page.md"
+
+    report.save(Results([run], [several]), page)
+
+    assert [chart.name for chart in (tmp_path / "page").iterdir()] == ["a.svg"]
+    assert page.read_text().count("a.svg") == 1
 
 
 def test_what_is_kept_of_a_run_can_be_read_that_did_not_say_how_long_it_took() -> None:

@@ -114,7 +114,7 @@ def test_pages_neither_repeat_nor_miss_what_was_there_while_new_batches_come(ser
     def create() -> str:
         return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
 
-    there = [create() for _ in range(10)]
+    existing = [create() for _ in range(10)]
     seen: list[str] = []
     after: Any = openai.omit
     while True:
@@ -125,13 +125,13 @@ def test_pages_neither_repeat_nor_miss_what_was_there_while_new_batches_come(ser
         if not page.has_more:
             break
         after = page.data[-1].id
-    assert seen == there[::-1]
+    assert seen == existing[::-1]
 
 
 def test_files_are_paged_alike_while_new_ones_come_and_old_ones_go(server: Server) -> None:
     client = server.client("file-pager")
-    there = [client.files.create(file=("x", b"x"), purpose="user_data").id for _ in range(9)]
-    for order, expected in (("desc", there[::-1]), ("asc", there)):
+    existing = [client.files.create(file=("x", b"x"), purpose="user_data").id for _ in range(9)]
+    for order, expected in (("desc", existing[::-1]), ("asc", existing)):
         seen: list[str] = []
         after: Any = openai.omit
         while True:

@@ -23,7 +23,7 @@ from batchline.governance import keys
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.session import Session
 from tests.support.builders import a_database, on
-from tests.support.processes import Upstream, batchline, simulated, start
+from tests.support.processes import Upstream, batchline, simulated_cluster, start
 from tests.support.waiting import LIMIT, wait_for
 
 SETTINGS = """
@@ -83,7 +83,7 @@ def platform(running: Platform) -> Iterator[Platform]:
 @pytest.fixture(scope="module")
 def running(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     folder = tmp_path_factory.mktemp("platform")
-    with a_database(server_url, template) as database, simulated("--kubevirt") as cluster:
+    with a_database(server_url, template) as database, simulated_cluster() as cluster:
         config = folder / "batchline.toml"
         config.write_text(SETTINGS.format(url=cluster.url))
         with _served(database, folder, config) as url:
@@ -342,9 +342,9 @@ def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: P
 def test_7_only_failed_children_are_put_back_up_to_three_attempts(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
-    late, there = machines(1, run_strategy="Halted"), machines(1, run_strategy="Halted")
-    ended(ann, submit(ann, there)["batch_id"])
-    power = {"operation": "start", "items": [*positions(there), *positions(late)]}
+    late, existing = machines(1, run_strategy="Halted"), machines(1, run_strategy="Halted")
+    ended(ann, submit(ann, existing)["batch_id"])
+    power = {"operation": "start", "items": [*positions(existing), *positions(late)]}
     batch_id = ann.post("/vms/batch/power", json=power).json()["batch_id"]
     assert ended(ann, batch_id)["status"] == "PARTIAL_SUCCESS"
     ended(ann, submit(ann, late)["batch_id"])

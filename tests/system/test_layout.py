@@ -83,8 +83,8 @@ def test_an_import_of_a_test_module_is_found(line: str, tmp_path: Path) -> None:
 
 
 def test_every_test_module_is_in_one_of_the_folders() -> None:
-    places = {module: module.split(".")[1] for module in modules(ROOT) if is_test(module)}
-    assert {module for module, place in places.items() if place not in FOLDERS} == set()
+    folders = {module: module.split(".")[1] for module in modules(ROOT) if is_test(module)}
+    assert {module for module, folder in folders.items() if folder not in FOLDERS} == set()
 
 
 def test_unit_tests_use_no_database_and_no_processes() -> None:

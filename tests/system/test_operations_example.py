@@ -9,7 +9,7 @@ from batchline.governance import keys, packs
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.session import Session
 from tests.support.builders import on
-from tests.support.processes import simulated, start
+from tests.support.processes import simulated_cluster, start
 from tests.support.repository import ROOT
 from tests.support.waiting import LIMIT
 
@@ -23,7 +23,7 @@ def test_the_walk_goes_from_submission_to_approval(database_url: str, tmp_path: 
         return [(await keys.create(session, name, DEFAULT_TENANT, role))[1] for name, role in people]
 
     user, approver = on(database_url, made)
-    with simulated("--kubevirt") as cluster:
+    with simulated_cluster() as cluster:
         process = start(
             *("serve", "--port", "0", "--config", str(EXAMPLE / "batchline.toml")),
             *("--database", database_url, "--data-dir", str(tmp_path)),

@@ -113,8 +113,8 @@ ALREADY = {"reason": "AlreadyExists", "message": "already exists"}
 
 
 def test_what_exists_as_it_was_asked_for_is_done() -> None:
-    there = {"spec": {"size": 3, "default": 1}, "secret": "hunter2!", "metadata": {}}
-    verdict, requests = outcome(said(409, ALREADY), said(200, there))
+    existing = {"spec": {"size": 3, "default": 1}, "secret": "hunter2!", "metadata": {}}
+    verdict, requests = outcome(said(409, ALREADY), said(200, existing))
     assert isinstance(verdict, Completed)
     assert [(request.method, request.path) for request in requests][1] == ("GET", "/prefix/things/vm%201/now")
 

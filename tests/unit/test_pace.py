@@ -13,7 +13,7 @@ def turns_within(pace: Pace, time: Time, seconds: float) -> int:
     """How many leave, if there is always one that wants to."""
     taken, end = 0, time.now + seconds
     while time.now < end:
-        wait = pace.turn()
+        wait = pace.acquire()
         taken += not wait
         time.now += wait
     return taken
@@ -31,17 +31,17 @@ def test_turns_are_spread_at_less_than_the_rate_that_was_answered() -> None:
 def test_a_turn_that_is_not_due_is_not_taken() -> None:
     time = Time()
     pace = Pace(80, time)
-    assert pace.turn() == 0.0
-    assert [pace.turn() for _ in range(3)] == [pytest.approx(1 / 60)] * 3
+    assert pace.acquire() == 0.0
+    assert [pace.acquire() for _ in range(3)] == [pytest.approx(1 / 60)] * 3
 
 
 def test_turns_that_came_late_are_made_up_for_but_not_those_that_nobody_wanted() -> None:
     time = Time()
     pace = Pace(80, time)
-    pace.turn()
+    pace.acquire()
     time.now += 10.0
     at_once = 0
-    while not pace.turn():
+    while not pace.acquire():
         at_once += 1
     assert 2 <= at_once <= 5, "as many as 50 ms hold"
 
@@ -74,11 +74,11 @@ def test_the_upstreams_own_word_is_waited_for_by_all_but_not_for_an_hour() -> No
     pace = Pace(100, time)
     pace.refused(time.now, 7.0)
     pace.refused(time.now, 2.0)
-    assert pace.turn() == 7.0
+    assert pace.acquire() == 7.0
     time.now += 7.0
-    assert pace.turn() == 0.0
+    assert pace.acquire() == 0.0
     pace.refused(time.now, 3600.0)
-    assert pace.turn() == 30.0
+    assert pace.acquire() == 30.0
 
 
 def test_the_rate_does_not_grow_while_the_upstream_is_left_alone() -> None:
@@ -92,9 +92,9 @@ def test_the_rate_does_not_grow_while_the_upstream_is_left_alone() -> None:
 def test_the_rate_does_not_grow_while_nobody_asks() -> None:
     time = Time()
     pace = Pace(100, time)
-    pace.turn()
+    pace.acquire()
     time.now += 20.0
-    pace.turn()
+    pace.acquire()
     assert pace.rate == 75.0
 
 
@@ -152,9 +152,9 @@ def test_a_limit_by_the_second_of_the_clock_is_used_well_too() -> None:
     assert world.refused(10.0, 70.0) < 0.03 * len(world.between(10.0, 70.0))
 
 
-@pytest.mark.parametrize("strays", [1, 30], ids=["one", "many of those in flight"])
-def test_after_stray_refusals_it_is_back_within_two_seconds(strays: int) -> None:
-    world = a_bucket(100, strays=[40.0 + n / 1000 for n in range(strays)])
+@pytest.mark.parametrize("spurious", [1, 30], ids=["one", "many of those in flight"])
+def test_after_stray_refusals_it_is_back_within_two_seconds(spurious: int) -> None:
+    world = a_bucket(100, spurious=[40.0 + n / 1000 for n in range(spurious)])
     world.join(concurrency=200)
     world.run(60.0)
     assert world.let_in(42.0, 47.0) > 90
@@ -163,17 +163,17 @@ def test_after_stray_refusals_it_is_back_within_two_seconds(strays: int) -> None
 def test_a_refusal_before_anything_was_answered_holds_nobody_back_for_long() -> None:
     """A bad moment: nothing is known of the upstream, which takes its time, and it has no limit at all."""
     time = Time()
-    world = World(time, TokenBucket(1e9, time), answered=0.0, latency=2.0, strays=[0.0])
+    world = World(time, TokenBucket(1e9, time), answered=0.0, latency=2.0, spurious=[0.0])
     world.join(concurrency=200)
     world.run(30.0)
     assert world.let_in(8.0, 28.0) > 0.9 * 100, "200 at once, each of 2 s"
 
 
 def test_seconds_in_which_all_is_refused_are_made_up_for_in_seconds() -> None:
-    world = a_bucket(100, strays=[40.0] * 1000)
+    world = a_bucket(100, spurious=[40.0] * 1000)
     world.join(concurrency=200)
     world.run(44.0)
-    world.strays.clear()
+    world.spurious.clear()
     assert world.let_in(43.0, 44.0) == 0
     assert len(world.between(43.0, 44.0)) < 10, "hardly anything is sent while all is refused"
     world.run(70.0)

@@ -128,7 +128,7 @@ def test_each_upstream_has_its_own_slots_and_models_have_theirs(database_url: st
         assert [(await read(db, batch)).completed for batch in bad] == [50] * 3
         assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
         assert worker.claimed == 150 + 4 * 160
-        assert len(worker.producers) == 1, "crews of upstreams without work are closed"
+        assert len(worker.producers) == 1, "producers of upstreams without work are closed"
 
     on(database_url, scenario)
     assert executor.maximum.keys() == {*stuck, "model", *(f"http://good-{n}" for n in range(4))}

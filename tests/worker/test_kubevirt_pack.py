@@ -36,7 +36,7 @@ from batchline.store.spans import Scope
 from batchline.upstreams.retry import Backoff
 from batchline.worker.worker import Worker
 from tests.support.builders import on, sql
-from tests.support.processes import kill, simulated, working
+from tests.support.processes import kill, simulated_cluster, working
 from tests.support.simulated_kubernetes import VMS, Api, a_machine, simulating
 from tests.support.waiting import wait_for
 
@@ -268,7 +268,7 @@ def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
     database_url: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "batchline.toml"
-    with simulated("--kubevirt", "--latency", "2000") as cluster:
+    with simulated_cluster("--latency", "2000") as cluster:
         config.write_text(
             f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\n'
             '[packs.kubevirt]\nupstream = "cluster"\napproval = "never"\n'

@@ -331,11 +331,11 @@ def test_a_drained_worker_waits_for_its_own_failure_and_leaves_when_that_takes_l
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from batchline.config import WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
-from tests.executing import Answering
+from tests.support.executors import Answering
 
 url, folder = sys.argv[1:]
 

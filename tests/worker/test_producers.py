@@ -1,4 +1,4 @@
-"""A worker with a crew for each upstream: a slow one fills no place of another's, and nothing stays."""
+"""A worker with a producer for each upstream: a slow one fills no place of another's, and nothing stays."""
 
 import asyncio
 from collections import Counter
@@ -105,10 +105,10 @@ def test_besides_leaves_out_fresh_lines_free_spans_and_those_of_the_gone(databas
     on(database_url, scenario)
 
 
-def test_a_lease_that_one_crew_sees_lost_lets_go_of_what_all_crews_hold(
+def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers_hold(
     database_url: str, tmp_path: Path
 ) -> None:
-    """After that the worker has a new name, under which the other crew's items look like its own."""
+    """After that the worker has a new name, under which the other producer's items look like its own."""
 
     async def scenario(db: Session) -> None:
         jump = [0.0]
@@ -137,10 +137,10 @@ def test_a_lease_that_one_crew_sees_lost_lets_go_of_what_all_crews_hold(
     on(database_url, scenario)
 
 
-def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
+def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One crew's claim is committed and its lines are being read, when another has lost track of its own."""
+    """One producer's claim is committed and its lines are being read while another reconciles."""
     true_fetch, true_claim, true_unknown_spans = spans.fetch, spans.claim, spans.unknown_spans
     failures, failed, looked = iter([True]), asyncio.Event(), asyncio.Event()
     reading: list[bool] = []
@@ -160,7 +160,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
         items = await true_fetch(session, worker_id, claims, room)
         if failed.is_set() and not looked.is_set():
             reading.append(True)
-            # Long enough for the other crew to look, if it could.
+            # Long enough for the other producer to look, if it could.
             with suppress(TimeoutError):
                 async with asyncio.timeout(2):
                     await looked.wait()
@@ -171,7 +171,7 @@ def test_a_crew_that_looks_for_strays_frees_nothing_that_another_is_claiming(
         looked.set()
         # Noted, not raised: the worker goes on and drains, and the test fails with this in seconds.
         if reading:
-            intrusions.append("it looked for strays while another crew had claims that nobody knew of")
+            intrusions.append("it reconciled while another producer had claims that it had not recorded yet")
         return await true_unknown_spans(session, worker_id, known)
 
     monkeypatch.setattr(spans, "unknown_spans", reconciler)

@@ -103,7 +103,7 @@ def test_an_unexpected_error_in_one_service_does_not_end_the_worker(
             worker = start("worker", *location)
             assert worker.stderr is not None
             line = next(line for line in worker.stderr if "service failed" in line)
-            assert "attendant" in line
+            assert "poller" in line
         wait_for("the batch's end", lambda: status(batch, *location)["status"] == "completed")
         _, log = kill(worker, signal.SIGTERM)
     assert worker.returncode == 0, log
@@ -116,7 +116,7 @@ def test_a_service_that_keeps_failing_ends_the_process(database_url: str, tmp_pa
     ):
         _, log = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "error: the worker's attendant failed 5 times in a row" in log
+    assert "error: the worker's poller failed 5 times in a row" in log
 
 
 def test_sigterm_ends_a_worker_whose_services_fail(database_url: str, tmp_path: Path) -> None:
@@ -161,11 +161,11 @@ STUBBORN = """
 import asyncio, sys
 from pathlib import Path
 from batchline.cli.exit_guard import exit_guard
-from batchline.config import WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
-from tests.executing import Answering
+from tests.support.executors import Answering
 
 class Stubborn(Answering):
     async def run(self, item):

@@ -113,21 +113,21 @@ async def _reported(request: Request, error: Exception) -> JSONResponse:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    place, kind = first["loc"], first["type"]
+    location, kind = first["loc"], first["type"]
     if kind == "json_invalid":
         code = _code(request, "invalid_json")
         return ApiError(400, "The body is not valid JSON.", code=code).response()
-    param = ".".join(str(part) for part in place[1:]) or None
+    param = ".".join(str(part) for part in location[1:]) or None
     match kind:
         case "missing":
             code, message = (
                 "missing_required_parameter",
-                f"Missing required parameter: '{param or place[0]}'.",
+                f"Missing required parameter: '{param or location[0]}'.",
             )
         case "extra_forbidden":
             code, message = "unknown_parameter", f"Unknown parameter: '{param}'."
         case _:
-            code, message = "invalid_value", f"Invalid '{param or place[0]}': {first['msg']}."
+            code, message = "invalid_value", f"Invalid '{param or location[0]}': {first['msg']}."
     return ApiError(400, _short(message, 500), code=_code(request, code), param=param).response()
 
 

@@ -31,8 +31,8 @@ def window_seconds(window: str) -> float:
 
 def resume_key(digest: bytes, upstream: str) -> str:
     """The same input sent to the same upstream is the same run, whatever else was asked for."""
-    place = upstream.removesuffix("/").removesuffix("/v1")
-    return hashlib.sha256(digest + place.encode()).hexdigest()
+    origin = upstream.removesuffix("/").removesuffix("/v1")
+    return hashlib.sha256(digest + origin.encode()).hexdigest()
 
 
 class Order(msgspec.Struct, frozen=True):

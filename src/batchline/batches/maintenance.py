@@ -19,7 +19,7 @@ GARBAGE_AGE = timedelta(hours=6)
 # How long one can look up what was said to a webhook.
 DELIVERIES_KEPT = timedelta(days=30)
 
-_log = structlog.get_logger("batchline.duties")
+_log = structlog.get_logger("batchline.maintenance")
 
 
 async def attend(
@@ -34,15 +34,15 @@ async def attend(
             _log.info("batch expired", batch=str(batch_id))
     for batch_id in await maintenance.unconcluded(session):
         await batches.conclude(session, batch_id)
-    hurried: list[str] = []
+    unfinished: list[str] = []
     while (name := await maintenance.take_task(session)) is not None:
         try:
             if not await _perform(name, session, objects, keep_results, keep_operations):
-                hurried.append(name)
+                unfinished.append(name)
         except ObjectStoreUnavailable as error:
             # It comes round again, and no batch waits for it.
-            _log.warning("cannot do a duty", duty=name, reason=str(error))
-    for name in hurried:
+            _log.warning("cannot run a maintenance task", task=name, reason=str(error))
+    for name in unfinished:
         await maintenance.flush(session, name)
 
 
@@ -72,6 +72,6 @@ async def _perform(
             if removed:
                 _log.info("removed parts of ended uploads", parts=removed)
         case _:
-            # A newer version of the schema may know more duties than this worker: they are not for it.
-            _log.warning("unknown duty", duty=name)
+            # A newer schema may have tasks that this worker does not know; newer workers run them.
+            _log.warning("unknown maintenance task", task=name)
     return True

@@ -18,8 +18,8 @@ from batchline.store.session import Session
 
 # Who sends the same key again after this long means something else by it.
 FORGET_KEYS_AFTER = timedelta(days=7)
-# The attendant has other things to do; what is left then has its next turn soon.
-_TURN = 3.0
+# The poller has other things to do; the rest follows soon.
+_MAX_SECONDS = 3.0
 
 
 async def enforce(
@@ -28,7 +28,7 @@ async def enforce(
     keep_results: float | None,
     keep_operations: float | None = None,
     *,
-    seconds: float = _TURN,
+    seconds: float = _MAX_SECONDS,
 ) -> bool:
     """Clear away for so long; True when nothing is left. What is kept in seconds, None: for ever."""
     until = time.monotonic() + seconds

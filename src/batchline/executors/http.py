@@ -348,7 +348,7 @@ class HttpExecutor:
         if (pace := self._pace(upstream)) is not None:
             async with pace.line:
                 # Asked again after each wait: the rate may have been cut meanwhile.
-                while seconds := pace.turn():
+                while seconds := pace.acquire():
                     if await self._stops_within(seconds):
                         return False
         return sender is not None and self._fence() == sender

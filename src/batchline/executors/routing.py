@@ -2,7 +2,7 @@
 
 A batch may name an upstream of its own, as `batchline run` does; its items pass through untouched. All others
 are routed by their model, and get that upstream's key, timeout and attempts. Nothing in a line but its model
-has a say in this. How many are in flight at an upstream is for the worker's crews to keep.
+has a say in this. How many are in flight at an upstream is for the worker's producers to keep.
 """
 
 from collections.abc import Sequence

@@ -57,8 +57,8 @@ class FileRefused(Exception):
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
         first = self.errors[0]
-        place = first.source if first.line is None else f"{first.source}, line {first.line}"
-        message = f"{place}: {first.message}"
+        where = first.source if first.line is None else f"{first.source}, line {first.line}"
+        message = f"{where}: {first.message}"
         if len(self.errors) > 1:
             more = " or more" if len(self.errors) == MAX_ERRORS else ""
             message = f"{len(self.errors)} errors{more}, the first in {message}"
@@ -275,12 +275,12 @@ class Sieve:
         met = set()
         for checksum in map(crc32, custom_ids):
             bit = bits[checksum & 7]
-            place = checksum >> 8
-            byte = seen[place]
+            index = checksum >> 8
+            byte = seen[index]
             if byte & bit:
                 met.add(checksum)
             else:
-                seen[place] = byte | bit
+                seen[index] = byte | bit
         if met:
             self.suspects += [custom_id for custom_id in custom_ids if crc32(custom_id) in met]
             if len(self.suspects) > self._MAX_SUSPECTS:

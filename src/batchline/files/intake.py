@@ -145,7 +145,7 @@ class Intake:
     ) -> File:
         """The file, once it is there; with its lines, if a batch may be made of it.
 
-        Raises MadeBefore, UploadEnded, TooLate, StatementRefused: then nothing was recorded.
+        Raises IdempotencyConflict, UploadEnded, TooLate, StatementRefused: then nothing was recorded.
         """
         stored = StoredFile(
             id=arrival.id,

@@ -125,9 +125,9 @@ class Objects:
         return size
 
     async def read(
-        self, key: str, start: int = 0, end: int | None = None, *, at_least: int = _READ
+        self, key: str, start: int = 0, end: int | None = None, *, min_bytes: int = _READ
     ) -> AsyncIterator[bytes]:
-        """The content from `start` up to `end`, in blocks of `at_least` bytes but for the last.
+        """The content from `start` up to `end`, in blocks of `min_bytes` bytes but for the last.
 
         What the range names beyond the end of the object is as good as not asked for.
         """
@@ -137,7 +137,7 @@ class Objects:
                 return
         options: GetOptions = {"range": (start, end)} if end is not None else {}
         found = await self._call(key, obstore.get, self._store, key, options=options)
-        stream = found.stream(min_chunk_size=at_least)
+        stream = found.stream(min_chunk_size=min_bytes)
         while (block := await self._call(key, next, stream, None)) is not None:
             yield bytes(block)
 

@@ -24,13 +24,13 @@ async def joined(objects: Objects, parts: Sequence[Part]) -> AsyncIterator[bytes
 
 
 async def clear(session: Session, objects: Objects, upload_id: UUID) -> None:
-    """Remove the parts of an upload that has ended. What cannot be removed now is left to the duty."""
+    """Remove the parts of an upload that has ended. What cannot be removed now is left to maintenance."""
     with suppress(ObjectStoreUnavailable):
         await _remove(session, objects, upload_id)
 
 
 async def clear_all(session: Session, objects: Objects) -> int:
-    """The duty: remove the parts of all uploads that have ended, and forget old uploads."""
+    """Maintenance: remove the parts of all uploads that have ended, and forget old uploads."""
     removed = await _remove(session, objects, None)
     while await uploads.forget(session, FORGET_AFTER):
         pass

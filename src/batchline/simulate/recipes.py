@@ -196,8 +196,8 @@ def _invalid(message: str) -> Refusal:
         param = missing[1]
         message = f"Missing required parameter: '{param}'."
         return Refusal(400, message, param=param, code="missing_required_parameter")
-    place = re.search(r"`\$\.(\w+)", message)
-    return Refusal(400, message, param=place[1] if place else None, code="invalid_value")
+    field = re.search(r"`\$\.(\w+)", message)
+    return Refusal(400, message, param=field[1] if field else None, code="invalid_value")
 
 
 _READERS: dict[bytes, Callable[[bytes, bytes], Recipe]] = {

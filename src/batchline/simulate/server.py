@@ -9,7 +9,6 @@ from contextlib import suppress
 from types import FrameType
 
 from batchline.simulate.http import Connection, Handler
-from batchline.simulate.kubernetes import KubernetesRoutes
 from batchline.simulate.routes import Routes
 from batchline.simulate.settings import SimulateSettings
 from batchline.simulate.upstream import Upstream
@@ -18,9 +17,16 @@ _BACKLOG = 4096
 _OPEN_FILES = 65_536
 
 
+# Makes what answers requests, once the loop that it will run in is known.
+HandlerFactory = Callable[[asyncio.AbstractEventLoop], Handler]
+
+
 class Simulator:
-    def __init__(self, settings: SimulateSettings) -> None:
+    """Answers as an OpenAI-compatible upstream, or with other `routes` where they are given."""
+
+    def __init__(self, settings: SimulateSettings, routes: HandlerFactory | None = None) -> None:
         self._settings = settings
+        self._routes = routes or self._upstream
         self._connections: set[Connection] = set()
         self._deserted = asyncio.Event()
         self._deserted.set()
@@ -29,7 +35,7 @@ class Simulator:
     async def start(self) -> tuple[str, int]:
         """Listen, and say where."""
         loop = asyncio.get_running_loop()
-        handle = self._handler(loop)
+        handle = self._routes(loop)
         self._server = await loop.create_server(
             lambda: Connection(handle, self, loop),
             self._settings.host,
@@ -39,9 +45,7 @@ class Simulator:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
-    def _handler(self, loop: asyncio.AbstractEventLoop) -> Handler:
-        if self._settings.kubevirt:
-            return KubernetesRoutes(self._settings, loop).handle
+    def _upstream(self, loop: asyncio.AbstractEventLoop) -> Handler:
         return Routes(self._settings, Upstream(self._settings, loop)).handle
 
     async def stop(self, grace_s: float = 5.0) -> None:
@@ -69,18 +73,25 @@ class Simulator:
             self._deserted.set()
 
 
-def serve(settings: SimulateSettings, *, on_ready: Callable[[str, int], None] | None = None) -> None:
+def serve(
+    settings: SimulateSettings,
+    *,
+    routes: HandlerFactory | None = None,
+    on_ready: Callable[[str, int], None] | None = None,
+) -> None:
     """Run until SIGINT or SIGTERM. A second signal does not wait for the requests under way."""
     _allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve_until_signalled(settings, on_ready))
+        runner.run(_serve_until_signalled(settings, routes, on_ready))
 
 
 async def _serve_until_signalled(
-    settings: SimulateSettings, on_ready: Callable[[str, int], None] | None
+    settings: SimulateSettings,
+    routes: HandlerFactory | None,
+    on_ready: Callable[[str, int], None] | None,
 ) -> None:
     signalled = _signalled(asyncio.get_running_loop())
-    simulator = Simulator(settings)
+    simulator = Simulator(settings, routes)
     host, port = await simulator.start()
     # What exists now lives as long as the process: the collector need not look at it again.
     gc.collect()

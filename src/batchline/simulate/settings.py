@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-NAMESPACES = ("default", "test", "staging", "production")
-
 
 @dataclass(frozen=True, slots=True)
 class SimulateSettings:
@@ -35,18 +33,11 @@ class SimulateSettings:
     """Good answers are at least this long, and streamed as fast as they are read. 0: as they are."""
     record: bool = False
     """Keep every execution for GET /executions. Memory grows with each."""
-    kubevirt: bool = False
-    """Be a Kubernetes API with KubeVirt in it instead of a model server."""
-    token: str | None = None
-    """The bearer token that the Kubernetes API asks for. None: it asks for none."""
-    namespaces: tuple[str, ...] = NAMESPACES
-    controller_ms: float = 50.0
-    """When the cluster's controllers do what was asked: run a machine, end it, let it go."""
     max_keys: int = 1_000_000
     """Idempotency keys remembered; beyond it the oldest is forgotten, and would be executed again."""
 
     def __post_init__(self) -> None:
-        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "answer_bytes", "controller_ms"):
+        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "answer_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name in ("error_rate", "refuse_rate", "hang_rate", "drop_rate"):

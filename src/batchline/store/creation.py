@@ -51,7 +51,7 @@ class BatchCreation:
         self._new = new
 
     async def remember(self, idempotency_key: IdempotencyKey) -> None:
-        """Let the caller's key stand for this batch; raises MadeBefore if it stands for one already."""
+        """Record the caller's key for this batch; raises IdempotencyConflict if the key is in use."""
         await idempotency.remember(self._connection, idempotency_key, self._new.id)
 
     async def file(self) -> OrderedFile:
@@ -72,7 +72,7 @@ class BatchCreation:
             "file_no": file.no,
             "endpoint": self._new.endpoint,
             "served": None if served is None else list(served),
-            "most": maximum,
+            "max_errors": maximum,
         }
         return [UnfitLine(*row) for row in await run(self._connection, statement("unfit_lines"), params)]
 

@@ -69,7 +69,7 @@ async def examine(
 
     With `object_exists`, which tells whether the object store has a key, it looks for files' contents too.
     """
-    params = {"batch": batch_id, "most": _MAXIMUM}
+    params = {"batch": batch_id, "max_findings": _MAXIMUM}
     async with session.open_ended() as connection, connection.transaction():
         # Plans are made for these parameters: one batch must not cost a scan of all.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -89,7 +89,7 @@ async def examine(
 
 async def _look(connection: psycopg.AsyncConnection[Row], name: str, params: dict[str, Any]) -> list[Finding]:
     rows = await run(connection, statement(name), params)
-    findings = [Finding(check, _where(*place), message) for check, *place, message in rows]
+    findings = [Finding(check, _where(*location), message) for check, *location, message in rows]
     if len(findings) == _MAXIMUM:
         findings.append(Finding(findings[-1].check, "everywhere", f"only the first {_MAXIMUM} are shown"))
     return findings
@@ -102,7 +102,7 @@ async def _missing_objects(
     findings: list[Finding] = []
     after: UUID | None = None
     while len(findings) < _MAXIMUM:
-        params = {"batch": batch_id, "after": after, "most": _MAXIMUM}
+        params = {"batch": batch_id, "after": after, "max_findings": _MAXIMUM}
         page = await session.rows(statement("doctor_objects"), params)
         findings += [
             Finding("object", ids.show(ids.FILE, file_id), f"the object store has no {key}")

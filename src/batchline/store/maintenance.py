@@ -21,13 +21,13 @@ class Event(msgspec.Struct, frozen=True):
 
 
 async def take_task(session: Session) -> str | None:
-    rows = await session.rows(statement("take_duty"), {})
+    rows = await session.rows(statement("take_task"), {})
     return rows[0][0] if rows else None
 
 
 async def flush(session: Session, name: str) -> None:
-    """The duty is not finished, and due again at once."""
-    await session.rows(statement("hurry_duty"), {"name": name})
+    """Make an unfinished maintenance task due again at once."""
+    await session.rows(statement("repeat_task"), {"name": name})
 
 
 async def overdue(session: Session) -> list[UUID]:

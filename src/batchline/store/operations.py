@@ -183,7 +183,7 @@ class Changing:
 
     async def retry(self, max_attempts: int, window_seconds: float) -> int:
         """Put failed children back that have had fewer attempts than that; how many."""
-        params = {"batch": self.batch.id, "most": max_attempts, "window_seconds": window_seconds}
+        params = {"batch": self.batch.id, "max_attempts": max_attempts, "window_seconds": window_seconds}
         ((children, _),) = await run(self._connection, statement("retry_failed"), params)
         return int(children)
 

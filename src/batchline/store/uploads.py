@@ -82,8 +82,8 @@ async def add_part(
         **msgspec.structs.asdict(part),
         "tenant": tenant,
         "upload": upload_id,
-        "most_parts": max_parts,
-        "most_bytes": max_bytes,
+        "max_parts": max_parts,
+        "max_bytes": max_bytes,
     }
     rows = await session.rows(statement("add_part"), params)
     return rows[0][0] if rows else None

@@ -98,7 +98,7 @@ async def add(
         "url": url,
         "events": list(events),
         "secret": secret,
-        "most": maximum,
+        "max_webhooks": maximum,
     }
     return _first(await _changed(session, "add_webhook", params, event))
 
@@ -205,7 +205,7 @@ async def settle(
             "error": attempt.error,
             "delay": delay,
             "rest": rest,
-            "give_up": abandon,
+            "abandon": abandon,
         }
         ((given_up,),) = await run(connection, statement("settle_delivery"), params)
         return bool(given_up)

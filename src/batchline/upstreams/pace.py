@@ -74,7 +74,7 @@ class Pace:
             self._cut(now)
         self._pause(now, now + min(retry_after, _LONGEST_PAUSE))
 
-    def turn(self) -> float:
+    def acquire(self) -> float:
         """Take the turn that is due and return 0, or take none and return the seconds until there is one."""
         now = self._clock()
         if now < self._next:

@@ -67,8 +67,8 @@ class Claimer:
         self._lease = lease
         self._scope = scope
         self._intake = intake
-        # Crews of one worker claim in turn, each to the end: what one has claimed and not yet put into its
-        # buffer would look like a stray to another.
+        # The producers of one worker claim one after another: a span that one has claimed and not yet put
+        # into its buffer would look lost to another.
         self._claim_lock = claim_lock
         self._reconciler = reconciler
         self._settle = settle
@@ -132,7 +132,7 @@ class Claimer:
         announced, self._announced = self._announced, None
         claims, items = await self._ask(worker, want, announced)
         if not claims:
-            # It may be another crew's. Each of them looks at it before one looks at everything.
+            # It may be another producer's. Each of them looks at it before one looks at everything.
             return announced is not None
         if self._lease.worker is not worker:
             # The lease was lost while this was asked: what came is the old name's, and is left alone.

@@ -1,9 +1,9 @@
 """Workers of this machine: which of them are known to be dead.
 
 A lease tells the dead from the living across machines, and takes its time. Among processes of one machine
-there is no need to wait: whoever starts looks which of its kin are gone, so a run that was killed goes on
-at once when it is started again. A name is `host:pid@machine/birth`; `machine` changes with every boot and
-differs between containers, and `birth` tells a process from a later one with the same number.
+there is no need to wait: a worker that starts looks which of the others are gone, so a run that was killed
+goes on at once when it is started again. A name is `host:pid@machine/birth`; `machine` changes with every
+boot and differs between containers, and `birth` tells a process from a later one with the same number.
 """
 
 import os
@@ -31,9 +31,9 @@ async def expire_dead_local_workers(session: Session) -> int:
 
 
 def _is_dead(name: str) -> bool:
-    place, _, rest = name.rpartition("@")
+    owner, _, rest = name.rpartition("@")
     machine, _, birth = rest.rpartition("/")
-    pid = place.rpartition(":")[2]
+    pid = owner.rpartition(":")[2]
     return machine == _machine() and pid.isdigit() and _birth(int(pid)) != birth
 
 

@@ -3,7 +3,7 @@
 An event becomes a delivery for each webhook that asked for it, in the database, before anything is sent. A
 webhook is taken under a lease, so it is sent one message at a time, whichever worker does it, and what a
 killed worker was sending is sent again, under the same id, when the lease is over. All of this is on a
-session and in tasks of its own: a slow receiver holds up neither duties nor other receivers.
+session and in tasks of its own: a slow receiver holds up neither maintenance nor other receivers.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _REST = Backoff(minimum=2.0, maximum=600.0)
 # Retries that come due sooner than this are not left to a poll.
 _SOON = 60.0
 
-_log = structlog.get_logger("batchline.messenger")
+_log = structlog.get_logger("batchline.outbox")
 
 
 class Outbox:

@@ -25,7 +25,7 @@ from batchline.worker.producers import Producers
 # A retry that comes due within this time is worth waiting for, also for a worker that only drains.
 _SOON = 60.0
 
-_log = structlog.get_logger("batchline.attendant")
+_log = structlog.get_logger("batchline.poller")
 
 
 class Poller:

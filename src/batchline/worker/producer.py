@@ -1,7 +1,7 @@
 """Those who work on one part of what there is: a claimer, its buffer, and the runners that empty it.
 
-A worker has one crew, or one for each upstream. Each claims only what its own upstream can take, so a slow
-one never fills the slots in which lines for another could be under way.
+A worker has one producer, or one for each upstream. Each claims only what its own upstream can take, so a
+slow one never fills the slots in which lines for another could be under way.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from batchline.worker.settler import Settler
 
 
 class ProducerScope(msgspec.Struct, frozen=True):
-    """What a crew works on, and how many items at once."""
+    """What a producer works on, and how many items at once."""
 
     scope: Scope
     concurrency: int
@@ -79,7 +79,7 @@ class Producer:
         return self.buffer.spans() | self.dispatcher.spans()
 
     def accept(self, items: Sequence[Item], left_out: Sequence[Item]) -> None:
-        """Take what was claimed for this crew by another, as far as there is room, and give back the rest."""
+        """Take what another producer claimed for this one, as far as there is room; give back the rest."""
         room = self.buffer.wanted()
         self.buffer.put(items[:room], left_out)
         for item in items[room:]:

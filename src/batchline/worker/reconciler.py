@@ -14,12 +14,12 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 
-_log = structlog.get_logger("batchline.strays")
+_log = structlog.get_logger("batchline.reconciler")
 
 
 class Reconciler:
-    """`known_spans` are those of all items that are somewhere in this worker. `turn` keeps claims away: what
-    one has claimed and not yet put into its buffer would look like a stray."""
+    """`known_spans` are those of all items that are somewhere in this worker. `claim_lock` keeps claims away:
+    what a producer has claimed and not yet put into its buffer would look like a lost span."""
 
     def __init__(
         self,

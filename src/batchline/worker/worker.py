@@ -1,4 +1,4 @@
-"""One asyncio process that finishes lines: claim, dispatch, settle; heartbeat, listener, duties beside it.
+"""One asyncio process that finishes lines: claim, dispatch, settle; heartbeat, listener, maintenance.
 
 Life: `run` until `stop` is called (twice: at once), until it is drained, or until its time is up. What was
 claimed and not sent is given back; what was sent is waited for, or released to be sent again under the
@@ -42,8 +42,8 @@ _log = structlog.get_logger("batchline.worker")
 
 
 class Worker:
-    """Works on all in its `scope`, with one crew; or with one at each of the `posts`, which share it out, and
-    one for each upstream in the scope of `upstreams`, while it has work.
+    """Works on its `scope` with one producer; or with one producer for each of the `scopes`, and one for each
+    upstream in the scope of `upstreams` while that upstream has work.
 
     `listen_url` is the database's own address, where `url` is a pooler's.
     """
@@ -185,10 +185,10 @@ class Worker:
             settling = services.start("settler", self.settler.run)
             heartbeat = services.start("heartbeat", self._heartbeat.run)
             finalizing = services.start("finalizer", self.finalizer.run)
-            telling = services.start("messenger", self.outbox.run)
+            telling = services.start("outbox", self.outbox.run)
             seekers = [
-                services.start("strays", self._reconciler.run),
-                services.start("attendant", self.poller.run),
+                services.start("reconciler", self._reconciler.run),
+                services.start("poller", self.poller.run),
                 services.start("listener", self._listener.run),
             ]
             await self._until_reported(services)
@@ -269,7 +269,7 @@ class Worker:
         return self.settler.spans().union(*(producer.spans() for producer in self.producers))
 
     def _let_go(self) -> int:
-        """Drop what was claimed under a name that is lost: not only what the crew had that noticed."""
+        """Drop what was claimed under a name that is lost: not only what the producer had that noticed."""
         return sum(len(producer.buffer.discard()) for producer in self.producers)
 
     def _holding(self) -> bool:

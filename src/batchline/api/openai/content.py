@@ -31,17 +31,17 @@ class Streamed(StreamingResponse):
 
     def __init__(
         self,
-        place: AbstractAsyncContextManager[None],
+        slot: AbstractAsyncContextManager[None],
         blocks: Blocks,
         status: int,
         headers: Mapping[str, str],
     ) -> None:
         super().__init__(blocks, status, headers, _MEDIA_TYPE)
-        self._place = place
+        self._slot = slot
         self._blocks = blocks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._blocks), self._place:
+        async with aclosing(self._blocks), self._slot:
             # In no variable: who reads slowly would keep it until the end.
             self.body_iterator = _begun(await anext(self._blocks, b""), self._blocks)
             await super().__call__(scope, receive, send)
@@ -63,7 +63,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
     headers["content-length"] = str(end - start)
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=_MEDIA_TYPE)
-    blocks = _exactly(objects.read(file.object_key, start, end, at_least=BLOCK), end - start)
+    blocks = _exactly(objects.read(file.object_key, start, end, min_bytes=BLOCK), end - start)
     return Streamed(downloads.slot(file.tenant), blocks, status, headers)
 
 

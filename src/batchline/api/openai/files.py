@@ -205,8 +205,8 @@ def show_file(file: File) -> FileObject:
 def _details(file: File) -> str:
     assert file.errors
     first = file.errors[0]
-    place = "" if first.line is None else f"line {first.line}: "
-    return f"{place}{first.message}"
+    prefix = "" if first.line is None else f"line {first.line}: "
+    return f"{prefix}{first.message}"
 
 
 def _show_planned(batch: Batch) -> FileObject:

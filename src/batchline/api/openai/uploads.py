@@ -247,10 +247,10 @@ def _check_pending(upload: Upload) -> None:
 async def _chosen(context: Context, upload: Upload, displayed: Sequence[str]) -> list[Part]:
     """The parts that the file is made of. Each once, and as many bytes as were announced."""
     async with context.sessions.one() as session:
-        there = await uploads.parts(session, upload.id)
+        existing = await uploads.parts(session, upload.id)
     chosen: list[Part] = []
     for part_id in displayed:
-        part = there.get(ids.read(ids.PART, part_id) or upload.id)
+        part = existing.get(ids.read(ids.PART, part_id) or upload.id)
         if part is None:
             message = f"No such part of this upload: {part_id}"
             raise ApiError(400, message, code="invalid_value", param="part_ids")

@@ -1,6 +1,5 @@
 """`batchline simulate`: an upstream to try and test against."""
 
-import os
 from typing import Annotated
 
 import typer
@@ -48,31 +47,6 @@ def simulate(
     record: Annotated[
         bool, typer.Option("--record", help="Keep every execution for GET /executions.")
     ] = False,
-    kubevirt: Annotated[
-        bool,
-        typer.Option(
-            "--kubevirt",
-            help="Be a Kubernetes API with KubeVirt's virtual machines, which keeps real objects.",
-        ),
-    ] = False,
-    token_env: Annotated[
-        str | None,
-        typer.Option(
-            "--token-env",
-            metavar="NAME",
-            help="With --kubevirt: the variable with the token that it asks for.",
-        ),
-    ] = None,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option("--namespace", metavar="NAME", help="With --kubevirt: one that there is; repeat it."),
-    ] = None,
-    controller: Annotated[
-        float,
-        typer.Option(
-            "--controller", min=0, metavar="MS", help="With --kubevirt: until machines run, end or are gone."
-        ),
-    ] = 50.0,
     as_json: options.Json = False,
 ) -> None:
     """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, as told.
@@ -81,7 +55,6 @@ def simulate(
     """
     # Here, because no other command needs it and it takes a tenth of their start.
     from batchline.simulate import SimulateSettings, serve
-    from batchline.simulate.settings import NAMESPACES
 
     with reported_errors(as_json):
         try:
@@ -100,10 +73,6 @@ def simulate(
                 seed=seed,
                 answer_bytes=answer_bytes,
                 record=record,
-                kubevirt=kubevirt,
-                token=_token(token_env),
-                namespaces=tuple(namespace or NAMESPACES),
-                controller_ms=controller,
             )
         except ValueError as error:
             raise CommandError(str(error)) from error
@@ -111,15 +80,6 @@ def simulate(
             serve(settings, on_ready=lambda host, port: _ready(host, port, as_json))
         except OSError as error:
             raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-
-
-def _token(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    token = os.environ.get(variable, "").strip()
-    if not token:
-        raise CommandError(f"the environment variable {variable}, which should hold the token, is not set")
-    return token
 
 
 def _ready(host: str, port: int, as_json: bool) -> None:

@@ -168,8 +168,8 @@ async def _work(
 def scopes_for_producers(
     server: ServerSettings, operations: Registry, settings: WorkerSettings, scope: Scope
 ) -> tuple[list[ProducerScope], ProducerScope]:
-    """A crew for each upstream of the settings, so that a slow one holds up no other, and one for all other
-    models. And the scope in which each upstream that a batch names gets a crew, while it has work."""
+    """One producer for each configured upstream, so that a slow one delays no other, and one for all other
+    models. Also the scope in which each upstream that a batch names gets a producer, while it has work."""
     named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
     scopes = [ProducerScope(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
     served = tuple(key for keys, _ in named for key in keys)
@@ -182,7 +182,7 @@ def scopes_for_producers(
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
     """The models and the operations that are this upstream's by name, and batches that name its URL. Without
-    the former there is none: the upstream for any model has no crew of its own."""
+    the former there is none: the upstream for any model has no producer of its own."""
     models = [model for model in upstream.models if model != ANY_MODEL]
     keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
     return (*keys, upstream.base_url) if keys else ()

@@ -35,4 +35,4 @@ shut AS (
     FROM lane
     WHERE n.id = lane.id
 )
-SELECT id, pg_notify('batchline', 'closed ' || id) IS NULL AS told FROM batch
+SELECT id, pg_notify('batchline', 'closed ' || id) IS NULL AS notified FROM batch

@@ -65,5 +65,5 @@ lane AS (
     FROM batch
     CROSS JOIN part
 )
-SELECT batch.*, pg_notify('batchline', 'open ' || batch.id) IS NULL AS told
+SELECT batch.*, pg_notify('batchline', 'open ' || batch.id) IS NULL AS notified
 FROM batch

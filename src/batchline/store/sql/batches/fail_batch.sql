@@ -24,4 +24,4 @@ event AS (
     INSERT INTO outbox (id, batch_id, type)
     SELECT %(event)s, id, 'batch.failed' FROM batch
 )
-SELECT batch.*, pg_notify('batchline', 'ended ' || id) IS NULL AS told FROM batch
+SELECT batch.*, pg_notify('batchline', 'ended ' || id) IS NULL AS notified FROM batch

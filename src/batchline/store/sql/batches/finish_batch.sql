@@ -108,4 +108,4 @@ event AS (
         END
     FROM batch
 )
-SELECT batch.*, pg_notify('batchline', 'ended ' || id) IS NULL AS told FROM batch
+SELECT batch.*, pg_notify('batchline', 'ended ' || id) IS NULL AS notified FROM batch

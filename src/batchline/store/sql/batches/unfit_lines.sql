@@ -2,7 +2,7 @@
 -- not among the `served` (NULL: all are, but no URL: as a routing key it would name an upstream, with slots of its
 -- own). When all is well it reads the file's lanes and no line.
 --
--- Lanes are numbered by their first lines, so the first `most` lanes hold the first `most` lines. Locks: none.
+-- Lanes are numbered by their first lines, so the first `max_errors` lanes hold the first `max_errors` lines. Locks: none.
 WITH
 lane AS (
     SELECT file_no, lane_no, model, url
@@ -14,7 +14,7 @@ lane AS (
           OR (%(served)s::text[] IS NULL AND model LIKE ANY (ARRAY ['http://%%', 'https://%%']))
       )
     ORDER BY lane_no
-    LIMIT %(most)s
+    LIMIT %(max_errors)s
 )
 SELECT line.line_no, lane.url, lane.model
 FROM lane
@@ -23,7 +23,7 @@ CROSS JOIN LATERAL (
     FROM lines AS l
     WHERE l.file_no = lane.file_no AND l.lane_no = lane.lane_no
     ORDER BY l.ordinal
-    LIMIT %(most)s
+    LIMIT %(max_errors)s
 ) AS line
 ORDER BY line.line_no
-LIMIT %(most)s
+LIMIT %(max_errors)s

@@ -1,6 +1,6 @@
--- poll: all that an idle worker asks, in one statement: is there work, is a batch to finalize, is a duty due, is
--- there news for the outside, and how many seconds until the next known thing comes due (a retry, the end of a
--- lease, a deadline, a duty, an event, a delivery, a finalization that failed before).
+-- poll: everything an idle worker asks, in one statement. Is there work to claim, a batch to finalize, a maintenance
+-- task due, an event to deliver? How many seconds until the next known thing is due (a retry, the end of a lease, a
+-- deadline, a maintenance task, an event, a delivery, a finalization that failed before)?
 -- No locks.
 WITH RECURSIVE
 freed AS (
@@ -103,7 +103,7 @@ deadline AS (
     FROM batches
     WHERE finalizing_at IS NULL AND ended_at IS NULL AND cancelling_at IS NULL AND expiring_at IS NULL
 ),
-duty AS (
+maintenance AS (
     SELECT min(due_at) AS at FROM duties
 ),
 event AS (
@@ -133,13 +133,13 @@ SELECT
     OR coalesce(freed.at <= now(), false)
     OR coalesce(held.at < now(), false) AS claimable,
     finalizing.due AS finalizable,
-    coalesce(least(deadline.at, duty.at, closing.at) <= now(), false) AS duty_due,
+    coalesce(least(deadline.at, maintenance.at, closing.at) <= now(), false) AS maintenance_due,
     extract(
         epoch FROM least(
             freed.at,
             held.at,
             deadline.at,
-            duty.at,
+            maintenance.at,
             event.at,
             delivery.at,
             closing.at,
@@ -148,7 +148,7 @@ SELECT
     )::float8 AS next_due,
     extract(epoch FROM freed.at - now())::float8 AS next_free,
     coalesce(least(event.at, delivery.at) <= now(), false) AS news
-FROM duty
+FROM maintenance
 CROSS JOIN held
 CROSS JOIN closing
 CROSS JOIN deadline

@@ -60,4 +60,4 @@ SELECT 'attempts' AS name, NULL::uuid AS file_id, lane.batch_id, lane.id AS lane
 FROM finding AS f
 JOIN lane ON lane.id = f.lane_id
 ORDER BY lane.batch_id, lane.id, f.message
-LIMIT %(most)s
+LIMIT %(max_findings)s

@@ -88,4 +88,4 @@ finding AS (
 SELECT name, NULL::uuid AS file_id, batch_id, NULL::bigint AS lane_id, message
 FROM finding
 ORDER BY name, batch_id, message
-LIMIT %(most)s
+LIMIT %(max_findings)s

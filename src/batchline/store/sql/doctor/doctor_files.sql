@@ -64,4 +64,4 @@ finding AS (
 SELECT name, file_id, NULL::uuid AS batch_id, NULL::bigint AS lane_id, message
 FROM finding
 ORDER BY name, file_id, message
-LIMIT %(most)s
+LIMIT %(max_findings)s

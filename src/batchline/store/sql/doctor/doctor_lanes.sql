@@ -72,4 +72,4 @@ finding AS (
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
 FROM finding
 ORDER BY name, batch_id, lane_id
-LIMIT %(most)s
+LIMIT %(max_findings)s

@@ -48,4 +48,4 @@ note AS (
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
 FROM note
 ORDER BY name, batch_id, lane_id, message
-LIMIT %(most)s
+LIMIT %(max_findings)s

@@ -11,4 +11,4 @@ WHERE f.object_key IS NOT NULL
       )
   )
 ORDER BY f.id
-LIMIT %(most)s
+LIMIT %(max_findings)s

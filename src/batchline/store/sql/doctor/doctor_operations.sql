@@ -62,4 +62,4 @@ finding AS (
 SELECT name, NULL::uuid AS file_id, batch_id, NULL::bigint AS lane_id, message
 FROM finding
 ORDER BY name, batch_id
-LIMIT %(most)s
+LIMIT %(max_findings)s

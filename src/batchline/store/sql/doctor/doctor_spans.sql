@@ -57,4 +57,4 @@ finding AS (
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, left(message, 500) AS message
 FROM finding
 ORDER BY name, batch_id, lane_id, message
-LIMIT %(most)s
+LIMIT %(max_findings)s

@@ -1,7 +1,7 @@
 -- add_part: record a part whose object is stored. Returns no row when its upload takes no more: it has ended, its time
 -- is over, or it has too many parts.
 --
--- Parts may be sent again, so together they may be larger than the file; `most_bytes` is a bound on what an upload may
+-- Parts may be sent again, so together they may be larger than the file; `max_bytes` is a bound on what an upload may
 -- occupy, not on what it makes. Locks: the upload's row FOR KEY SHARE, so parts come in side by side.
 WITH
 upload AS (
@@ -22,5 +22,5 @@ CROSS JOIN LATERAL (
     FROM upload_parts AS p
     WHERE p.upload_id = upload.id
 ) AS so_far
-WHERE so_far.parts < %(most_parts)s AND so_far.bytes + %(bytes)s <= %(most_bytes)s
+WHERE so_far.parts < %(max_parts)s AND so_far.bytes + %(bytes)s <= %(max_bytes)s
 RETURNING created_at

@@ -29,4 +29,4 @@ opened AS (
     FROM lane
     WHERE n.id = lane.id
 )
-SELECT id, pg_notify('batchline', 'open ' || id) IS NULL AS told FROM batch
+SELECT id, pg_notify('batchline', 'open ' || id) IS NULL AS notified FROM batch

@@ -80,4 +80,4 @@ lane AS (
     FROM batch
     CROSS JOIN file
 )
-SELECT CASE WHEN held_at IS NULL THEN pg_notify('batchline', 'open ' || id) IS NULL END AS told FROM batch
+SELECT CASE WHEN held_at IS NULL THEN pg_notify('batchline', 'open ' || id) IS NULL END AS notified FROM batch

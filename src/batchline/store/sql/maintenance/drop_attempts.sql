@@ -4,11 +4,11 @@
 -- as in drop_file_lines. Locks: these rows, skipping what another one clears away.
 WITH
 chunk AS (
-    SELECT r.place
+    SELECT r.row_id
     FROM batches AS b
     JOIN lanes AS n ON n.batch_id = b.id
     CROSS JOIN LATERAL (
-        SELECT ctid AS place
+        SELECT ctid AS row_id
         FROM retry_attempts
         WHERE lane_id = n.id
         ORDER BY ordinal, attempt
@@ -20,7 +20,7 @@ chunk AS (
 ),
 dropped AS (
     DELETE FROM retry_attempts
-    WHERE ctid = ANY (ARRAY(SELECT place FROM chunk))
+    WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 )
 SELECT count(*)::integer FROM dropped

@@ -13,10 +13,10 @@ part AS (
     FOR UPDATE SKIP LOCKED
 ),
 chunk AS (
-    SELECT l.place
+    SELECT l.row_id
     FROM part
     CROSS JOIN LATERAL (
-        SELECT lines.ctid AS place
+        SELECT lines.ctid AS row_id
         FROM lines
         WHERE lines.file_no = part.file_no AND lines.lane_no = part.lane_no
         ORDER BY lines.ordinal
@@ -25,7 +25,7 @@ chunk AS (
 ),
 dropped AS (
     DELETE FROM lines
-    WHERE ctid = ANY (ARRAY(SELECT place FROM chunk))
+    WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 ),
 emptied AS (

@@ -11,7 +11,7 @@ WITH
 failed AS (
     DELETE FROM results AS r
     USING lanes AS n
-    WHERE n.batch_id = %(batch)s AND r.lane_id = n.id AND r.outcome = 'failed' AND r.attempt < %(most)s
+    WHERE n.batch_id = %(batch)s AND r.lane_id = n.id AND r.outcome = 'failed' AND r.attempt < %(max_attempts)s
     RETURNING r.*
 ),
 history AS (
@@ -93,5 +93,5 @@ counted AS (
 )
 SELECT
     tally.children,
-    (SELECT pg_notify('batchline', 'open ' || batch.id) IS NULL FROM batch) AS told
+    (SELECT pg_notify('batchline', 'open ' || batch.id) IS NULL FROM batch) AS notified
 FROM tally

@@ -19,7 +19,7 @@ delivery AS (
     ON CONFLICT DO NOTHING
     RETURNING webhook_id
 ),
-told AS (
+notified AS (
     UPDATE webhooks AS w
     -- greatest and least pass over NULL.
     SET due_at = greatest(least(w.due_at, now()), w.rests_until)
@@ -27,4 +27,4 @@ told AS (
     WHERE w.id = d.webhook_id
     RETURNING w.id
 )
-SELECT count(*) FROM told
+SELECT count(*) FROM notified

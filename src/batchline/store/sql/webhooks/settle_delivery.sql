@@ -7,7 +7,7 @@ delivery AS (
     SET delivered_at = CASE WHEN %(delivered)s THEN now() END,
         available_at = now() + make_interval(secs => %(delay)s),
         failed_at = CASE
-            WHEN NOT %(delivered)s AND created_at < now() - make_interval(secs => %(give_up)s) THEN now()
+            WHEN NOT %(delivered)s AND created_at < now() - make_interval(secs => %(abandon)s) THEN now()
         END,
         last_status = %(status)s,
         last_error = %(error)s
@@ -21,7 +21,7 @@ stale AS (
       AND event_id IS DISTINCT FROM %(event)s::uuid
       AND delivered_at IS NULL
       AND failed_at IS NULL
-      AND created_at < now() - make_interval(secs => %(give_up)s)
+      AND created_at < now() - make_interval(secs => %(abandon)s)
     RETURNING event_id
 ),
 open AS (

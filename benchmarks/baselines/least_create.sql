@@ -1,2 +1,0 @@
--- least_create: as if nothing had been run.
-TRUNCATE results

@@ -1,0 +1,2 @@
+-- minimum_create: as if nothing had been run.
+TRUNCATE results

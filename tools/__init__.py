@@ -1,0 +1,1 @@
+"""Programs for maintainers. Run from a checkout; not part of the installed package."""

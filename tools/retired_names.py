@@ -1,0 +1,200 @@
+"""Find names that this project no longer uses.
+
+    python -m tools.retired_names [FOLDER]
+
+There are two kinds. Unambiguous names are errors wherever they appear: in code, comments, docs and file
+names. Ordinary English words are errors only as names: Python identifiers, SQL aliases and parameters, names
+of modules and SQL files. Names of test functions and test modules are sentences: ordinary words are fine.
+"""
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Where to look, relative to the root.
+SEARCHED = (
+    "src",
+    "tests",
+    "chaos",
+    "benchmarks",
+    "examples",
+    "tools",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+)
+SUFFIXES = {".py", ".sql", ".md", ".sh", ".toml", ".mako"}
+
+# History and generated pages keep the words of their time. This program and its test contain the names.
+EXEMPT = (
+    "docs/decisions/0011",
+    "docs/decisions/0012",
+    "docs/benchmarks",
+    "docs/chaos",
+    "src/batchline/store/migrations/versions/",
+    "tools/retired_names.py",
+    "tests/system/test_retired_names.py",
+)
+
+# Errors wherever they appear, as regular expressions.
+ANYWHERE = {
+    r"(?i)attendants?\b": "poller",
+    r"(?i)switchboard": "notification router",
+    r"(?i)messengers?\b": "outbox",
+    r"bury_the_dead|(?<![a-z])kin(?![a-z])": "expire_dead_local_workers, local workers",
+    r"(?i)(?<![a-z])crews?(?![a-z])": "producer",
+    r"lost_track": "reconcile",
+    r"send_home": "cancel_all",
+    r"besides_below": "excluded_below",
+    r"\bHorizon\b": "PollResult",
+    r"\bMadeBefore\b": "IdempotencyConflict",
+    r"\bNotThere\b": "NotFound",
+    r"\bWrongState\b": "Conflict",
+    r"\bPlacing\b": "BatchCreation",
+    r"(?i)hand-?overs?\b": "(deleted)",
+    # A PostgreSQL replica is a standby; a worker never stands by.
+    r"(?i)\bstand-by\b|\bstand(s|ing) by\b": "idle (a PostgreSQL replica is a standby)",
+}
+
+# Errors as a name or as a word of a name.
+NAMES = {
+    "acting": "dependencies",
+    "asked": "requested",
+    "besides": "excluded",
+    "duties": "maintenance",
+    "duty": "maintenance",
+    "governing": "ops_context",
+    "hope": "work_available",
+    "hungry": "needs_refill",
+    "hurried": "flush",
+    "hurry": "flush",
+    "least": "min",
+    "most": "max",
+    "place": "runtime, location, slot",
+    "sated": "full",
+    "shown": "displayed",
+    "strays": "reconciler",
+    "there": "reload, existing",
+    "ticket": "IdempotencyKey",
+    "told": "reported, notified",
+    "turn": "claim_lock, acquire",
+}
+# Names of Python itself, and the bars of the benchmarks, which read like the sentence that they print.
+ALLOWED = {"most_common", "at_least", "at_most"}
+# Names that are retired for modules only.
+MODULES = {"failing": "errors", "orders": "creation", "posts": "producers"}
+# Whole names, not words of a name.
+WHOLE = {"give_up": "abandon", "Post": "ProducerScope"}
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Identifiers that a statement introduces: an alias, a common table expression, a parameter.
+_SQL_NAME = re.compile(
+    r"\bAS\s+([a-z_]\w*)|\b([a-z_]\w*)\s+AS\s*(?:NOT\s+)?(?:MATERIALIZED\s*)?\(|%\((\w+)\)[sbt]"
+)
+_SQL_ASIDE = re.compile(r"--[^\n]*|'[^']*'")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A retired name, where it is, and what to write instead."""
+
+    path: str
+    line: int
+    name: str
+    use: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.name!r} is retired; use {self.use}"
+
+
+def findings(root: Path) -> Iterator[Finding]:
+    """All retired names below the root, in the order of files and lines."""
+    for path in _files(root):
+        relative = path.relative_to(root).as_posix()
+        if not any(Path(relative).match(f"{exempt}*") or relative.startswith(exempt) for exempt in EXEMPT):
+            yield from in_file(relative, path.read_text())
+
+
+def in_file(path: str, text: str) -> Iterator[Finding]:
+    """Retired names in one file, its path included; the path decides the language."""
+    found = [*_in_path(path), *_anywhere(path, text)]
+    if path.endswith(".py"):
+        found += _in_python(path, text)
+    elif path.endswith(".sql"):
+        found += _in_sql(path, text)
+    yield from sorted(found, key=lambda finding: finding.line)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for name in SEARCHED:
+        searched = root / name
+        below = sorted(searched.rglob("*")) if searched.is_dir() else [searched]
+        yield from (path for path in below if path.suffix in SUFFIXES and path.is_file())
+
+
+def _in_path(path: str) -> Iterator[Finding]:
+    for pattern, use in ANYWHERE.items():
+        if found := re.search(pattern, path):
+            yield Finding(path, 1, found[0], use)
+    stem = Path(path).stem
+    if path.endswith((".py", ".sql")) and not stem.startswith("test_"):
+        yield from _retired(path, 1, stem)
+        if stem in MODULES and path.startswith("src/"):
+            yield Finding(path, 1, stem, MODULES[stem])
+
+
+def _anywhere(path: str, text: str) -> Iterator[Finding]:
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, use in ANYWHERE.items():
+            for found in re.finditer(pattern, line):
+                yield Finding(path, number, found[0], use)
+
+
+def _in_python(path: str, text: str) -> Iterator[Finding]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            if not token.string.startswith("test_"):
+                yield from _retired(path, token.start[0], token.string)
+        elif token.type == tokenize.STRING or tokenize.tok_name[token.type] == "FSTRING_MIDDLE":
+            for line, name in _sql_names(token.string):
+                yield from _retired(path, token.start[0] + line, name)
+
+
+def _in_sql(path: str, text: str) -> Iterator[Finding]:
+    for line, name in _sql_names(text):
+        yield from _retired(path, 1 + line, name)
+
+
+def _sql_names(text: str) -> Iterator[tuple[int, str]]:
+    plain = _SQL_ASIDE.sub(lambda aside: " " * len(aside[0]), text)
+    for found in _SQL_NAME.finditer(plain):
+        yield plain.count("\n", 0, found.start()), next(name for name in found.groups() if name)
+
+
+def _retired(path: str, line: int, name: str) -> Iterator[Finding]:
+    if name in WHOLE:
+        yield Finding(path, line, name, WHOLE[name])
+    if name in ALLOWED:
+        return
+    for word in _WORD.findall(name):
+        if use := NAMES.get(word.lower()):
+            yield Finding(path, line, name, use)
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Print what is found; the exit code says whether there is anything."""
+    root = next(iter(arguments), None)
+    found = list(findings(Path(root) if root else ROOT))
+    for finding in found:
+        print(finding)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchline.files.parsing import Code, LineError, Lines, Reader, ReadingRules
+from batchline.files.parsing import Code, LineColumns, LineError, Reader, ReadingRules
 
 CHAT = "/v1/chat/completions"
 MIB = 2**20
@@ -26,7 +26,7 @@ def line(
 
 def read(
     *contents: bytes, rules: ReadingRules | None = None, block: int | None = None
-) -> tuple[Reader, list[Lines]]:
+) -> tuple[Reader, list[LineColumns]]:
     """Reads each content as a source named a, b, c …, in blocks of the given size."""
     reader = Reader(rules or ReadingRules())
     taken = []
@@ -38,7 +38,7 @@ def read(
     return reader, taken
 
 
-def rows(taken: Sequence[Lines]) -> list[tuple[int, int, int, bytes, bytes]]:
+def rows(taken: Sequence[LineColumns]) -> list[tuple[int, int, int, bytes, bytes]]:
     return [
         row
         for lines in taken

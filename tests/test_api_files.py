@@ -565,7 +565,7 @@ from pathlib import Path
 import uvicorn
 from batchline.api.app import create_app
 from batchline.api.context import Context
-from batchline.config import ServerSettings, UpstreamSettings
+from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
 

@@ -330,7 +330,7 @@ def test_a_drained_worker_waits_for_its_own_failure_and_leaves_when_that_takes_l
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from batchline.config import WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker

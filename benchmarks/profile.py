@@ -29,7 +29,7 @@ import uvloop
 from batchline.batches.finalize import finalize_one
 from batchline.batches.output import answered_line
 from batchline.config.settings import WorkerSettings
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 from batchline.files.objects import Objects
 from batchline.model import DEFAULT_TENANT, Completed, Item, Verdict
 from batchline.model.ids import new_id
@@ -128,7 +128,7 @@ async def by_phase(scratch: Path, server: Server, path: Path, items: int) -> lis
         async with Session(url, "profile") as session:
             worker = WorkerId(new_id(), "profile", LEASE)
             async with found.phase("accept"):
-                source = Source(path.name, path)
+                source = InputSource(path.name, path)
                 file = await ingest(url, [source], tenant=DEFAULT_TENANT, filename=path.name)
                 batch = await a_batch(session, file.id)
             claims = []
@@ -161,7 +161,7 @@ async def by_location(scratch: Path, server: Server, path: Path, items: int) -> 
         pass
 
     with server.database() as url:
-        file = await ingest(url, [Source(path.name, path)], tenant=DEFAULT_TENANT, filename=path.name)
+        file = await ingest(url, [InputSource(path.name, path)], tenant=DEFAULT_TENANT, filename=path.name)
         async with Session(url, "profile") as session:
             for _ in range(_BATCHES):
                 await a_batch(session, file.id)

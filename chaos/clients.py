@@ -14,7 +14,7 @@ from uuid import UUID
 import openai
 
 from batchline.batches import creation as ordering
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 from batchline.model import RunSettings, ids
 from batchline.store import batches
 from batchline.store.session import Session, StoreUnavailable
@@ -132,7 +132,7 @@ class Clients:
     async def _through_engine(self, order: Order) -> UUID:
         file = await ingest(
             self._database,
-            [Source(order.name, [inputs.content(order)])],
+            [InputSource(order.name, [inputs.content(order)])],
             tenant=order.tenant,
             filename=f"{order.name}.jsonl",
         )

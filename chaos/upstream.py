@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from batchline.simulate import answer_to
-from batchline.simulate.http import Connection, Handler, Request
+from batchline.simulate.http import Connection, Handler, ReceivedRequest
 from chaos.ledger import Entry, Event, Ledger
 from chaos.schedule import TIMEOUT, Fault
 
@@ -86,7 +86,7 @@ class Upstream:
     def heal(self) -> None:
         self._moods.clear()
 
-    def _handle(self, connection: Connection, request: Request) -> None:
+    def _handle(self, connection: Connection, request: ReceivedRequest) -> None:
         if request.method != b"POST":
             connection.answer(200, b'{"object":"list","data":[]}')
             return
@@ -99,7 +99,7 @@ class Upstream:
         else:
             self._admit(connection, key, entry)
 
-    def _handle_starving(self, connection: Connection, request: Request) -> None:
+    def _handle_starving(self, connection: Connection, request: ReceivedRequest) -> None:
         strength = self._moods.get(Fault.STARVE)
         if request.method != b"POST" or strength is None:
             self._handle(connection, request)

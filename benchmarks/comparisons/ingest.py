@@ -14,7 +14,7 @@ from psycopg.abc import Buffer
 from psycopg.copy import LibpqWriter
 from psycopg.generators import copy_to
 
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 from batchline.model import DEFAULT_TENANT
 from benchmarks.bench import Bench
 from benchmarks.contest import Contestant, Figure, alternate, at_least, ratio
@@ -54,7 +54,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 async def take_in(url: str, path: Path) -> None:
-    await ingest(url, [Source(path.name, path)], tenant=DEFAULT_TENANT, filename=path.name)
+    await ingest(url, [InputSource(path.name, path)], tenant=DEFAULT_TENANT, filename=path.name)
 
 
 def _wire_format(url: str) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import msgspec
 from batchline.batches.output import answered_line
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 from batchline.files.objects import Objects
 from batchline.model import DEFAULT_TENANT, Completed, Item, RunSettings, Verdict
 from batchline.model.ids import new_id
@@ -80,7 +80,7 @@ class _Batchline:
         await batches.create(self._session, new)
 
     async def _take_in(self, items: Sequence[Payload]) -> UUID:
-        source = Source("items", [as_lines(items)])
+        source = InputSource("items", [as_lines(items)])
         return (await ingest(self._url, [source], tenant=DEFAULT_TENANT, filename="items.jsonl")).id
 
     async def work(self, handler: Handler, concurrency: int | None, member: int) -> None:

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from batchline.simulate.faults import Fault, FaultDice, TokenBucket
-from batchline.simulate.http import Connection, Request
+from batchline.simulate.faults import FaultDice, InjectedFault, TokenBucket
+from batchline.simulate.http import Connection, ReceivedRequest
 from examples.kubevirt import statuses
 from examples.kubevirt.cluster import NAMESPACES, VMIS, VMS, Cluster, Object
 from examples.kubevirt.settings import ClusterSettings
@@ -49,11 +49,11 @@ class KubernetesRoutes:
         # A sequence of its own, so that jitter does not change which requests fail.
         self._jitter = Random(f"jitter {settings.seed}").random
         self._bucket = TokenBucket(settings.rate_limit, time.monotonic) if settings.rate_limit else None
-        self._waiting: deque[tuple[Connection, Request, bool]] = deque()
+        self._waiting: deque[tuple[Connection, ReceivedRequest, bool]] = deque()
         self._in_flight = self._peak = 0
         self._reset()
 
-    def handle(self, connection: Connection, request: Request) -> None:
+    def handle(self, connection: Connection, request: ReceivedRequest) -> None:
         match (request.method, request.path):
             case (b"GET", b"/stats"):
                 connection.answer(200, msgspec.json.encode(self._report()))
@@ -67,7 +67,7 @@ class KubernetesRoutes:
 
     # --- Admission -----------------------------------------------------------------------------------------
 
-    def _receive(self, connection: Connection, request: Request) -> None:
+    def _receive(self, connection: Connection, request: ReceivedRequest) -> None:
         self._requests += 1
         try:
             self._check_token(request)
@@ -76,7 +76,7 @@ class KubernetesRoutes:
         except StatusError as error:
             self._refuse(connection, error)
 
-    def _check_token(self, request: Request) -> None:
+    def _check_token(self, request: ReceivedRequest) -> None:
         token = self._settings.token
         if token is not None and request.authorization != b"Bearer " + token.encode():
             raise statuses.unauthorized()
@@ -86,26 +86,26 @@ class KubernetesRoutes:
         if wait_s:
             raise statuses.too_many(math.ceil(wait_s))
 
-    def _admit(self, connection: Connection, request: Request) -> None:
+    def _admit(self, connection: Connection, request: ReceivedRequest) -> None:
         match self._dice.throw():
-            case Fault.DROP_BEFORE:
+            case InjectedFault.DROP_BEFORE:
                 connection.hang_up()
-            case Fault.HANG:
+            case InjectedFault.HANG:
                 connection.hang()
-            case Fault.ERROR_500:
+            case InjectedFault.ERROR_500:
                 raise statuses.internal("injected fault: the request was not executed")
-            case Fault.ERROR_503:
+            case InjectedFault.ERROR_503:
                 raise statuses.unavailable()
             case fault:
-                self._queue(connection, request, fault is Fault.DROP_AFTER)
+                self._queue(connection, request, fault is InjectedFault.DROP_AFTER)
 
-    def _queue(self, connection: Connection, request: Request, dropped: bool) -> None:
+    def _queue(self, connection: Connection, request: ReceivedRequest, dropped: bool) -> None:
         if self._settings.concurrency and self._in_flight >= self._settings.concurrency:
             self._waiting.append((connection, request, dropped))
         else:
             self._begin(connection, request, dropped)
 
-    def _begin(self, connection: Connection, request: Request, dropped: bool) -> None:
+    def _begin(self, connection: Connection, request: ReceivedRequest, dropped: bool) -> None:
         self._in_flight += 1
         self._peak = max(self._peak, self._in_flight)
         delay_ms = self._settings.latency_ms + self._settings.jitter_ms * self._jitter()
@@ -114,7 +114,7 @@ class KubernetesRoutes:
         else:
             self._execute(connection, request, dropped)
 
-    def _execute(self, connection: Connection, request: Request, dropped: bool) -> None:
+    def _execute(self, connection: Connection, request: ReceivedRequest, dropped: bool) -> None:
         self._in_flight -= 1
         if self._waiting:
             self._begin(*self._waiting.popleft())
@@ -131,7 +131,7 @@ class KubernetesRoutes:
 
     # --- Routes --------------------------------------------------------------------------------------------
 
-    def _act(self, request: Request) -> _Act:
+    def _act(self, request: ReceivedRequest) -> _Act:
         """What the request asks for. Raises StatusError."""
         segments = [unquote(part.decode("latin-1")) for part in request.path.strip(b"/").split(b"/")]
         method, cluster = request.method.decode("latin-1"), self._cluster
@@ -210,7 +210,7 @@ class KubernetesRoutes:
     def _later(self, act: Callable[[], None]) -> None:
         self._loop.call_later(self._settings.controller_ms / 1000, act)
 
-    def _note(self, request: Request, status: int) -> None:
+    def _note(self, request: ReceivedRequest, status: int) -> None:
         self._executed += 1
         method = request.method.decode("latin-1")
         if status < 400:
@@ -259,7 +259,7 @@ def _only(method: str, **acts: _Act) -> _Act:
     return act
 
 
-def _body(request: Request) -> Object:
+def _body(request: ReceivedRequest) -> Object:
     try:
         read = _decode(request.body)
     except msgspec.DecodeError as error:
@@ -269,11 +269,11 @@ def _body(request: Request) -> Object:
     return read
 
 
-def _options(request: Request) -> Object:
+def _options(request: ReceivedRequest) -> Object:
     return _body(request) if request.body.strip() else {}
 
 
-def _patch(request: Request) -> Object:
+def _patch(request: ReceivedRequest) -> Object:
     kind = b"" if request.content_type is None else request.content_type.partition(b";")[0].strip()
     if kind != _MERGE_PATCH.encode():
         raise statuses.wrong_type(_MERGE_PATCH)

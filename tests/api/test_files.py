@@ -22,7 +22,7 @@ from openai.types import FileObject
 
 from batchline.batches.finalize import finalize_one
 from batchline.config.settings import ServerSettings
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 from batchline.model import DEFAULT_TENANT, ids
 from batchline.store.session import Session
 from tests.support.builders import a_worker, complete, on, sql, take
@@ -169,7 +169,9 @@ def test_what_a_command_took_in_can_be_read_too(server: Server, database_url: st
     content = requests(3, "a") + requests(2, "b").replace(b'"r', b'"s')
 
     async def take_in(_: Session) -> str:
-        file = await ingest(database_url, [Source("x", [content])], tenant=DEFAULT_TENANT, filename="x.jsonl")
+        file = await ingest(
+            database_url, [InputSource("x", [content])], tenant=DEFAULT_TENANT, filename="x.jsonl"
+        )
         return ids.show(ids.FILE, file.id)
 
     client = server.client(DEFAULT_TENANT)

@@ -17,7 +17,7 @@ from batchline.model import DEFAULT_TENANT, Role
 from batchline.secrets.masking import MASK
 from batchline.store import audit, limits, spans
 from batchline.store import keys as stored_keys
-from batchline.store.audit import Entry, Event
+from batchline.store.audit import AuditEvent, Entry
 from batchline.store.session import Session
 from tests.support.builders import a_batch, a_worker, on, run_to_the_end, sql, take
 from tests.support.builders import failed as failing
@@ -188,8 +188,8 @@ def test_a_submission_says_who_asked_for_what_and_why(database_url: str) -> None
 
 def test_every_change_of_limits_is_there(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        def event(action: str) -> Event:
-            return Event("acme", "emil", action, subject="anna", detail={"reason": "move"})
+        def event(action: str) -> AuditEvent:
+            return AuditEvent("acme", "emil", action, subject="anna", detail={"reason": "move"})
 
         until = datetime.now(UTC) + timedelta(hours=1)
         await limits.exempt(db, "acme", "anna", reason="move", expires_at=until, event=event("a"))

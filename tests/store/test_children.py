@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from batchline.cli.main import command_line
-from batchline.governance.children import ChildError, reported
+from batchline.governance.children import ChildFailure, reported
 from batchline.governance.operations import Operation
 from batchline.model import DEFAULT_TENANT, Approval, Child, ChildStatus, Failed, GovernedBatch, ids
 from batchline.secrets.masking import MASK
@@ -47,7 +47,7 @@ def test_an_answer_without_words_is_shown_whole_and_masked(database_url: str) ->
     displayed = reported(
         a_child(ChildStatus.FAILED, a_line({"pin": "hunter2"})), a_batch(database_url), RESIZE
     )
-    assert displayed.error == ChildError("http_400", f'{{"pin":"{MASK}"}}')
+    assert displayed.error == ChildFailure("http_400", f'{{"pin":"{MASK}"}}')
 
 
 def test_a_child_that_never_ran_says_why(database_url: str) -> None:

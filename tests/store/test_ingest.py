@@ -16,7 +16,16 @@ from unittest.mock import ANY
 import psycopg
 import pytest
 
-from batchline.files.ingest import FileRefused, InputUnreadable, Sieve, Source, check_readable, digest, ingest
+from batchline.files.ingest import (
+    FileRefused,
+    Fingerprint,
+    InputSource,
+    InputUnreadable,
+    Sieve,
+    check_readable,
+    fingerprint,
+    ingest,
+)
 from batchline.files.parsing import Code, LineError, ReadingRules
 from batchline.model import File
 from batchline.store import arrays, files
@@ -37,7 +46,7 @@ def take(
     url: str, *contents: Path | Iterable[bytes] | AsyncIterator[bytes], rules: ReadingRules | None = None
 ) -> File:
     """Ingests the contents as sources a, b, c … of one file."""
-    sources = [Source(name, content) for name, content in zip("abc", contents, strict=False)]
+    sources = [InputSource(name, content) for name, content in zip("abc", contents, strict=False)]
     return asyncio.run(ingest(url, sources, tenant="t", filename="input.jsonl", rules=rules))
 
 
@@ -104,9 +113,9 @@ def test_a_stored_file_is_found_by_id_and_by_the_digest_of_its_paths(
     async def look() -> None:
         async with Session(database_url, "test") as session:
             assert await files.get(session, file.id) == file
-            assert await files.find(session, "t", digest([first, second])) == file
-            assert await files.find(session, "t", digest([second, first])) is None
-            assert await files.find(session, "another tenant", digest([first, second])) is None
+            assert await files.find(session, "t", fingerprint([first, second]).digest) == file
+            assert await files.find(session, "t", fingerprint([second, first]).digest) is None
+            assert await files.find(session, "another tenant", fingerprint([first, second]).digest) is None
 
     asyncio.run(look())
 
@@ -115,7 +124,27 @@ def test_the_digest_tells_apart_what_is_cut_elsewhere(tmp_path: Path) -> None:
     for name, content in {"ab": b"ab", "a": b"a", "b": b"b", "none": b""}.items():
         (tmp_path / name).write_bytes(content)
     inputs = [["ab"], ["a", "b"], ["ab", "none"], ["none", "ab"], ["a"], []]
-    assert len({digest([tmp_path / name for name in names]) for names in inputs}) == len(inputs)
+    assert len({fingerprint([tmp_path / name for name in names]).digest for names in inputs}) == len(inputs)
+
+
+def test_with_its_fingerprint_a_file_is_not_hashed_again(database_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(line("1"))
+    known = Fingerprint(b"as it is given", fingerprint([path]).versions)
+    sources = [InputSource(path.name, path)]
+    asyncio.run(ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known))
+    assert rows(database_url, "SELECT digest FROM files") == [(b"as it is given",)]
+
+
+def test_a_file_that_has_changed_since_its_fingerprint_is_refused(database_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(line("1"))
+    known = fingerprint([path])
+    path.write_bytes(line("1") + line("2"))
+    sources = [InputSource(path.name, path)]
+    with pytest.raises(InputUnreadable, match="has changed while it was read"):
+        asyncio.run(ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known))
+    assert rows(database_url, "SELECT count(*) FROM files") == [(0,)]
 
 
 def test_a_body_is_stored_byte_for_byte(database_url: str) -> None:
@@ -152,15 +181,17 @@ def test_blocks_of_any_size_from_any_iterable_make_the_same_file(
         ) AS line
     """
     assert rows(database_url, same) == [(count,)]
-    assert rows(database_url, "SELECT DISTINCT digest FROM files") == [(digest([path]),)]
-    assert digest([path]) == sha256(sha256(content).digest()).digest()
+    assert rows(database_url, "SELECT DISTINCT digest FROM files") == [(fingerprint([path]).digest,)]
+    assert fingerprint([path]).digest == sha256(sha256(content).digest()).digest()
 
 
 def test_progress_is_the_number_of_bytes_read_so_far(database_url: str) -> None:
     content = b"".join(line(str(n)) for n in range(5_000))
     reported: list[int] = []
     asyncio.run(
-        ingest(database_url, [Source("a", [content])], tenant="t", filename="f", on_progress=reported.append)
+        ingest(
+            database_url, [InputSource("a", [content])], tenant="t", filename="f", on_progress=reported.append
+        )
     )
     assert reported == sorted(reported)
     assert len(reported) > 1
@@ -292,7 +323,7 @@ def test_a_path_that_is_no_readable_file_is_named_before_anything_happens(tmp_pa
 def test_there_is_no_digest_of_what_cannot_be_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputUnreadable, match=name):
-        digest([tmp_path / name])
+        fingerprint([tmp_path / name])
 
 
 def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
@@ -344,7 +375,7 @@ def test_a_cancelled_ingest_has_rolled_back_when_it_returns(
 ) -> None:
     async def cancel_midway() -> None:
         reached = asyncio.Event()
-        source = Source("a", endless(reached, waiting_for_a_block))
+        source = InputSource("a", endless(reached, waiting_for_a_block))
         task = asyncio.create_task(ingest(database_url, [source], tenant="t", filename="f"))
         await reached.wait()
         task.cancel()
@@ -375,7 +406,7 @@ def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url
                 nonlocal read
                 read = size
 
-            source = Source("a", endless(asyncio.Event(), False))
+            source = InputSource("a", endless(asyncio.Event(), False))
             task = asyncio.create_task(
                 ingest(database_url, [source], tenant="t", filename="f", on_progress=note)
             )
@@ -397,7 +428,7 @@ def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url
 
 INGEST_AND_PAUSE = """
 import asyncio, signal, sys
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 
 def content():
     for block in range(20):
@@ -409,7 +440,7 @@ def content():
     print("paused", flush=True)
     signal.pause()
 
-asyncio.run(ingest(sys.argv[1], [Source("a", content())], tenant="t", filename="f"))
+asyncio.run(ingest(sys.argv[1], [InputSource("a", content())], tenant="t", filename="f"))
 """
 
 
@@ -431,7 +462,7 @@ def test_a_process_killed_in_the_middle_leaves_nothing(database_url: str) -> Non
 
 INGEST_MEGABYTES = """
 import asyncio, resource, sys
-from batchline.files.ingest import Source, ingest
+from batchline.files.ingest import InputSource, ingest
 
 def content(megabytes):
     for block in range(megabytes):
@@ -441,7 +472,8 @@ def content(megabytes):
             for n in range(4200)
         )
 
-file = asyncio.run(ingest(sys.argv[1], [Source("a", content(int(sys.argv[2])))], tenant="t", filename="f"))
+sources = [InputSource("a", content(int(sys.argv[2])))]
+file = asyncio.run(ingest(sys.argv[1], sources, tenant="t", filename="f"))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(file.bytes, peak if sys.platform == "darwin" else peak * 1024)
 """

@@ -15,7 +15,7 @@ from batchline.governance.governor import Governor
 from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, RequestKind, Role
 from batchline.store import limits, operations
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.limits import Window
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
@@ -210,7 +210,7 @@ def test_what_one_tenants_user_may_do_is_not_what_his_namesake_may(database_url:
             await submit(db, one_each, namesake, 1)
         await sql(db, "DELETE FROM limit_exemptions")
 
-        event = Event("acme", EMIL.user, "limits.set", subject="anna")
+        event = AuditEvent("acme", EMIL.user, "limits.set", subject="anna")
         await limits.set_override(
             db, "acme", "anna", parents=9, children=90, cooldown=0, reason="x", event=event
         )
@@ -287,7 +287,7 @@ def test_a_server_that_freezes_in_mid_submission_does_not_keep_all_others_out(da
 
 
 async def exempt(db: Session, user: str, seconds: float) -> None:
-    event = Event("acme", "emil", "limits.exempted", subject=user)
+    event = AuditEvent("acme", "emil", "limits.exempted", subject=user)
     until = datetime.now(UTC) + timedelta(seconds=seconds)
     made = await limits.exempt(db, "acme", user, reason="move", expires_at=until, event=event)
     assert made is not None
@@ -349,7 +349,7 @@ def test_an_exemption_that_expires_while_a_submission_waits_for_its_turn_is_igno
 
 def test_an_exemption_in_the_past_is_not_made(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        event = Event("acme", "emil", "limits.exempted", subject="anna")
+        event = AuditEvent("acme", "emil", "limits.exempted", subject="anna")
         past = datetime.now(UTC) - timedelta(seconds=1)
         made = await limits.exempt(db, "acme", "anna", reason="late", expires_at=past, event=event)
         assert made is None
@@ -363,7 +363,7 @@ def test_a_users_own_limits_take_the_place_of_the_defaults_up_and_down(database_
         governor = a_governor(user_pending_parents=1, user_pending_children=4)
 
         async def give(parents: int, children: int, cooldown: int) -> None:
-            event = Event("acme", EMIL.user, "limits.set", subject="anna")
+            event = AuditEvent("acme", EMIL.user, "limits.set", subject="anna")
             await limits.set_override(
                 db,
                 "acme",

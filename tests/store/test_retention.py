@@ -12,8 +12,8 @@ import pytest
 from batchline.batches import maintenance, retention
 from batchline.batches.finalize import finalize_one, sweep_objects
 from batchline.embedded import EmbeddedPostgres
-from batchline.files.ingest import Source, ingest
-from batchline.files.intake import RECORD_WITHIN, Description, Intake, arriving
+from batchline.files.ingest import InputSource, ingest
+from batchline.files.intake import RECORD_WITHIN, Description, FileIntake, arriving
 from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.files.parsing import ReadingRules
 from batchline.model import DEFAULT_TENANT, Batch, File, ids
@@ -246,7 +246,7 @@ def test_a_file_whose_time_is_over_is_deleted_with_its_object(database_url: str,
 def test_a_file_that_was_used_up_by_a_command_is_not_found_again(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         content = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m"}}'
-        file = await ingest(database_url, [Source("x", [content])], tenant=DEFAULT_TENANT, filename="x")
+        file = await ingest(database_url, [InputSource("x", [content])], tenant=DEFAULT_TENANT, filename="x")
         ((digest,),) = await sql(db, "SELECT digest FROM files")
         assert await files.find(db, DEFAULT_TENANT, digest) == file
         await delete(db, file.id)
@@ -449,7 +449,7 @@ async def put(
 ) -> File:
     """A file of a client's."""
     sessions = Sessions(url)
-    intake = Intake(url, objects, sessions)
+    intake = FileIntake(url, objects, sessions)
 
     async def blocks() -> AsyncIterator[bytes]:
         yield content
@@ -491,7 +491,7 @@ def test_what_took_longer_than_the_sweep_waits_is_not_recorded(database_url: str
 
     async def scenario(db: Session) -> None:
         sessions = Sessions(database_url)
-        intake = Intake(database_url, objects, sessions)
+        intake = FileIntake(database_url, objects, sessions)
         try:
             for purpose in ("user_data", "batch"):
                 async with arriving(objects) as arrival:

@@ -1,11 +1,11 @@
 """Parse an input that is given as bytes."""
 
-from batchline.files.parsing import Lines, Reader, ReadingRules
+from batchline.files.parsing import LineColumns, Reader, ReadingRules
 
 
 def read(
     *contents: bytes, rules: ReadingRules | None = None, block: int | None = None
-) -> tuple[Reader, list[Lines]]:
+) -> tuple[Reader, list[LineColumns]]:
     """Reads each content as a source named a, b, c …, in blocks of the given size."""
     reader = Reader(rules or ReadingRules())
     taken = []

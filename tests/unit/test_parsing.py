@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchline.files.parsing import Code, LineError, Lines, Reader, ReadingRules
+from batchline.files.parsing import Code, LineColumns, LineError, Reader, ReadingRules
 from tests.support.parsing import read
 
 CHAT = "/v1/chat/completions"
@@ -25,7 +25,7 @@ def line(
     return b'{"custom_id":%b,"method":%b,"url":%b,"body":%b}' % (custom_id, method, url, body)
 
 
-def rows(taken: Sequence[Lines]) -> list[tuple[int, int, int, bytes, bytes]]:
+def rows(taken: Sequence[LineColumns]) -> list[tuple[int, int, int, bytes, bytes]]:
     return [
         row
         for lines in taken

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from batchline.simulate import SimulateSettings, Simulator, answer_to
-from batchline.simulate.faults import Fault, FaultDice, TokenBucket
-from batchline.simulate.http import MAX_BODY, Connection, Request
+from batchline.simulate.faults import FaultDice, InjectedFault, TokenBucket
+from batchline.simulate.http import MAX_BODY, Connection, ReceivedRequest
 from tests.support.simulated_client import CHAT, DEADLINE_S, Upstream, chat, request, run
 
 
@@ -346,12 +346,12 @@ class Nobody:
 
 def test_request_that_arrives_byte_by_byte_is_read_whole() -> None:
     async def test() -> None:
-        read: list[Request] = []
+        read: list[ReceivedRequest] = []
         connection = Connection(lambda _, request: read.append(request), Nobody(), asyncio.get_running_loop())
         connection.connection_made(Valve())
         for byte in request(chat(), key="k"):
             connection.data_received(bytes([byte]))
-        assert read == [Request(b"POST", CHAT.encode(), b"k", chat(), keep_alive=True)]
+        assert read == [ReceivedRequest(b"POST", CHAT.encode(), b"k", chat(), keep_alive=True)]
 
     run(test())
 
@@ -527,7 +527,7 @@ def test_hundreds_of_connections_wait_out_their_latency_at_the_same_time() -> No
 
 
 def test_dice_of_one_seed_throw_the_same_faults_in_the_same_shares() -> None:
-    def throws(seed: int) -> list[Fault | None]:
+    def throws(seed: int) -> list[InjectedFault | None]:
         dice = FaultDice(
             SimulateSettings(seed=seed, error_rate=0.2, refuse_rate=0.1, hang_rate=0.1, drop_rate=0.2)
         )
@@ -535,8 +535,8 @@ def test_dice_of_one_seed_throw_the_same_faults_in_the_same_shares() -> None:
 
     assert throws(1) == throws(1)
     assert throws(1) != throws(2)
-    shares = {fault: throws(1).count(fault) / 10_000 for fault in (*Fault, None)}
-    assert shares == pytest.approx(dict.fromkeys(Fault, 0.1) | {None: 0.4}, abs=0.02)
+    shares = {fault: throws(1).count(fault) / 10_000 for fault in (*InjectedFault, None)}
+    assert shares == pytest.approx(dict.fromkeys(InjectedFault, 0.1) | {None: 0.4}, abs=0.02)
 
 
 def test_faults_of_one_seed_come_in_the_same_sequence() -> None:

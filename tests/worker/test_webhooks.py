@@ -18,7 +18,7 @@ import pytest
 from batchline.model import DEFAULT_TENANT
 from batchline.model.ids import BATCH, EVENT, new_id, show
 from batchline.store import audit, maintenance, webhooks
-from batchline.store.maintenance import Event
+from batchline.store.maintenance import OutboxEvent
 from batchline.store.session import Session, run
 from batchline.store.statements import statement
 from batchline.store.webhooks import Attempt, Message, Taken, Webhook
@@ -34,7 +34,7 @@ from tests.support.webhooks import ALLOWED, an_ended_batch, outbox, settled
 DELIVERED = Attempt(delivered=True, status=200)
 REFUSED = Attempt(delivered=False, status=500, error="the receiver answered 500")
 # What a change says of itself in the audit log.
-TESTED = audit.Event(DEFAULT_TENANT, "test", "webhook.tested")
+TESTED = audit.AuditEvent(DEFAULT_TENANT, "test", "webhook.tested")
 CLIENT = openai.OpenAI(api_key="none")
 WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
@@ -532,7 +532,7 @@ def test_a_receiver_may_ask_for_time() -> None:
 def test_a_listener_that_fails_hears_again_and_webhooks_hear_once(database_url: str) -> None:
     heard: list[UUID] = []
 
-    async def listener(event: Event) -> None:
+    async def listener(event: OutboxEvent) -> None:
         heard.append(event.id)
         if len(heard) == 1:
             raise ZeroDivisionError

@@ -18,7 +18,7 @@ from batchline.api.governance.errors import handle_refusals
 from batchline.api.limits import BodyLimit, Patience
 from batchline.api.metrics import Counters
 from batchline.api.openai import batches, files, models, uploads, webhooks
-from batchline.files.intake import Intake
+from batchline.files.intake import FileIntake
 from batchline.governance import packs
 from batchline.governance.governor import Governor
 from batchline.governance.preparation import PreparingPool
@@ -57,7 +57,7 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
     )
     app.state.context = context
     app.state.catalog = Catalog(context.settings.upstreams)
-    app.state.intake = Intake(context.url, context.objects, context.sessions)
+    app.state.intake = FileIntake(context.url, context.objects, context.sessions)
     app.state.preparing = PreparingPool()
     app.state.governor = Governor(
         known, settings.limits, settings.operation_window, preparing=app.state.preparing
@@ -81,7 +81,7 @@ async def _life(app: FastAPI) -> AsyncIterator[None]:
     """The processes that take files in, and those that check items, start when they are needed and end with
     the server."""
     yield
-    intake: Intake = app.state.intake
+    intake: FileIntake = app.state.intake
     preparing: PreparingPool = app.state.preparing
     await intake.close()
     await preparing.close()

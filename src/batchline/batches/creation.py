@@ -35,7 +35,7 @@ def resume_key(digest: bytes, upstream: str) -> str:
     return hashlib.sha256(digest + origin.encode()).hexdigest()
 
 
-class Order(msgspec.Struct, frozen=True):
+class BatchOrder(msgspec.Struct, frozen=True):
     """A batch that a caller of the server asks for."""
 
     tenant: str
@@ -49,7 +49,7 @@ class Order(msgspec.Struct, frozen=True):
     idempotency_key: IdempotencyKey | None = None
 
 
-async def order(session: Session, requested: Order) -> Batch:
+async def order(session: Session, requested: BatchOrder) -> Batch:
     """A new batch: in progress, or failed where its file has lines that cannot be run.
 
     Raises FileNotFound, WrongPurpose, and IdempotencyConflict where the key stands for a batch already.
@@ -78,7 +78,7 @@ async def order(session: Session, requested: Order) -> Batch:
         return await creation.create()
 
 
-def _unfit(line: store_creation.UnfitLine, requested: Order) -> ContentError:
+def _unfit(line: store_creation.UnfitLine, requested: BatchOrder) -> ContentError:
     mismatch = line.url != requested.endpoint
     fault = parsing.url_mismatch(requested.endpoint) if mismatch else parsing.model_not_found(line.model)
     return ContentError(fault.code, fault.message, fault.param, line.line_no)

@@ -7,7 +7,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.runtime import Runtime
-from batchline.files.ingest import FileRefused, InputUnreadable, Source, check_readable, ingest
+from batchline.files.ingest import (
+    FileRefused,
+    Fingerprint,
+    InputSource,
+    InputUnreadable,
+    check_readable,
+    ingest,
+)
 from batchline.files.parsing import ReadingRules
 from batchline.model import DEFAULT_TENANT, Batch, File
 from batchline.store import files, outputs
@@ -25,7 +32,9 @@ def check_inputs(paths: Sequence[Path]) -> None:
         raise CommandError(str(error)) from error
 
 
-async def ingest_inputs(paths: Sequence[Path], url: str, *, silent: bool) -> File:
+async def ingest_inputs(
+    paths: Sequence[Path], url: str, *, known: Fingerprint | None = None, silent: bool
+) -> File:
     """Take the files in, with a bar; a refused one ends the command with its errors."""
     total = sum(path.stat().st_size for path in paths)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -37,10 +46,11 @@ async def ingest_inputs(paths: Sequence[Path], url: str, *, silent: bool) -> Fil
         try:
             return await ingest(
                 url,
-                [Source(path.name, path) for path in paths],
+                [InputSource(path.name, path) for path in paths],
                 tenant=DEFAULT_TENANT,
                 filename=paths[0].name,
                 rules=ReadingRules(),
+                known=known,
                 on_progress=lambda done: bar.update(task, completed=done),
             )
         except FileRefused as error:

@@ -27,10 +27,10 @@ from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime
-from batchline.cli.targets import Outputs, Target
+from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
-from batchline.files.ingest import digest
+from batchline.files.ingest import Fingerprint, fingerprint
 from batchline.host.disk import full_message, says_full
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
 from batchline.store import batches, files
@@ -60,8 +60,8 @@ class RunOrder:
 
     inputs: tuple[Path, ...]
     settings: RunSettings
-    output: Target
-    errors: Target
+    output: OutputTarget
+    errors: OutputTarget
     outputs: Outputs
     window: str
     concurrency: int
@@ -119,8 +119,8 @@ async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
 
 async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -> tuple[Batch, bool]:
     upstream = order.settings.upstream or ""
-    fingerprint = await asyncio.to_thread(digest, order.inputs)
-    key = ordering.resume_key(fingerprint, upstream)
+    known = await asyncio.to_thread(fingerprint, order.inputs)
+    key = ordering.resume_key(known.digest, upstream)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and found.ended_at is not None:
         return found, True
@@ -130,7 +130,7 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
         return found, True
     # Only now, when nothing is in the way of a new batch, is the old one forgotten.
     await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
-    return await _patiently(lambda: _create(order, runtime, session, fingerprint, key)), False
+    return await _patiently(lambda: _create(order, runtime, session, known, key)), False
 
 
 async def _take_up(order: RunOrder, session: Session, found: Batch) -> None:
@@ -141,11 +141,11 @@ async def _take_up(order: RunOrder, session: Session, found: Batch) -> None:
     await batches.retry_finalizing(session, found.id)
 
 
-async def _create(order: RunOrder, runtime: Runtime, session: Session, fingerprint: bytes, key: str) -> Batch:
+async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint, key: str) -> Batch:
     """Repeated after a lost answer, it finds the file and the batch that it made before."""
-    file = await files.find(session, DEFAULT_TENANT, fingerprint)
+    file = await files.find(session, DEFAULT_TENANT, known.digest)
     if file is None:
-        file = await ingest_inputs(order.inputs, runtime.url, silent=order.silent)
+        file = await ingest_inputs(order.inputs, runtime.url, known=known, silent=order.silent)
     return await ordering.create(
         session,
         tenant=DEFAULT_TENANT,

@@ -32,7 +32,7 @@ _OTHER_FORMATS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputTarget:
     """One output. `descriptor` is of an open stream; `through` is for pipes and devices that have a name."""
 
     given: Path
@@ -53,19 +53,19 @@ class Target:
         return self.descriptor is None and not self.through
 
 
-def target_at(given: Path) -> Target:
+def target_at(given: Path) -> OutputTarget:
     """What a path names, before anything is written. Raises CommandError if lines cannot go there."""
     if str(given) == "-":
-        return Target(given, given, _STDOUT)
+        return OutputTarget(given, given, _STDOUT)
     _check_suffix(given)
     if (descriptor := _descriptor(given.absolute())) is not None:
-        return Target(given, given, descriptor)
+        return OutputTarget(given, given, descriptor)
     real = Path(os.path.realpath(given))
     if real.is_dir():
         raise CommandError(f"{given} is a folder; give a file to write to")
     if not real.parent.is_dir():
         raise CommandError(f"{given}: its folder does not exist")
-    return Target(given, real, through=real.exists() and not real.is_file())
+    return OutputTarget(given, real, through=real.exists() and not real.is_file())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Outputs:
     written: WrittenFiles
     force: bool
 
-    def check(self, target: Target, inputs: Iterable[Path] = ()) -> None:
+    def check(self, target: OutputTarget, inputs: Iterable[Path] = ()) -> None:
         """Raises CommandError if writing to `target` would destroy an input or a file of somebody else's."""
         if not target.is_file:
             return
@@ -88,7 +88,7 @@ class Outputs:
                 "give another file, or --force to replace it"
             )
 
-    async def write(self, target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
+    async def write(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
         """Write all blocks to `target`; for a file, all of them or nothing. How many lines that were."""
         try:
             if target.is_file:
@@ -99,7 +99,7 @@ class Outputs:
                 raise
             raise CommandError(full_message(target.name)) from error
 
-    def remove(self, target: Target) -> None:
+    def remove(self, target: OutputTarget) -> None:
         """Remove what an earlier run left there, if Batchline wrote it."""
         if target.is_file and target.path.exists() and self.written.knows(target.path):
             target.path.unlink()
@@ -112,7 +112,7 @@ class Outputs:
                 raise CommandError(full_message(self.written.folder)) from error
             raise
 
-    async def _replace(self, target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
+    async def _replace(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
         path, lines, digest = target.path, 0, hashlib.sha256()
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
         try:
@@ -134,7 +134,7 @@ class Outputs:
         return lines
 
 
-async def _write_through(target: Target, blocks: AsyncGenerator[bytes, None]) -> int:
+async def _write_through(target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
     # The first block comes first: what cannot be read must not open, and so end, a pipe.
     block, lines = await anext(blocks, None), 0
     with closing(await _open(target)) as stream:
@@ -145,7 +145,7 @@ async def _write_through(target: Target, blocks: AsyncGenerator[bytes, None]) ->
     return lines
 
 
-async def _open(target: Target) -> FileIO:
+async def _open(target: OutputTarget) -> FileIO:
     if target.descriptor is not None:
         return FileIO(os.dup(target.descriptor), "wb")
     while True:
@@ -161,7 +161,7 @@ async def _open(target: Target) -> FileIO:
             return FileIO(descriptor, "wb")
 
 
-def _write_all(target: Target, stream: FileIO, block: bytes) -> None:
+def _write_all(target: OutputTarget, stream: FileIO, block: bytes) -> None:
     rest = memoryview(block)
     try:
         while rest:

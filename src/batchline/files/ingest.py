@@ -1,8 +1,9 @@
 """Files in: JSONL from paths or streams into `lines`, whole or not at all, in flat memory.
 
-One pass over the input hashes it, reads it (files/parsing.py) and copies its lines into the database, all
-in one transaction: a file that is refused, a process that is killed and a call that is cancelled leave
-nothing behind. Lines are copied also after a first error, because duplicates are found among copied lines.
+One pass over the input hashes it unless its digest is known, reads it (files/parsing.py) and copies its lines
+into the database, all in one transaction: a file that is refused, a process that is killed and a call that is
+cancelled leave nothing behind. Lines are copied also after a first error, because duplicates are found among
+copied lines.
 
 Content that lies in the object store already (files/intake.py) stays there as the file's own, and is
 recorded also if no batch can run over it.
@@ -21,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from batchline.files.parsing import MAX_ERRORS, LineError, Lines, Reader, ReadingRules
+from batchline.files.parsing import MAX_ERRORS, LineColumns, LineError, Reader, ReadingRules
 from batchline.model import ContentError, File, ids
 from batchline.store import files
 from batchline.store.idempotency import IdempotencyKey
@@ -33,7 +34,7 @@ _PURPOSE = "batch"
 _BLOCK = 128 * 1024
 
 
-class Source(msgspec.Struct, frozen=True):
+class InputSource(msgspec.Struct, frozen=True):
     """One part of the input: a path, or blocks of any size.
 
     A sync iterable is asked for its blocks on the event loop, so it should have them ready.
@@ -67,18 +68,27 @@ class FileRefused(Exception):
 
 async def ingest(
     url: str,
-    sources: Sequence[Source],
+    sources: Sequence[InputSource],
     *,
     tenant: str,
     filename: str,
     rules: ReadingRules | None = None,
+    known: "Fingerprint | None" = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> File:
-    """Take `sources` in as one file, in their order. `on_progress` is told how many bytes have been read."""
-    check_readable([source.content for source in sources if isinstance(source.content, Path)])
+    """Take `sources` in as one file, in their order. `on_progress` is told how many bytes have been read.
+
+    With the fingerprint of the sources, all of them paths, they are not hashed again. Files that have changed
+    since are refused as InputUnreadable: they would be found again under the digest of something else.
+    """
+    paths = [source.content for source in sources if isinstance(source.content, Path)]
+    check_readable(paths)
     reader = Reader(rules or ReadingRules())
     async with Session(url, "ingest") as session, files.incoming(session) as incoming:
-        size, digest = await _take_lines(incoming, sources, reader, on_progress)
+        hasher = _Hasher()
+        size = await _take_lines(incoming, sources, reader, hasher if known is None else None, on_progress)
+        if known is not None:
+            known.check_unchanged(paths)
         return await incoming.add(
             files.NewFile(
                 id=ids.new_id(),
@@ -86,7 +96,7 @@ async def ingest(
                 purpose=_PURPOSE,
                 filename=filename,
                 size=size,
-                digest=digest,
+                digest=hasher.digest() if known is None else known.digest,
                 lanes=_lanes(reader),
             )
         )
@@ -132,14 +142,14 @@ async def ingest_stored(
 ) -> File:
     """Record a file with its lines; or, if they cannot be run, without them and with its errors.
 
-    Who else uses the same ticket waits for the end of this, so that the work is done once.
+    Whoever uses the same idempotency key waits for the end of this, so that the work is done once.
     """
     reader = Reader(rules)
     async with Session(url, "ingest") as session:
         try:
             async with files.incoming(session) as incoming:
                 await _announce(incoming, stored)
-                await _take_lines(incoming, [Source(stored.filename, content)], reader, None)
+                await _take_lines(incoming, [InputSource(stored.filename, content)], reader)
                 return await _record(incoming, stored, lanes=_lanes(reader))
         except FileRefused as refused:
             errors = [ContentError(e.code.value, e.message, e.param, e.line) for e in refused.errors]
@@ -183,21 +193,21 @@ async def _record(
 
 async def _take_lines(
     incoming: files.Incoming,
-    sources: Sequence[Source],
+    sources: Sequence[InputSource],
     reader: Reader,
-    on_progress: Callable[[int], None] | None,
-) -> tuple[int, bytes]:
-    """Copy all lines, and give the size and the digest of the sources. Raises FileRefused."""
+    hasher: "_Hasher | None" = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Copy all lines, hash them if there is a `hasher`, and give their size. Raises FileRefused."""
     sieve = Sieve()
     size = 0
-    digests = []
     async with incoming.lines() as writer:
         for source in sources:
             reader.begin(source.name)
-            content = sha256()
             async with aclosing(_blocks(source)) as blocks:
                 async for block in blocks:
-                    content.update(block)
+                    if hasher is not None:
+                        hasher.update(block)
                     size += len(block)
                     await _copy(reader.feed(block), sieve, writer)
                     if on_progress is not None:
@@ -208,7 +218,8 @@ async def _take_lines(
                     if reader.gave_up:
                         break
             await _copy(reader.end(), sieve, writer)
-            digests.append(content.digest())
+            if hasher is not None:
+                hasher.end_source()
             if reader.gave_up:
                 break
     if sieve.suspects != []:
@@ -216,23 +227,42 @@ async def _take_lines(
             reader.refuse_duplicate(found.line_no, found.custom_id, found.first_line_no)
     if errors := reader.errors():
         raise FileRefused(errors)
-    return size, _combined(digests)
+    return size
 
 
 def _lanes(reader: Reader) -> list[files.FileLane]:
     return [files.FileLane(lane.model, lane.url, lane.total) for lane in reader.lanes]
 
 
-def digest(paths: Sequence[Path]) -> bytes:
-    """What `ingest` stores as the digest of these files, so that the same input is found again."""
-    digests = []
+class Fingerprint(msgspec.Struct, frozen=True):
+    """What `ingest` stores as the digest of some files, and how each of them was when it was hashed."""
+
+    digest: bytes
+    # Size and time of the last change.
+    versions: tuple[tuple[int, int], ...]
+
+    def check_unchanged(self, paths: Sequence[Path]) -> None:
+        """Raises InputUnreadable for the first path that is not what was hashed any more."""
+        for path, version in zip(paths, self.versions, strict=True):
+            if _version(path.stat()) != version:
+                raise InputUnreadable(str(path), "it has changed while it was read")
+
+
+def fingerprint(paths: Sequence[Path]) -> Fingerprint:
+    """Hash the files, so that the same input is found again. Raises InputUnreadable."""
+    digests, versions = [], []
     for path in paths:
         try:
             with path.open("rb") as file:
+                versions.append(_version(os.fstat(file.fileno())))
                 digests.append(file_digest(file, "sha256").digest())
         except (OSError, ValueError) as error:
             raise InputUnreadable(str(path), _reason(error)) from error
-    return _combined(digests)
+    return Fingerprint(_combined(digests), tuple(versions))
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 def check_readable(paths: Iterable[Path]) -> None:
@@ -287,13 +317,13 @@ class Sieve:
                 self.suspects = None
 
 
-async def _copy(lines: Lines, sieve: Sieve, writer: files.LineWriter) -> None:
+async def _copy(lines: LineColumns, sieve: Sieve, writer: files.LineWriter) -> None:
     if lines.bodies:
         sieve.sift(lines.custom_ids)
         await writer.write(lines.lane_nos, lines.ordinals, lines.line_nos, lines.custom_ids, lines.bodies)
 
 
-async def _blocks(source: Source) -> AsyncGenerator[bytes]:
+async def _blocks(source: InputSource) -> AsyncGenerator[bytes]:
     """The content of a source in blocks of a good size."""
     try:
         match source.content:
@@ -323,6 +353,24 @@ async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncItera
         for block in content:
             for start in range(0, len(block), _BLOCK):
                 yield block[start : start + _BLOCK]
+
+
+class _Hasher:
+    """Hashes sources, one after another, as `fingerprint` hashes files."""
+
+    def __init__(self) -> None:
+        self._digests: list[bytes] = []
+        self._source = sha256()
+
+    def update(self, block: bytes) -> None:
+        self._source.update(block)
+
+    def end_source(self) -> None:
+        self._digests.append(self._source.digest())
+        self._source = sha256()
+
+    def digest(self) -> bytes:
+        return _combined(self._digests)
 
 
 def _combined(digests: list[bytes]) -> bytes:

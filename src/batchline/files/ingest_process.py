@@ -32,7 +32,7 @@ _CHILDREN = 2
 _NICENESS = 5
 
 
-class Order(msgspec.Struct, frozen=True):
+class IngestOrder(msgspec.Struct, frozen=True):
     url: str
     objects: str
     stored: StoredFile
@@ -62,7 +62,7 @@ _KINDS: dict[str, type[Exception]] = {
 }
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_order = msgspec.msgpack.Decoder(Order).decode
+_decode_order = msgspec.msgpack.Decoder(IngestOrder).decode
 _answers: "msgspec.msgpack.Decoder[_Answer]" = msgspec.msgpack.Decoder(_Answer)
 
 
@@ -75,14 +75,14 @@ class Ingesters:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_CHILDREN, "ingest")
-        self._idle: list[_Child] = []
+        self._idle: list[_IngestProcess] = []
         self._lock = threading.Lock()
-        self._all: set[_Child] = set()
+        self._all: set[_IngestProcess] = set()
         self._closed = False
 
     async def ingest(self, url: str, objects: Objects, stored: StoredFile, rules: ReadingRules) -> File:
         """As `ingest_stored` in this process."""
-        order = Order(url, objects.location, stored, rules)
+        order = IngestOrder(url, objects.location, stored, rules)
         match await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, order):
             case _Recorded(file):
                 return file
@@ -105,11 +105,11 @@ class Ingesters:
         with self._lock:
             return [child.pid for child in self._all]
 
-    def _ask(self, order: Order) -> _Answer:
+    def _ask(self, order: IngestOrder) -> _Answer:
         with self._lock:
             if self._closed:
                 raise ChildLost("the server is stopping")
-            child = self._idle.pop() if self._idle else _Child()
+            child = self._idle.pop() if self._idle else _IngestProcess()
             self._all.add(child)
         try:
             answer = child.ask(order)
@@ -123,7 +123,7 @@ class Ingesters:
         return answer
 
 
-class _Child:
+class _IngestProcess:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "batchline.files.ingest_process"],
@@ -132,7 +132,7 @@ class _Child:
         )
         self.pid = self._process.pid
 
-    def ask(self, order: Order) -> _Answer:
+    def ask(self, order: IngestOrder) -> _Answer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -178,7 +178,7 @@ def _listen(orders: SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-async def _answer(order: Order) -> _Answer:
+async def _answer(order: IngestOrder) -> _Answer:
     try:
         # In here too: an object store that is away is something to be told, not to die of.
         content = Objects.at(order.objects).read(order.stored.object_key)

@@ -36,7 +36,7 @@ _AT_ONCE = 64
 _AT_ONCE_OF_A_TENANT = 32
 
 
-class TooLarge(Exception):
+class ContentTooLarge(Exception):
     """There is more content than is allowed."""
 
     def __init__(self, maximum: int) -> None:
@@ -109,7 +109,7 @@ class Description(msgspec.Struct, frozen=True):
         return IdempotencyKey(self.tenant, FILES_SCOPE, key, sha256(msgspec.json.encode(requested)).digest())
 
 
-class Intake:
+class FileIntake:
     """Records what came in; with a life, because lines are read in other processes."""
 
     def __init__(self, url: str, objects: Objects, sessions: Sessions) -> None:
@@ -187,7 +187,7 @@ class _Hashing:
         async for block in self._blocks:
             self._size += len(block)
             if self._size > self._maximum:
-                raise TooLarge(self._maximum)
+                raise ContentTooLarge(self._maximum)
             self._sha256.update(block)
             if self._md5 is not None:
                 self._md5.update(block)

@@ -73,7 +73,7 @@ class LineError(msgspec.Struct, frozen=True):
     source: str
 
 
-class Fault(Exception):
+class LineFault(Exception):
     """What is wrong with a line."""
 
     def __init__(self, code: Code, message: str, param: str | None = None) -> None:
@@ -97,7 +97,7 @@ class ReadingRules(msgspec.Struct, frozen=True):
     max_lanes: int = 10_000
 
 
-class Lane(msgspec.Struct):
+class InputLane(msgspec.Struct):
     """The lines so far with one model and url."""
 
     no: int
@@ -106,7 +106,7 @@ class Lane(msgspec.Struct):
     total: int = 0
 
 
-class Lines(msgspec.Struct, frozen=True):
+class LineColumns(msgspec.Struct, frozen=True):
     """Lines that can be run, in columns: ids and bodies in UTF-8, bodies byte for byte as they were given."""
 
     lane_nos: Sequence[int]
@@ -162,7 +162,7 @@ class Reader:
         # True once there is no point in reading on.
         self.gave_up = False
         self._rules = rules
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str], InputLane] = {}
         self._errors: list[tuple[int, LineError]] = []
         self._next_line_no = 1
         self._sources: list[str] = []
@@ -170,7 +170,7 @@ class Reader:
         self._cutter = LineCutter(rules.max_line_bytes)
 
     @property
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[InputLane]:
         """In the order of their numbers, which is that of their first lines."""
         return list(self._lanes.values())
 
@@ -179,10 +179,10 @@ class Reader:
         self._sources.append(source)
         self._first_line_nos.append(self._next_line_no)
 
-    def feed(self, block: bytes) -> Lines:
+    def feed(self, block: bytes) -> LineColumns:
         return self._read(self._cutter.cut(block))
 
-    def end(self) -> Lines:
+    def end(self) -> LineColumns:
         return self._read(self._cutter.end())
 
     def refuse_duplicate(self, line_no: int, custom_id: str, first_line_no: int) -> None:
@@ -190,7 +190,7 @@ class Reader:
         source, line = self._position_of(first_line_no)
         where = f"line {line}" if source == self._position_of(line_no)[0] else f"line {line} of {source}"
         message = f"custom_id {custom_id!r} stands in {where} already"
-        self._refuse(line_no, Fault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
+        self._refuse(line_no, LineFault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
 
     def errors(self) -> tuple[LineError, ...]:
         """The first ones, in the order of the lines; none if the file can be run."""
@@ -200,14 +200,14 @@ class Reader:
         in_order = sorted(self._errors, key=lambda numbered: numbered[0])
         return tuple(error for _, error in in_order[:MAX_ERRORS])
 
-    def _read(self, lines: list[bytes]) -> Lines:
+    def _read(self, lines: list[bytes]) -> LineColumns:
         first = self._next_line_no
         if lines and first == self._first_line_nos[-1]:
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         self._next_line_no += len(lines)
         return self._skim(lines, first) or self._examine(lines, first)
 
-    def _skim(self, lines: list[bytes], first: int) -> Lines | None:
+    def _skim(self, lines: list[bytes], first: int) -> LineColumns | None:
         """All lines in a few passes, or None if one of them needs a closer look. Changes nothing if None."""
         try:
             if not all(map(bytes.isascii, lines)):
@@ -239,7 +239,7 @@ class Reader:
             for model, url in fresh:
                 _check_url(url, self._rules)
                 _check_model(model, self._rules)
-        except Fault:
+        except LineFault:
             return None
         if len(self._lanes) + len(fresh) > self._rules.max_lanes:
             return None
@@ -248,7 +248,7 @@ class Reader:
         line_nos = range(first, first + len(lines))
         return self._into_lanes(models, urls, line_nos, list(map(str.encode, custom_ids)), bodies)
 
-    def _examine(self, lines: list[bytes], first: int) -> Lines:
+    def _examine(self, lines: list[bytes], first: int) -> LineColumns:
         """Line by line, keeping those that can be run and noting what is wrong with the others."""
         models: list[str] = []
         urls: list[str] = []
@@ -264,10 +264,10 @@ class Reader:
                 if self.line_count + len(bodies) >= self._rules.max_lines or line_no > _MAX_INTEGER:
                     self.gave_up = True
                     message = f"more than {self._rules.max_lines:,} lines in one file"
-                    raise Fault(Code.TOO_MANY_LINES, message)
+                    raise LineFault(Code.TOO_MANY_LINES, message)
                 request = examine(line, self._rules)
                 self._open_lane(request.model, request.url)
-            except Fault as fault:
+            except LineFault as fault:
                 self._refuse(line_no, fault)
                 continue
             models.append(request.model)
@@ -282,8 +282,8 @@ class Reader:
             return
         if len(self._lanes) >= self._rules.max_lanes:
             message = f"more than {self._rules.max_lanes:,} different models and urls in one file"
-            raise Fault(Code.TOO_MANY_MODELS, message, "body.model")
-        self._lanes[model, url] = Lane(len(self._lanes), model, url)
+            raise LineFault(Code.TOO_MANY_MODELS, message, "body.model")
+        self._lanes[model, url] = InputLane(len(self._lanes), model, url)
 
     def _into_lanes(
         self,
@@ -292,22 +292,24 @@ class Reader:
         line_nos: Sequence[int],
         custom_ids: list[bytes],
         bodies: list[bytes],
-    ) -> Lines:
+    ) -> LineColumns:
         """Gives each line the next ordinal of its lane."""
         self.line_count += len(bodies)
         if _all_equal(models) and _all_equal(urls):
             lane = self._lanes[models[0], urls[0]]
             start, lane.total = lane.total, lane.total + len(bodies)
-            return Lines([lane.no] * len(bodies), range(start, lane.total), line_nos, custom_ids, bodies)
+            return LineColumns(
+                [lane.no] * len(bodies), range(start, lane.total), line_nos, custom_ids, bodies
+            )
         lane_nos, ordinals = [], []
         for route in zip(models, urls, strict=True):
             lane = self._lanes[route]
             lane_nos.append(lane.no)
             ordinals.append(lane.total)
             lane.total += 1
-        return Lines(lane_nos, ordinals, line_nos, custom_ids, bodies)
+        return LineColumns(lane_nos, ordinals, line_nos, custom_ids, bodies)
 
-    def _refuse(self, line_no: int, fault: Fault) -> None:
+    def _refuse(self, line_no: int, fault: LineFault) -> None:
         source, line = self._position_of(line_no)
         self._errors.append((line_no, LineError(fault.code, fault.message, line, fault.param, source)))
         if len(self._errors) >= MAX_ERRORS:
@@ -324,7 +326,7 @@ def has_control_characters(text: str) -> bool:
     return _CONTROL.search(text) is not None
 
 
-class Request(msgspec.Struct, frozen=True):
+class LineRequest(msgspec.Struct, frozen=True):
     """What one line asks for."""
 
     custom_id: str
@@ -333,31 +335,31 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes
 
 
-def examine(line: bytes, rules: ReadingRules) -> Request:
+def examine(line: bytes, rules: ReadingRules) -> LineRequest:
     """What a line asks for; the first thing that is wrong with it is raised."""
     if line == _OVERLONG:
-        raise Fault(Code.LINE_TOO_LONG, f"longer than {rules.max_line_bytes:,} bytes")
+        raise LineFault(Code.LINE_TOO_LONG, f"longer than {rules.max_line_bytes:,} bytes")
     try:
         line.decode()
     except UnicodeDecodeError as error:
-        raise Fault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
+        raise LineFault(Code.INVALID_UTF8, f"byte {error.start + 1} of the line is not UTF-8") from None
     if _is_too_deep(line):
-        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep")
+        raise LineFault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep")
     fields = _object(line)
     if fields is None:
-        raise Fault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
+        raise LineFault(Code.INVALID_JSON_LINE, "a line must be a JSON object")
 
     custom_id = _text(_required(fields, "custom_id"))
     if custom_id is None:
-        raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must be a string", "custom_id")
+        raise LineFault(Code.INVALID_CUSTOM_ID, "custom_id must be a string", "custom_id")
     if not 1 <= len(custom_id) <= MAX_CHARACTERS:
         message = f"custom_id must have 1 to {MAX_CHARACTERS} characters, not {len(custom_id):,}"
-        raise Fault(Code.INVALID_CUSTOM_ID, message, "custom_id")
+        raise LineFault(Code.INVALID_CUSTOM_ID, message, "custom_id")
     if has_control_characters(custom_id):
-        raise Fault(Code.INVALID_CUSTOM_ID, "custom_id must not contain control characters", "custom_id")
+        raise LineFault(Code.INVALID_CUSTOM_ID, "custom_id must not contain control characters", "custom_id")
 
     if _text(_required(fields, "method")) != "POST":
-        raise Fault(Code.INVALID_METHOD, "method must be POST", "method")
+        raise LineFault(Code.INVALID_METHOD, "method must be POST", "method")
 
     url = _text(_required(fields, "url"))
     _check_url(url, rules)
@@ -366,22 +368,22 @@ def examine(line: bytes, rules: ReadingRules) -> Request:
     body = bytes(_required(fields, "body"))
     parameters = _object(body)
     if parameters is None:
-        raise Fault(Code.MISSING_REQUIRED_PARAMETER, "body must be a JSON object", "body")
+        raise LineFault(Code.MISSING_REQUIRED_PARAMETER, "body must be a JSON object", "body")
     model = _text(_required(parameters, "model", "body.model"))
     if not model:
         message = "body.model must be a string that is not empty"
-        raise Fault(Code.MISSING_REQUIRED_PARAMETER, message, "body.model")
+        raise LineFault(Code.MISSING_REQUIRED_PARAMETER, message, "body.model")
     _check_model(model, rules)
     if "stream" in parameters and bytes(parameters["stream"]) == b"true":
         message = "body.stream must not be true: the answer goes into a file"
-        raise Fault(Code.STREAM_NOT_SUPPORTED, message, "body.stream")
-    return Request(custom_id, model, url, body)
+        raise LineFault(Code.STREAM_NOT_SUPPORTED, message, "body.stream")
+    return LineRequest(custom_id, model, url, body)
 
 
 _Short = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS)]
 
 
-class _Request(msgspec.Struct, gc=False):
+class _UsualLine(msgspec.Struct, gc=False):
     """A line as nearly all are."""
 
     custom_id: _Short
@@ -397,7 +399,7 @@ class _Head(msgspec.Struct, gc=False):
     stream: bool | None = None
 
 
-_decode_request = msgspec.json.Decoder(_Request).decode
+_decode_request = msgspec.json.Decoder(_UsualLine).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -413,9 +415,9 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
         reason = why_not_json(text) or str(error)
         if any(escape[1] for escape in _ESCAPE.finditer(text)):
             reason = "half of a surrogate pair, such as \\ud83d, stands alone"
-        raise Fault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
+        raise LineFault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
     except RecursionError:
-        raise Fault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep") from None
+        raise LineFault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep") from None
 
 
 def _text(value: msgspec.Raw) -> str | None:
@@ -429,7 +431,7 @@ def _text(value: msgspec.Raw) -> str | None:
 def _required(fields: dict[str, msgspec.Raw], name: str, path: str | None = None) -> msgspec.Raw:
     if name not in fields:
         path = path or name
-        raise Fault(Code.MISSING_REQUIRED_PARAMETER, f"{path} is missing", path)
+        raise LineFault(Code.MISSING_REQUIRED_PARAMETER, f"{path} is missing", path)
     return fields[name]
 
 
@@ -447,7 +449,7 @@ def _check_url(url: str | None, rules: ReadingRules) -> None:
             message = "url must be a path such as /v1/chat/completions, without a host"
         else:
             message = f"url must be one of {', '.join(sorted(rules.allowed_urls))}"
-        raise Fault(Code.INVALID_URL, message, "url")
+        raise LineFault(Code.INVALID_URL, message, "url")
     if rules.endpoint is not None and url != rules.endpoint:
         raise url_mismatch(rules.endpoint)
 
@@ -457,13 +459,13 @@ def _check_model(model: str, rules: ReadingRules) -> None:
         raise model_not_found(model)
     if len(model) > MAX_CHARACTERS or has_control_characters(model):
         message = f"no model has a name with control characters or of more than {MAX_CHARACTERS} characters"
-        raise Fault(Code.MODEL_NOT_FOUND, message, "body.model")
+        raise LineFault(Code.MODEL_NOT_FOUND, message, "body.model")
 
 
-def url_mismatch(endpoint: str) -> Fault:
-    return Fault(Code.URL_MISMATCH, f"url must be {endpoint}, the endpoint of the batch", "url")
+def url_mismatch(endpoint: str) -> LineFault:
+    return LineFault(Code.URL_MISMATCH, f"url must be {endpoint}, the endpoint of the batch", "url")
 
 
-def model_not_found(model: str) -> Fault:
+def model_not_found(model: str) -> LineFault:
     displayed = model if len(model) <= MAX_CHARACTERS else model[:MAX_CHARACTERS] + "…"
-    return Fault(Code.MODEL_NOT_FOUND, f"there is no model {displayed!r} here", "body.model")
+    return LineFault(Code.MODEL_NOT_FOUND, f"there is no model {displayed!r} here", "body.model")

@@ -13,7 +13,7 @@ import msgspec
 from batchline.governance.errors import NotAllowed, NotFound
 from batchline.model import Approval, Child, GovernedBatch, Role
 from batchline.store import operations
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.operations import Changing, OperationBatchNotFound
 from batchline.store.session import Session
 
@@ -27,10 +27,10 @@ class Actor(msgspec.Struct, frozen=True):
     # He calls a server that asks for no keys: nobody else could approve what he submits.
     alone: bool = False
 
-    def event(self, action: str, batch: GovernedBatch, **detail: Any) -> Event:
+    def event(self, action: str, batch: GovernedBatch, **detail: Any) -> AuditEvent:
         """For the audit log: that he did this with a batch."""
         reported = {"operation": batch.operation, **detail}
-        return Event(self.tenant, self.user, action, batch.id, subject=batch.user_id, detail=reported)
+        return AuditEvent(self.tenant, self.user, action, batch.id, subject=batch.user_id, detail=reported)
 
 
 async def visible(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:

@@ -14,7 +14,7 @@ from batchline.governance.errors import Conflict, InvalidSubmission
 from batchline.governance.preparation import Prepared, too_many
 from batchline.governance.rules import Rules
 from batchline.model import GovernedBatch
-from batchline.store import operations
+from batchline.store import batches
 from batchline.store.session import Session
 
 
@@ -28,7 +28,7 @@ async def cancel(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatc
                     code="CANNOT_CANCEL",
                 )
             await held.audit(actor.event("batch.cancelled", held.batch))
-    await operations.conclude(session, batch_id)
+    await batches.conclude(session, batch_id)
     return await reload(session, actor, batch_id)
 
 

@@ -17,18 +17,18 @@ _MAX_MESSAGE = 2000
 _HIDDEN = f"{MASK}: nested more than {MAX_DEPTH} levels deep, so it cannot be shown"
 
 
-class ChildError(msgspec.Struct, frozen=True):
+class ChildFailure(msgspec.Struct, frozen=True):
     code: str
     message: str
 
 
-_NOT_DISPLAYED = ChildError("RESULT_NOT_DISPLAYED", _HIDDEN)
+_NOT_DISPLAYED = ChildFailure("RESULT_NOT_DISPLAYED", _HIDDEN)
 
 
 class Reported(msgspec.Struct, frozen=True):
     """One of them, or neither while the child has not ended."""
 
-    error: ChildError | None = None
+    error: ChildFailure | None = None
     result: Any = None
 
 
@@ -50,7 +50,7 @@ def reported(child: Child, batch: GovernedBatch, operation: Operation | None) ->
     if not isinstance(error, dict):
         error = {"code": f"http_{child.status_code}", "message": _message(masked(body, redact))}
     displayed = masked({name: str(error.get(name)) for name in ("code", "message")}, redact)
-    return Reported(error=ChildError(**displayed))
+    return Reported(error=ChildFailure(**displayed))
 
 
 def _line(child: Child) -> dict[str, Any] | None:
@@ -62,13 +62,13 @@ def _line(child: Child) -> dict[str, Any] | None:
     return line if isinstance(line, dict) else {}
 
 
-def _never_ran(batch: GovernedBatch) -> ChildError:
+def _never_ran(batch: GovernedBatch) -> ChildFailure:
     if batch.approval is Approval.REJECTED:
         why = f": {batch.decision_reason}" if batch.decision_reason else ""
-        return ChildError("BATCH_REJECTED", f"The batch was rejected by {batch.decided_by}{why}")
+        return ChildFailure("BATCH_REJECTED", f"The batch was rejected by {batch.decided_by}{why}")
     if batch.cancelling_at is not None:
-        return ChildError("BATCH_CANCELLED", "The batch was cancelled before this child ran.")
-    return ChildError("BATCH_EXPIRED", "The batch's time was over before this child ran.")
+        return ChildFailure("BATCH_CANCELLED", "The batch was cancelled before this child ran.")
+    return ChildFailure("BATCH_EXPIRED", "The batch's time was over before this child ran.")
 
 
 def _message(body: Any) -> str:

@@ -13,7 +13,7 @@ from batchline.governance.errors import Conflict, NotAllowed
 from batchline.governance.rules import Rules
 from batchline.governance.submissions import displayed_reason
 from batchline.model import Approval, GovernedBatch, Role
-from batchline.store import operations
+from batchline.store import batches, operations
 from batchline.store.operations import Changing
 from batchline.store.session import Session
 
@@ -45,7 +45,7 @@ async def reject(session: Session, actor: Actor, batch_id: UUID, reason: str | N
         await changing.decide(Approval.REJECTED, actor.user, displayed_reason(reason))
         await changing.close("cancel", actor.user)
         await changing.audit(actor.event("batch.rejected", changing.batch, reason=displayed_reason(reason)))
-    await operations.conclude(session, batch_id)
+    await batches.conclude(session, batch_id)
     return await reload(session, actor, batch_id)
 
 

@@ -37,7 +37,7 @@ class Expression:
     def holds(self, value: Any) -> bool:
         """Whether it is true of a value; no, where it cannot be applied to it, such as a function of texts
         over what is none."""
-        return self._of(value, _Bounded(), otherwise=False)
+        return self._of(value, _BoundedInterpreter(), otherwise=False)
 
     def may_hold(self, value: Any) -> bool:
         """Whether it is true of a value, or cannot be applied to it."""
@@ -62,7 +62,7 @@ class Expression:
         return frozenset(_roots(self._compiled.parsed))
 
 
-class _Bounded(TreeInterpreter):
+class _BoundedInterpreter(TreeInterpreter):
     """Gives up after too many steps."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _Bounded(TreeInterpreter):
         return super().visit(node, *args, **named)
 
 
-class _Strict(_Bounded):
+class _Strict(_BoundedInterpreter):
     """Raises NotApplicable where JMESPath would go on with null."""
 
     def visit(self, node: Any, *args: Any, **named: Any) -> Any:

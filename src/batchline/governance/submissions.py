@@ -22,7 +22,7 @@ from batchline.model import Approval, GovernedBatch, Role, RunSettings
 from batchline.model.ids import new_id
 from batchline.secrets.masking import masked_text
 from batchline.store import operations
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.operations import NewOperationBatch, Submitting
 from batchline.store.session import Session
 
@@ -53,7 +53,7 @@ class ReadySubmission(msgspec.Struct, frozen=True):
     """A submission that only the limits can refuse now."""
 
     new: NewOperationBatch
-    event: Event
+    event: AuditEvent
 
 
 async def fingerprint_of(rules: Rules, actor: Actor, requested: Submission) -> bytes:
@@ -152,8 +152,8 @@ def _ready(
     return ReadySubmission(new, _event(new, prepared))
 
 
-def _event(new: NewOperationBatch, prepared: Prepared) -> Event:
-    return Event(
+def _event(new: NewOperationBatch, prepared: Prepared) -> AuditEvent:
+    return AuditEvent(
         new.tenant,
         new.user_id,
         "batch.submitted",

@@ -56,8 +56,8 @@ class Validators:
     """Children, as many as are asked at once. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._idle: list[_Child] = []
-        self._all: set[_Child] = set()
+        self._idle: list[_ValidatorProcess] = []
+        self._all: set[_ValidatorProcess] = set()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -81,15 +81,15 @@ class Validators:
         for child in children:
             child.end()
 
-    def _take(self) -> "_Child":
+    def _take(self) -> "_ValidatorProcess":
         with self._lock:
             if self._closed:
                 raise ValidationTooLong
-            child = self._idle.pop() if self._idle else _Child()
+            child = self._idle.pop() if self._idle else _ValidatorProcess()
             self._all.add(child)
         return child
 
-    def _give_back(self, child: "_Child", *, alive: bool) -> None:
+    def _give_back(self, child: "_ValidatorProcess", *, alive: bool) -> None:
         with self._lock:
             if alive and not self._closed:
                 self._idle.append(child)
@@ -98,7 +98,7 @@ class Validators:
         child.end()
 
 
-class _Child:
+class _ValidatorProcess:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "batchline.governance.validator"],

@@ -9,7 +9,7 @@ from random import Random
 from batchline.simulate.settings import SimulateSettings
 
 
-class Fault(Enum):
+class InjectedFault(Enum):
     DROP_BEFORE = auto()
     """The connection is closed before the request was executed."""
     DROP_AFTER = auto()
@@ -25,18 +25,18 @@ class FaultDice:
 
     def __init__(self, settings: SimulateSettings) -> None:
         shares = {
-            Fault.DROP_BEFORE: settings.drop_rate / 2,
-            Fault.DROP_AFTER: settings.drop_rate / 2,
-            Fault.HANG: settings.hang_rate,
-            Fault.ERROR_500: settings.error_rate / 2,
-            Fault.ERROR_503: settings.error_rate / 2,
-            Fault.REFUSE: settings.refuse_rate,
+            InjectedFault.DROP_BEFORE: settings.drop_rate / 2,
+            InjectedFault.DROP_AFTER: settings.drop_rate / 2,
+            InjectedFault.HANG: settings.hang_rate,
+            InjectedFault.ERROR_500: settings.error_rate / 2,
+            InjectedFault.ERROR_503: settings.error_rate / 2,
+            InjectedFault.REFUSE: settings.refuse_rate,
         }
         self._ladder = list(zip(accumulate(shares.values()), shares, strict=True))
         self._loaded = any(shares.values())
         self._throw = Random(settings.seed).random
 
-    def throw(self) -> Fault | None:
+    def throw(self) -> InjectedFault | None:
         if not self._loaded:
             return None
         point = self._throw()

@@ -32,7 +32,7 @@ _KEEP_ALIVE = b"Connection: keep-alive\r\n"
 _CLOSE = b"Connection: close\r\n"
 
 
-class Request(Struct, frozen=True, gc=False):
+class ReceivedRequest(Struct, frozen=True, gc=False):
     method: bytes
     path: bytes
     key: bytes | None
@@ -42,7 +42,7 @@ class Request(Struct, frozen=True, gc=False):
     content_type: bytes | None = None
 
 
-Handler = Callable[["Connection", Request], None]
+Handler = Callable[["Connection", ReceivedRequest], None]
 """Answers the request, now or later, or hangs or hangs up."""
 
 
@@ -62,8 +62,8 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
-        self._current: Request | None = None
-        self._waiting: deque[Request | Refusal] = deque()
+        self._current: ReceivedRequest | None = None
+        self._waiting: deque[ReceivedRequest | Refusal] = deque()
         self._advancing = False
         self._hanging = False
         self._refused = False
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         parser, chunks = self._parser, self._chunks
-        request = Request(
+        request = ReceivedRequest(
             parser.get_method(),
             self._url.partition(b"?")[0],
             self._key,
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
 
     # --- One request after the other -----------------------------------------------------------------------
 
-    def _take(self, request: Request | Refusal) -> None:
+    def _take(self, request: ReceivedRequest | Refusal) -> None:
         if self.gone or self._hanging:
             return
         if isinstance(request, Refusal):
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._waiting.append(request)
             self._regulate_reading()
 
-    def _begin(self, request: Request | Refusal) -> None:
+    def _begin(self, request: ReceivedRequest | Refusal) -> None:
         if isinstance(request, Refusal):
             self._refuse(request)
         else:

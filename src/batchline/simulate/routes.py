@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from batchline.simulate.http import Connection, Request
+from batchline.simulate.http import Connection, ReceivedRequest
 from batchline.simulate.recipes import ENDPOINTS
 from batchline.simulate.refusals import Refusal, unknown_url, wrong_method
 from batchline.simulate.settings import SimulateSettings
@@ -32,7 +32,7 @@ class Routes:
             b"/v1/models": _Page(b"GET", self._show_models),
         }
 
-    def handle(self, connection: Connection, request: Request) -> None:
+    def handle(self, connection: Connection, request: ReceivedRequest) -> None:
         page = self._pages.get(request.path)
         if page is None and request.method == b"POST":
             self._upstream.receive(connection, request.path, request.key, request.body)
@@ -44,7 +44,7 @@ class Routes:
             body = b"" if request.method == b"HEAD" else refusal.body
             connection.answer(refusal.status, body, refusal.headers)
 
-    def _show(self, page: _Page | None, connection: Connection, request: Request) -> None:
+    def _show(self, page: _Page | None, connection: Connection, request: ReceivedRequest) -> None:
         if page is None:
             if request.path in ENDPOINTS:
                 raise wrong_method(request.method, request.path, b"POST")

@@ -15,14 +15,14 @@ from random import Random
 from typing import Protocol
 
 from batchline.simulate.answers import padded, render
-from batchline.simulate.faults import Fault, FaultDice, TokenBucket
+from batchline.simulate.faults import FaultDice, InjectedFault, TokenBucket
 from batchline.simulate.ledger import Executed, Ledger
 from batchline.simulate.recipes import Recipe, RecipeReader
 from batchline.simulate.refusals import Refusal
 from batchline.simulate.settings import SimulateSettings
 
 
-class Caller(Protocol):
+class Requester(Protocol):
     """Whoever waits for the answer to one request."""
 
     @property
@@ -46,8 +46,8 @@ class _Execution:
     key: bytes | None
     recipe: Recipe
     record: Executed | None
-    callers: list[Caller]
-    to_drop: Caller | None = None
+    callers: list[Requester]
+    to_drop: Requester | None = None
 
 
 class Upstream:
@@ -73,7 +73,7 @@ class Upstream:
     def report(self) -> dict[str, int | dict[int, int]]:
         return self.ledger.report(self._in_flight)
 
-    def receive(self, caller: Caller, path: bytes, key: bytes | None, body: bytes) -> None:
+    def receive(self, caller: Requester, path: bytes, key: bytes | None, body: bytes) -> None:
         """Take one POST request, whose body has arrived in full."""
         self.ledger.requests += 1
         if self._settings.keyless:
@@ -85,7 +85,7 @@ class Upstream:
         except Refusal as refusal:
             _answer(self.ledger, caller, refusal.status, refusal.body, refusal.headers)
 
-    def _replay(self, caller: Caller, key: bytes) -> bool:
+    def _replay(self, caller: Requester, key: bytes) -> bool:
         recipe = self.ledger.recipe_of(key)
         running = self._running.get(key) if recipe is None else None
         if recipe is not None:
@@ -97,24 +97,24 @@ class Upstream:
         self.ledger.replays += 1
         return True
 
-    def _admit(self, caller: Caller, path: bytes, key: bytes | None, body: bytes) -> None:
+    def _admit(self, caller: Requester, path: bytes, key: bytes | None, body: bytes) -> None:
         recipe = self._reader.read(path, body)
         self._check_rate()
         match self._dice.throw():
             case None:
                 self._execute(_Execution(self.ledger, key, recipe, self._record(key, recipe, body), [caller]))
-            case Fault.DROP_AFTER:
+            case InjectedFault.DROP_AFTER:
                 record = self._record(key, recipe, body)
                 self._execute(_Execution(self.ledger, key, recipe, record, [], to_drop=caller))
-            case Fault.DROP_BEFORE:
+            case InjectedFault.DROP_BEFORE:
                 caller.hang_up()
-            case Fault.HANG:
+            case InjectedFault.HANG:
                 caller.hang()
-            case Fault.ERROR_500:
+            case InjectedFault.ERROR_500:
                 raise Refusal(500, "Injected fault: the request was not executed.", type="server_error")
-            case Fault.ERROR_503:
+            case InjectedFault.ERROR_503:
                 raise Refusal(503, "Injected fault: the server is overloaded.", type="server_error")
-            case Fault.REFUSE:
+            case InjectedFault.REFUSE:
                 raise Refusal(429, "Injected fault: too many requests.", type="requests")
 
     def _check_rate(self) -> None:
@@ -166,7 +166,7 @@ class Upstream:
                 self._start(execution)
                 return
 
-    def _answer_with(self, ledger: Ledger, caller: Caller, recipe: Recipe) -> None:
+    def _answer_with(self, ledger: Ledger, caller: Requester, recipe: Recipe) -> None:
         if caller.gone:
             return
         headers = b"x-request-id: req_%b\r\n" % recipe.digest.hex().encode()
@@ -178,7 +178,7 @@ class Upstream:
             _answer(ledger, caller, 200, render(recipe), headers)
 
 
-def _answer(ledger: Ledger, caller: Caller, status: int, body: bytes, headers: bytes) -> None:
+def _answer(ledger: Ledger, caller: Requester, status: int, body: bytes, headers: bytes) -> None:
     if not caller.gone:
         _count(ledger, status)
         caller.answer(status, body, headers)

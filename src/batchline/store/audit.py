@@ -16,7 +16,7 @@ from batchline.store.statements import statement
 SYSTEM = "system"
 
 
-class Event(msgspec.Struct, frozen=True):
+class AuditEvent(msgspec.Struct, frozen=True):
     """Something that is done now. `detail` is masked already; what is large in it is encoded, as Raw."""
 
     tenant: str
@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True):
     detail: dict[str, Any]
 
 
-async def add(connection: psycopg.AsyncConnection[Row], event: Event) -> None:
+async def add(connection: psycopg.AsyncConnection[Row], event: AuditEvent) -> None:
     params = {
         "tenant": event.tenant,
         "actor": event.actor,

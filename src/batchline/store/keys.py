@@ -7,7 +7,7 @@ import msgspec
 
 from batchline.model import ApiKey, Role, ids
 from batchline.store import audit
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
 
@@ -65,10 +65,10 @@ async def revoke(session: Session, key_id: UUID, actor: str) -> ApiKey | None:
     return key
 
 
-def _event(actor: str, action: str, key: ApiKey) -> Event:
+def _event(actor: str, action: str, key: ApiKey) -> AuditEvent:
     """About the user whom the key stands for. Its hint tells keys of one name apart, and opens nothing."""
     detail = {"key_id": ids.show(ids.KEY, key.id), "role": key.role.value, "hint": key.hint}
-    return Event(key.tenant, actor, action, subject=key.name, detail=detail)
+    return AuditEvent(key.tenant, actor, action, subject=key.name, detail=detail)
 
 
 def _key(row: Row) -> ApiKey:

@@ -13,7 +13,7 @@ import psycopg
 
 from batchline.model import RequestKind
 from batchline.store import audit
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
 
@@ -116,7 +116,7 @@ async def set_override(
     children: int,
     cooldown: int,
     reason: str,
-    event: Event,
+    event: AuditEvent,
 ) -> Override:
     params = {"parents": parents, "children": children, "cooldown": cooldown, "reason": reason}
     rows = await _changed(session, "set_override", tenant, user, event, params)
@@ -128,7 +128,7 @@ async def overrides(session: Session, tenant: str) -> list[Override]:
 
 
 async def exempt(
-    session: Session, tenant: str, user: str, *, reason: str, expires_at: datetime, event: Event
+    session: Session, tenant: str, user: str, *, reason: str, expires_at: datetime, event: AuditEvent
 ) -> Exemption | None:
     """None where the moment is past already."""
     params = {"reason": reason, "expires_at": expires_at}
@@ -140,7 +140,7 @@ async def exemptions(session: Session, tenant: str) -> list[Exemption]:
     return [Exemption(*row) for row in await session.rows(statement("list_exemptions"), {"tenant": tenant})]
 
 
-async def drop_exemption(session: Session, tenant: str, user: str, event: Event) -> bool:
+async def drop_exemption(session: Session, tenant: str, user: str, event: AuditEvent) -> bool:
     return bool(await _changed(session, "drop_exemption", tenant, user, event, {}))
 
 
@@ -150,7 +150,7 @@ async def users(session: Session, tenant: str) -> list[str]:
 
 
 async def _changed(
-    session: Session, name: str, tenant: str, user: str, event: Event, params: dict[str, Any]
+    session: Session, name: str, tenant: str, user: str, event: AuditEvent, params: dict[str, Any]
 ) -> list[Row]:
     """An admin's change, whole for those who submit, and in the audit log if it changed something."""
     params = {**params, "tenant": tenant, "user": user, "actor": event.actor}

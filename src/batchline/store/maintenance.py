@@ -11,7 +11,7 @@ from batchline.store.statements import statement
 _CHUNK = 5_000
 
 
-class Event(msgspec.Struct, frozen=True):
+class OutboxEvent(msgspec.Struct, frozen=True):
     """Something that has become true and that the outside may want to know."""
 
     id: UUID
@@ -48,9 +48,9 @@ async def drop_orphan_lines(session: Session) -> int:
     return int(gone)
 
 
-async def take_event(session: Session) -> Event | None:
+async def take_event(session: Session) -> OutboxEvent | None:
     rows = await session.rows(statement("take_event"), {})
-    return Event(*rows[0]) if rows else None
+    return OutboxEvent(*rows[0]) if rows else None
 
 
 async def event_delivered(session: Session, event_id: UUID) -> None:

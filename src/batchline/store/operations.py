@@ -24,9 +24,9 @@ from batchline.model import (
     Role,
     RunSettings,
 )
-from batchline.store import audit, batches, limits
+from batchline.store import audit, limits
 from batchline.store.arrays import TextArray
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.limits import Measured
 from batchline.store.session import Row, Session, run
 from batchline.store.statements import statement
@@ -119,7 +119,7 @@ class Submitting:
         }
         await run(self._connection, statement("submit_operation"), params)
 
-    async def audit(self, event: Event) -> None:
+    async def audit(self, event: AuditEvent) -> None:
         await audit.add(self._connection, event)
 
 
@@ -187,7 +187,7 @@ class Changing:
         ((children, _),) = await run(self._connection, statement("retry_failed"), params)
         return int(children)
 
-    async def audit(self, event: Event) -> None:
+    async def audit(self, event: AuditEvent) -> None:
         await audit.add(self._connection, event)
 
 
@@ -202,11 +202,6 @@ async def changing(
         if not rows:
             raise OperationBatchNotFound(f"no governed batch {batch_id}")
         yield Changing(connection, _governed(rows[0]), measured)
-
-
-async def conclude(session: Session, batch_id: UUID) -> None:
-    """Freeze a batch that was cancelled, if no worker holds any of it."""
-    await batches.conclude(session, batch_id)
 
 
 async def get(session: Session, tenant: str, batch_id: UUID) -> GovernedBatch | None:

@@ -52,7 +52,7 @@ class Contended(StoreUnavailable):
     """Another transaction was in the way, so nothing was done. Trying again at once may help."""
 
 
-class Lane(msgspec.Struct, frozen=True):
+class OutputLane(msgspec.Struct, frozen=True):
     """Where one lane's lines lie; `ending` is the code of those that never ran, if any can be."""
 
     id: int
@@ -61,7 +61,7 @@ class Lane(msgspec.Struct, frozen=True):
     ending: str | None
 
 
-class Lines:
+class LineBlocks:
     """Lines as blocks of bytes, at least `_BLOCK` each but for the last; `count` of them have been given."""
 
     def __init__(self, connection: AsyncConnection[Row]) -> None:
@@ -69,7 +69,7 @@ class Lines:
         self._ended = False
         self.count = 0
 
-    def __aiter__(self) -> "Lines":
+    def __aiter__(self) -> "LineBlocks":
         return self
 
     async def __anext__(self) -> bytes:
@@ -94,7 +94,7 @@ class Lines:
 
 
 @asynccontextmanager
-async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator[Lines]:
+async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator[LineBlocks]:
     """The completed lines, or all others that have ended; the COPY is over when the context is."""
     # Before the transaction, so that the stream holds no lock at all on batches and lanes.
     lanes = await find_lanes(session, batch_id)
@@ -103,7 +103,7 @@ async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator
 
 
 @asynccontextmanager
-async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[Lines]:
+async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[LineBlocks]:
     """The requests of an input file whose content lies in `lines`, in their order."""
     parts = [
         sql.SQL(statement("lane_requests").text).format(
@@ -121,17 +121,17 @@ async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[Lines]:
 
 
 @asynccontextmanager
-async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[Lines]:
+async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[LineBlocks]:
     query = sql.SQL(statement("stream_lines").text).format(lines=selected)
     async with session.open_ended() as connection, connection.transaction(), connection.cursor() as cursor:
         await run(connection, statement("stream_settings"), {})
         async with cursor.copy(query) as copy:
-            yield Lines(connection)
+            yield LineBlocks(connection)
             # Does nothing at the end of the stream; before it, tells the server to stop.
             await copy.finish(_Abandoned())
 
 
-def selection(batch_id: UUID, which: Which, lanes: Sequence[Lane]) -> sql.Composed:
+def selection(batch_id: UUID, which: Which, lanes: Sequence[OutputLane]) -> sql.Composed:
     """The query for the lines with their numbers. COPY takes no parameters, so all values are in the text."""
     outcome = sql.Literal("completed" if which == "output" else "failed")
     results = sql.SQL(statement("lane_results").text)
@@ -141,11 +141,11 @@ def selection(batch_id: UUID, which: Which, lanes: Sequence[Lane]) -> sql.Compos
     return _merged(parts)
 
 
-async def find_lanes(session: Session, batch_id: UUID) -> list[Lane]:
+async def find_lanes(session: Session, batch_id: UUID) -> list[OutputLane]:
     rows = await session.rows(statement("batch_lanes"), {"batch": batch_id})
     if not rows:
         raise BatchNotFound(f"no batch {batch_id}")
-    return [Lane(*row) for row in rows]
+    return [OutputLane(*row) for row in rows]
 
 
 async def finish(
@@ -198,7 +198,7 @@ def _merged(parts: Sequence[sql.Composed]) -> sql.Composed:
     return parts[0]
 
 
-def _never_run(batch_id: UUID, lane: Lane, ending: str) -> sql.Composed:
+def _never_run(batch_id: UUID, lane: OutputLane, ending: str) -> sql.Composed:
     """What all the error lines have in common is made here, so that the JSON is right."""
     error = msgspec.json.encode({"code": ending, "message": NEVER_RUN[ending]}).decode()
     return sql.SQL(statement("lane_never_run").text).format(

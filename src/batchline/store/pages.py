@@ -35,7 +35,7 @@ class Page(msgspec.Struct, frozen=True):
     large: bool = False
 
 
-class Source(Protocol):
+class LineSource(Protocol):
     """Where lines come from."""
 
     async def page(self, session: Session, after: int, until: int, room: int) -> Sequence[Numbered]:
@@ -52,7 +52,7 @@ class Source(Protocol):
 class Pages:
     """One reader's way through the lines of a source."""
 
-    def __init__(self, source: Source, room: int) -> None:
+    def __init__(self, source: LineSource, room: int) -> None:
         self._source = source
         self._room = room
         self._after = 0

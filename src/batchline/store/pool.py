@@ -19,8 +19,8 @@ class Sessions:
     def __init__(
         self, url: str, *, maximum: int = 16, streams: int = 16, patience: float = _PATIENCE
     ) -> None:
-        self._short = _Bounded(url, "api", maximum, patience)
-        self._streams = _Bounded(url, "stream", streams, patience)
+        self._short = _BoundedPool(url, "api", maximum, patience)
+        self._streams = _BoundedPool(url, "stream", streams, patience)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Session]:
@@ -39,7 +39,7 @@ class Sessions:
         await self._streams.close()
 
 
-class _Bounded:
+class _BoundedPool:
     def __init__(self, url: str, name: str, maximum: int, patience: float) -> None:
         self._url = url
         self._name = name

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.store import audit
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.session import Session, run, run_records
 from batchline.store.statements import statement
 
@@ -88,7 +88,7 @@ async def add(
     events: Sequence[str],
     secret: str,
     maximum: int,
-    event: Event,
+    event: AuditEvent,
 ) -> Webhook | None:
     """None when the tenant has as many as it may."""
     params = {
@@ -130,7 +130,7 @@ async def change(
     name: str | None = None,
     url: str | None = None,
     events: Sequence[str] | None = None,
-    event: Event,
+    event: AuditEvent,
 ) -> Webhook | None:
     params = {
         "tenant": tenant,
@@ -142,13 +142,13 @@ async def change(
     return _first(await _changed(session, "change_webhook", params, event))
 
 
-async def delete(session: Session, tenant: str, webhook_id: UUID, event: Event) -> bool:
+async def delete(session: Session, tenant: str, webhook_id: UUID, event: AuditEvent) -> bool:
     params = {"tenant": tenant, "webhook": webhook_id}
     return bool(await _changed(session, "delete_webhook", params, event))
 
 
 async def rotate(
-    session: Session, tenant: str, webhook_id: UUID, secret: str, *, event: Event, keep: float = 0.0
+    session: Session, tenant: str, webhook_id: UUID, secret: str, *, event: AuditEvent, keep: float = 0.0
 ) -> Webhook | None:
     """The secret before signs along for `keep` seconds."""
     params = {"tenant": tenant, "webhook": webhook_id, "secret": secret, "keep": keep}
@@ -218,7 +218,9 @@ async def drop_old(session: Session, seconds: float) -> int:
     return int(gone)
 
 
-async def _changed(session: Session, name: str, params: dict[str, Any], event: Event) -> list[dict[str, Any]]:
+async def _changed(
+    session: Session, name: str, params: dict[str, Any], event: AuditEvent
+) -> list[dict[str, Any]]:
     """In the audit log, if it changed something."""
     async with session.transaction() as connection:
         rows = await run_records(connection, statement(name), params)

@@ -36,7 +36,7 @@ class BodyMemory:
         self.held_small = 0
         self.held_large = 0
         self.held_requests = 0
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[_MemoryRequest] = deque()
         # The answer that may use the reserve.
         self._first: Share | None = None
         self._granting = False
@@ -81,7 +81,7 @@ class BodyMemory:
         if share is self._first or (not self._waiting and self.held_large + size <= self._unreserved):
             self._give(share, size)
             return
-        request = _Request(share, size)
+        request = _MemoryRequest(share, size)
         self._waiting.append(request)
         self._grant()
         try:
@@ -150,7 +150,7 @@ class Share:
         await self._memory.take(self, size)
 
 
-class _Request:
+class _MemoryRequest:
     __slots__ = ("granted", "share", "size")
 
     def __init__(self, share: Share, size: int) -> None:

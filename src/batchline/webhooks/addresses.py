@@ -55,7 +55,7 @@ class NameNotFound(AddressRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DeliveryTarget:
     """A URL, and the address that a connection for it must go to."""
 
     url: Url
@@ -84,7 +84,7 @@ def parse(url: str) -> Url:
     return parsed
 
 
-async def locate(url: str, *, allow_private: bool, lookup: Lookup | None = None) -> Target:
+async def locate(url: str, *, allow_private: bool, lookup: Lookup | None = None) -> DeliveryTarget:
     """Look the URL's host up, and judge every address that it has."""
     parsed = parse(url)
     host, port = parsed.host_str or "", parsed.port_or_known_default or 0
@@ -99,7 +99,7 @@ async def locate(url: str, *, allow_private: bool, lookup: Lookup | None = None)
             raise AddressRefused(f"{host} is not a public address")
     if not found:
         raise NameNotFound(f"the host {host} was not found")
-    return Target(parsed, host, port, found[0])
+    return DeliveryTarget(parsed, host, port, found[0])
 
 
 def may_reach(address: Address, *, allow_private: bool) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from batchline.store import maintenance, webhooks
-from batchline.store.maintenance import Event
+from batchline.store.maintenance import OutboxEvent
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.webhooks import Attempt, Taken
 from batchline.upstreams.retry import Backoff
 from batchline.webhooks.sender import Sender, Sent
 
-EventListener = Callable[[Event], Awaitable[None]]
+EventListener = Callable[[OutboxEvent], Awaitable[None]]
 
 # Longer than a look-up and a request together may take.
 LEASE = 30.0
@@ -79,7 +79,7 @@ class Outbox:
             if await self._listened(event):
                 await maintenance.event_delivered(self._session, event.id)
 
-    async def _listened(self, event: Event) -> bool:
+    async def _listened(self, event: OutboxEvent) -> bool:
         """Tell every listener; an event that one of them refused comes again, for all of them."""
         for listener in self._listeners:
             try:

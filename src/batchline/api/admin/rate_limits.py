@@ -15,7 +15,7 @@ from batchline.api.routing import AuthenticatedRoute
 from batchline.governance.access import Actor
 from batchline.secrets.masking import masked_text
 from batchline.store import limits
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.limits import Exemption, Measured, Override
 
 router = APIRouter(prefix=f"{PREFIX}/admin/rate-limits", tags=["limits"], route_class=AuthenticatedRoute)
@@ -197,9 +197,9 @@ def _user(user: str, now: Measured, context: InContext) -> UserStatus:
     )
 
 
-def _event(actor: Actor, action: str, user: str, reason: str | None, **detail: object) -> Event:
+def _event(actor: Actor, action: str, user: str, reason: str | None, **detail: object) -> AuditEvent:
     reported = {**detail, **({} if reason is None else {"reason": masked_text(reason)})}
-    return Event(actor.tenant, actor.user, action, subject=user, detail=reported)
+    return AuditEvent(actor.tenant, actor.user, action, subject=user, detail=reported)
 
 
 def _exemption(made: Exemption) -> ExemptionObject:

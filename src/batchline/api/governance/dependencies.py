@@ -37,28 +37,28 @@ InCounters = Annotated[Counters, Depends(_counters)]
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class GovernedCaller:
     """A user who asks, and what is to be told him unless he has asked for the same before."""
 
     actor: Actor
     over: LimitReached | None
 
 
-async def _counted(called: Called, context: InContext, kind: RequestKind) -> Caller:
+async def _counted(called: Called, context: InContext, kind: RequestKind) -> GovernedCaller:
     actor = Actor(called.tenant, called.user, called.role, alone=called.key_id is None)
     allowed = context.settings.limits
     share = checks.share_of_requests(allowed, alone=actor.alone)
     async with context.sessions.one() as session:
         counted = await limits.count_request(session, actor.tenant, actor.user, kind, share)
-    return Caller(actor, checks.requests_exceeded(allowed, counted, share))
+    return GovernedCaller(actor, checks.requests_exceeded(allowed, counted, share))
 
 
-async def _caller(request: Request, called: Called, context: InContext) -> Caller:
+async def _caller(request: Request, called: Called, context: InContext) -> GovernedCaller:
     kind = RequestKind.READ if request.method in ("GET", "HEAD") else RequestKind.WRITE
     return await _counted(called, context, kind)
 
 
-Submitting = Annotated[Caller, Depends(_caller)]
+Submitting = Annotated[GovernedCaller, Depends(_caller)]
 """For submissions, which are to be looked for among those that were made before, whatever the limits say."""
 
 
@@ -77,7 +77,7 @@ Deciding = Annotated[Actor, Depends(_decider)]
 """For what ends, stops or lets run a batch: it must be possible also while others flood the server."""
 
 
-def _within_limits(caller: Caller, context: Context, counters: Counters) -> Actor:
+def _within_limits(caller: GovernedCaller, context: Context, counters: Counters) -> Actor:
     if caller.over is not None:
         counters.limited(caller.over)
         raise reported(caller.over, context.settings.limits.contact_admin)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import WithJsonSchema, create_model
 
 from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import Caller, InCounters, InGovernor, Submitting
+from batchline.api.governance.dependencies import GovernedCaller, InCounters, InGovernor, Submitting
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
 from batchline.api.metrics import Counters
@@ -31,7 +31,7 @@ router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=Authenticated
 async def submit(
     requested: SubmitBatch,
     operation: str,
-    caller: Caller,
+    caller: GovernedCaller,
     context: Context,
     governor: Governor,
     counters: Counters,
@@ -63,7 +63,9 @@ async def submit(
     return answer
 
 
-async def _made(governor: Governor, sessions: Sessions, caller: Caller, order: Submission) -> Submitted:
+async def _made(
+    governor: Governor, sessions: Sessions, caller: GovernedCaller, order: Submission
+) -> Submitted:
     """Over the limit of requests a replay is answered all the same, and nothing else is.
 
     No session is held while the items are looked at: others need it while that takes its time.

@@ -14,7 +14,7 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.routing import AuthenticatedRoute
 from batchline.batches import creation as ordering
-from batchline.batches.creation import Order
+from batchline.batches.creation import BatchOrder
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.model import Batch, BatchStatus, ids
@@ -228,7 +228,7 @@ def displayed(batch: Batch) -> BatchObject:
     )
 
 
-def _order(requested: CreateBatch, settings: ServerSettings, caller: Caller, key: str | None) -> Order:
+def _order(requested: CreateBatch, settings: ServerSettings, caller: Caller, key: str | None) -> BatchOrder:
     if requested.endpoint not in ENDPOINTS:
         raise _invalid("endpoint", f"must be one of {', '.join(sorted(ENDPOINTS))}")
     if requested.completion_window not in settings.windows:
@@ -240,7 +240,7 @@ def _order(requested: CreateBatch, settings: ServerSettings, caller: Caller, key
         raise not_found("file", requested.input_file_id, "input_file_id")
     wanted = requested.output_expires_after
     kept = settings.output_retention if wanted is None else wanted.seconds
-    return Order(
+    return BatchOrder(
         tenant=caller.tenant,
         file_id=file_id,
         endpoint=requested.endpoint,

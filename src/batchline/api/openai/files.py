@@ -26,7 +26,7 @@ from batchline.api.openai.intake import (
 from batchline.api.openai.multipart import Form, form_of, missing, too_large
 from batchline.api.routing import AuthenticatedRoute
 from batchline.files.ingest import TooLate
-from batchline.files.intake import Description, TooLarge, arriving
+from batchline.files.intake import ContentTooLarge, Description, arriving
 from batchline.model import Batch, File, ids
 from batchline.store import batches, files
 from batchline.store.idempotency import IdempotencyConflict
@@ -114,7 +114,7 @@ async def create_file(
             file = await intake.record(
                 arrival, received, described, rules(context.settings), key=idempotency_key
             )
-        except TooLarge:
+        except ContentTooLarge:
             raise too_large(maximum, "file") from None
         except TooLate:
             raise too_late() from None

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.errors import NO_RETRY, ApiError
 from batchline.config.settings import ServerSettings
-from batchline.files.intake import BATCH_PURPOSE, Intake
+from batchline.files.intake import BATCH_PURPOSE, FileIntake
 from batchline.files.parsing import ReadingRules
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
@@ -30,12 +30,12 @@ class ExpiresAfter(BaseModel):
     seconds: Annotated[int, Field(ge=MIN_LIFE, le=LONGEST_LIFE, strict=True)]
 
 
-def _intake(request: Request) -> Intake:
-    intake: Intake = request.app.state.intake
+def _intake(request: Request) -> FileIntake:
+    intake: FileIntake = request.app.state.intake
     return intake
 
 
-InIntake = Annotated[Intake, Depends(_intake)]
+InIntake = Annotated[FileIntake, Depends(_intake)]
 
 
 def check_purpose(purpose: str) -> str:

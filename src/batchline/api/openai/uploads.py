@@ -15,7 +15,7 @@ from batchline.api.openai.multipart import clean_filename, form_of, too_large
 from batchline.api.routing import AuthenticatedRoute
 from batchline.files import uploads as parts_of
 from batchline.files.ingest import TooLate, UploadEnded
-from batchline.files.intake import BATCH_PURPOSE, Description, TooLarge, arriving
+from batchline.files.intake import BATCH_PURPOSE, ContentTooLarge, Description, arriving
 from batchline.files.objects import PARTS, ObjectNotFound
 from batchline.model import File, ids
 from batchline.store import files, uploads
@@ -117,7 +117,7 @@ async def add_part(
             await form.reach_file()
             content = await arrival.write(form.content(), maximum)
             await form.rest()
-        except TooLarge:
+        except ContentTooLarge:
             raise too_large(maximum, "data") from None
         except TooLate:
             raise too_late() from None

@@ -20,7 +20,7 @@ from batchline.config.settings import ServerSettings
 from batchline.model import ids
 from batchline.secrets.masking import masked
 from batchline.store import webhooks
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.session import Session
 from batchline.store.webhooks import Delivery, Message, Webhook
 from batchline.webhooks import signing as words
@@ -333,13 +333,13 @@ async def _delivered(session: Session, webhook_id: UUID, text: str) -> UUID:
 
 def _event(
     caller: Caller, action: str, webhook_id: UUID, detail: Mapping[str, object] | None = None
-) -> Event:
+) -> AuditEvent:
     """For the audit log: where a tenant's events go is nothing that changes unseen."""
     reported = {"webhook_id": ids.show(ids.WEBHOOK, webhook_id), **masked(detail or {})}
     if "url" in reported:
         # Its path is all that many receivers ask for as a password.
         reported["url"] = f"{urlsplit(reported['url']).scheme}://{urlsplit(reported['url']).hostname}/…"
-    return Event(caller.tenant, caller.user, action, detail=reported)
+    return AuditEvent(caller.tenant, caller.user, action, detail=reported)
 
 
 def _unknown(text: str, param: str = "webhook_endpoint_id") -> ApiError:

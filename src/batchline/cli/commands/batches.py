@@ -27,7 +27,7 @@ from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
-from batchline.cli.targets import Outputs, Target, target_at
+from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, ids
 from batchline.store import batches, outputs
 from batchline.store.session import Session
@@ -142,7 +142,11 @@ def results(
 
 
 async def _results(
-    runtime: Runtime, batch_id: UUID, which: Literal["output", "errors"], target: Target, allowed: Outputs
+    runtime: Runtime,
+    batch_id: UUID,
+    which: Literal["output", "errors"],
+    target: OutputTarget,
+    allowed: Outputs,
 ) -> tuple[int, bool]:
     async with Session(runtime.url, "results") as session:
         batch = await _found(session, batch_id)

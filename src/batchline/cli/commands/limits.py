@@ -18,7 +18,7 @@ from batchline.governance.access import Actor
 from batchline.model import DEFAULT_TENANT
 from batchline.secrets.masking import masked_text
 from batchline.store import limits
-from batchline.store.audit import Event
+from batchline.store.audit import AuditEvent
 from batchline.store.limits import Exemption, Measured, Override
 from batchline.store.session import Session
 
@@ -149,7 +149,7 @@ def exempt(
 
 async def _exempt(runtime: Runtime, actor: Actor, user: str, reason: str, until: datetime) -> Exemption:
     displayed = masked_text(reason)
-    event = Event(
+    event = AuditEvent(
         actor.tenant,
         actor.user,
         "limits.exempted",
@@ -167,7 +167,7 @@ async def _exempt(runtime: Runtime, actor: Actor, user: str, reason: str, until:
 
 async def _remove(runtime: Runtime, actor: Actor, user: str, reason: str) -> None:
     detail = {"reason": masked_text(reason)}
-    event = Event(actor.tenant, actor.user, "limits.exemption_dropped", subject=user, detail=detail)
+    event = AuditEvent(actor.tenant, actor.user, "limits.exemption_dropped", subject=user, detail=detail)
     async with Session(runtime.url, "limits") as session:
         if not await limits.drop_exemption(session, actor.tenant, user, event):
             raise CommandError(f"{user} is not exempt", Exit.SOME_FAILED)
@@ -208,7 +208,7 @@ async def _set(
     runtime: Runtime, actor: Actor, user: str, reason: str, parents: int, children: int, cooldown: int
 ) -> Override:
     displayed = masked_text(reason)
-    event = Event(
+    event = AuditEvent(
         actor.tenant,
         actor.user,
         "limits.set",

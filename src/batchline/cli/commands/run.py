@@ -13,7 +13,7 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
-from batchline.cli.targets import Outputs, Target, target_at
+from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import RunSettings
 
 
@@ -99,12 +99,14 @@ def check_window(window: str) -> None:
         raise CommandError(str(error)) from error
 
 
-def _errors_beside(target: Target, usual: Path) -> Path:
+def _errors_beside(target: OutputTarget, usual: Path) -> Path:
     """Beside the output; where that is no file, beside the usual one."""
     return (target.given if target.is_file else usual).with_suffix(".errors.jsonl")
 
 
-def _check_targets(outputs: Outputs, target: Target, errors: Target, inputs: Sequence[Path]) -> None:
+def _check_targets(
+    outputs: Outputs, target: OutputTarget, errors: OutputTarget, inputs: Sequence[Path]
+) -> None:
     """What stands in the way is found out before anything runs, not after."""
     if target.is_file and target.path == errors.path:
         raise CommandError(f"{target.name}: output and errors cannot go to the same file")

@@ -269,7 +269,7 @@ STEPS = st.one_of(
     *often(1, "park_a_task_again", PICK, DELAY),
     *often(1, "park_under_a_known_task", PICK, PICK),
     *often(2, "release", WORKER, st.none() | SOME),
-    *often(1, "release_strays", WORKER, SOME),
+    *often(1, "release_unknown", WORKER, SOME),
     *often(1, "die", WORKER, st.booleans()),
     *often(1, "renew", WORKER),
     *often(1, "leave", WORKER),

@@ -148,7 +148,8 @@ def test_a_connection_that_the_server_ends_for_any_reason_is_opened_again(databa
 
     async def scenario() -> None:
         async with Session(database_url, "idle") as session:
-            with pytest.raises(StoreUnavailable, match="idle-in-transaction"):
+            # The client may find the connection closed before it has read the server's last message.
+            with pytest.raises(StoreUnavailable, match=r"idle-in-transaction|closed the connection"):
                 await idle(session)
             assert await query(session, "SELECT 1") == [(1,)]
 

@@ -35,7 +35,7 @@ def add_document(app: FastAPI, settings: ServerSettings) -> None:
     if settings.authentication and settings.public_openapi:
         app.add_api_route(_PATH, document, **hidden)
     else:
-        # Without keys, a caller is whoever is on this machine, and no page of somebody else's in a browser.
+        # Without keys, only callers on this machine are accepted, and no page of another site in a browser.
         app.router.add_api_route(
             _PATH, document_for_callers, route_class_override=AuthenticatedRoute, **hidden
         )

@@ -1,4 +1,4 @@
-"""What has to be done now and then, whoever does it, and the outbox."""
+"""Maintenance tasks that any worker may take, and the outbox."""
 
 from datetime import datetime
 from uuid import UUID

@@ -38,7 +38,7 @@ InCounters = Annotated[Counters, Depends(_counters)]
 
 @dataclass(frozen=True, slots=True)
 class GovernedCaller:
-    """A user who asks, and what is to be told him unless he has asked for the same before."""
+    """The caller, and the rate-limit error to return unless this request is a replay."""
 
     actor: Actor
     over: LimitReached | None

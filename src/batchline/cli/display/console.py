@@ -29,7 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 class SafeConsole(Console):
-    """Writes control characters as escapes such as \\u001b, whoever has put them into a text."""
+    """Writes control characters as escapes such as \\u001b, so that no text controls the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)

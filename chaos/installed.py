@@ -46,9 +46,12 @@ class Installed:
         return f"postgresql://{_USER}@/postgres?host={self.folder}&port={_PORT}"
 
     @property
-    def pid(self) -> int:
-        """The server's process."""
-        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+    def pid(self) -> int | None:
+        """The server's process; None after it has stopped and removed its lock file."""
+        try:
+            return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return None
 
     @property
     def _name(self) -> str:
@@ -58,7 +61,8 @@ class Installed:
     def start(self) -> None:
         """Also after it was killed; returns when it has recovered."""
         lock = self.folder / "data" / "postmaster.pid"
-        if lock.exists() and not runs(self.pid, self._name):
+        pid = self.pid
+        if lock.exists() and (pid is None or not runs(pid, self._name)):
             # What a killed server left would be believed while its pid exists, as a zombie for example.
             end_leftovers(self._name)
             lock.unlink()

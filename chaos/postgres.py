@@ -30,7 +30,7 @@ class _Server(Protocol):
     def url(self) -> str: ...
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int | None: ...
 
     def start(self) -> None:
         """Also after it was killed; returns when it has recovered."""
@@ -98,8 +98,10 @@ class Postgres:
         if self.down:
             return False
         self.down = True
-        with suppress(ProcessLookupError):
-            os.kill(self._server.pid, how)
+        pid = self._server.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
         return True
 
     async def refuse_writes(self) -> bool:
@@ -158,7 +160,9 @@ class Postgres:
         self._disk.unmount()
 
 
-def _lives(pid: int) -> bool:
+def _lives(pid: int | None) -> bool:
+    if pid is None:
+        return False
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg import sql
 
 from batchline.store.errors import translate
 from batchline.store.session import connect
@@ -24,7 +25,7 @@ async def notifications(url: str) -> AsyncIterator[Event]:
     """Each event of all batches; the first is `listening`, once nothing can be missed."""
     try:
         async with await connect(url, "listener") as connection:
-            await connection.execute("LISTEN batchline")
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(connection.schema)))
             yield Event("listening")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import aclosing
 from importlib.resources import files
 
 import psycopg
@@ -108,8 +109,7 @@ def test_two_schemas_of_one_database_share_nothing(empty_url: str) -> None:
     migrate.up(theirs)
 
     async def create_and_hear(db: Session) -> None:
-        async with Session(theirs, "test") as other:
-            heard = notifications(theirs)
+        async with Session(theirs, "test") as other, aclosing(notifications(theirs)) as heard:
             assert (await anext(heard)).kind == "listening"
             await a_batch(db, 1)
             batch = await a_batch(other, 1)

@@ -34,7 +34,7 @@ def parse(url: str) -> Address:
         conninfo, names = _of_url(url)
     else:
         names = [word.strip("'") for word in _SCHEMA_WORD.findall(url)]
-        conninfo = _SCHEMA_WORD.sub("", url)
+        conninfo = _SCHEMA_WORD.sub("", url).strip()
     if len(names) > 1:
         raise InvalidSchema("the database URL names schema more than once; give it once")
     return Address(conninfo, _checked(names[0]) if names else DEFAULT_SCHEMA)

@@ -1,6 +1,6 @@
 """LISTEN: one notification for each batch event. One per line would slow down every commit."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,7 @@ def event_of(payload: str) -> Event:
     return Event(kind, UUID(batch_id))
 
 
-async def notifications(url: str) -> AsyncIterator[Event]:
+async def notifications(url: str) -> AsyncGenerator[Event, None]:
     """Each event of all batches; the first is `listening`, once nothing can be missed."""
     try:
         async with await connect(url, "listener") as connection:

@@ -1,6 +1,6 @@
-"""One log line for each request, and an id to find it by. Neither headers nor queries: they may hold keys.
+"""Access log: one line and one id per request. Headers and queries are not logged, as they may contain keys.
 
-What fails unexpectedly is answered here too, so that this answer has its id as well.
+Unexpected errors are answered here too, so that their answers also have the id.
 """
 
 import time
@@ -33,7 +33,7 @@ class AccessLog:
         started = time.perf_counter()
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -41,14 +41,14 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, with_id)
         except Stalled as error:
-            _log.info("answer broken off", reason=str(error), request_id=request_id)
+            _log.info("answer aborted", reason=str(error), request_id=request_id)
         except Exception:  # noqa: BLE001
-            # Where an answer has begun, the server sees that it does not end, and hangs up.
+            # If an answer has begun, uvicorn sees that it does not end, and closes the connection.
             _log.exception("request failed", request_id=request_id)
             if not status:
-                await unexpected().response()(scope, receive, noted)
+                await unexpected().response()(scope, receive, with_id)
         finally:
             _log.info(
                 "request",

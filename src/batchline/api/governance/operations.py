@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import CurrentActor, Deciding, InCounters, InGovernor
+from batchline.api.governance.dependencies import CurrentActor, Deciding, InCounters, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import (
     PREFIX,
@@ -21,10 +21,10 @@ from batchline.api.governance.schemas import (
 )
 from batchline.api.metrics import Counters
 from batchline.api.routing import AuthenticatedRoute
-from batchline.governance import access
+from batchline.governance import access, changes, decisions
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, NotFound
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.model import Approval, GovernedBatch
 from batchline.store.session import Session
 
@@ -76,7 +76,7 @@ class OperationList(BaseModel):
 
 
 @router.get("/operations", responses=governed_responses())
-async def list_operations(actor: CurrentActor, governor: InGovernor) -> OperationList:
+async def list_operations(actor: CurrentActor, rules: InRules) -> OperationList:
     """What can be submitted here, each with the schema of its items."""
     return OperationList(
         data=[
@@ -89,7 +89,7 @@ async def list_operations(actor: CurrentActor, governor: InGovernor) -> Operatio
                 self_approval=each.self_approval,
                 item_schema=dict(each.schema),
             )
-            for each in governor.registry.all()
+            for each in rules.registry.all()
         ]
     )
 
@@ -135,12 +135,12 @@ async def get_batch(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
     """A batch's counts and status, and its children page by page."""
-    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
 
 
 # Changing
@@ -153,34 +153,32 @@ async def retry_batch(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> GovernedBatchObject:
     """Put failed children back that have attempts left; all others stay as they are."""
-    batch = await retried(batch_id, actor, context, governor, counters)
+    batch = await retried(batch_id, actor, context, rules, counters)
     response.headers["location"] = displayed(batch).status_url
     return displayed(batch)
 
 
 async def retried(
-    batch_id: str, actor: Actor, context: Context, governor: Governor, counters: Counters
+    batch_id: str, actor: Actor, context: Context, rules: Rules, counters: Counters
 ) -> GovernedBatch:
     try:
         async with context.sessions.one() as session:
-            return await governor.retry(session, actor, read_id(batch_id))
+            return await changes.retry(rules, session, actor, read_id(batch_id))
     except LimitReached as refused:
         counters.limited(refused)
         raise
 
 
 @router.post("/batches/{batch_id}/cancel", **_CHANGED)
-async def cancel_batch(
-    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
+async def cancel_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
     """What is in flight finishes, the rest never runs. Again: the same."""
     async with context.sessions.one() as session:
-        return displayed(await governor.cancel(session, actor, read_id(batch_id)))
+        return displayed(await changes.cancel(session, actor, read_id(batch_id)))
 
 
 @router.post("/batches/{batch_id}/approve", **_CHANGED)
@@ -188,14 +186,14 @@ async def approve_batch(
     batch_id: BatchId,
     actor: Deciding,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     requested: Approve | None = None,
 ) -> GovernedBatchObject:
     """For approvers and admins; nobody approves what he submitted himself, unless the operation allows it."""
     requested = requested or Approve()
     async with context.sessions.one() as session:
-        approved = await governor.approve(
-            session, actor, read_id(batch_id), requested.reason, requested.child_count
+        approved = await decisions.approve(
+            rules, session, actor, read_id(batch_id), requested.reason, requested.child_count
         )
         return displayed(approved)
 
@@ -205,30 +203,25 @@ async def reject_batch(
     batch_id: BatchId,
     actor: Deciding,
     context: InContext,
-    governor: InGovernor,
     requested: Decision | None = None,
 ) -> GovernedBatchObject:
     """For approvers and admins: none of the children will ever run."""
     async with context.sessions.one() as session:
         reason = None if requested is None else requested.reason
-        return displayed(await governor.reject(session, actor, read_id(batch_id), reason))
+        return displayed(await decisions.reject(session, actor, read_id(batch_id), reason))
 
 
 @router.post("/batches/{batch_id}/pause", **_CHANGED)
-async def pause_batch(
-    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
+async def pause_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
     async with context.sessions.one() as session:
-        return displayed(await governor.pause(session, actor, read_id(batch_id)))
+        return displayed(await changes.pause(session, actor, read_id(batch_id)))
 
 
 @router.post("/batches/{batch_id}/resume", **_CHANGED)
-async def resume_batch(
-    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
+async def resume_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
     """Run on, unless an approval or a release is waited for: then these are what it waits for."""
     async with context.sessions.one() as session:
-        return displayed(await governor.resume(session, actor, read_id(batch_id)))
+        return displayed(await changes.resume(session, actor, read_id(batch_id)))
 
 
 @router.post("/batches/{batch_id}/append", **_CHANGED)
@@ -237,7 +230,7 @@ async def append_items(
     requested: AppendItems,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
 ) -> GovernedBatchObject:
     """More children for a batch that is held."""
@@ -245,18 +238,16 @@ async def append_items(
         async with context.sessions.one() as session:
             batch = await access.visible(session, actor, read_id(batch_id))
         # Without a session: others need it while this takes its time.
-        prepared = await governor.prepare_append(actor, batch, requested.items, requested.custom_ids)
+        prepared = await changes.prepare_append(rules, actor, batch, requested.items, requested.custom_ids)
         async with context.sessions.one() as session:
-            return displayed(await governor.append_prepared(session, actor, batch, prepared))
+            return displayed(await changes.append(rules, session, actor, batch, prepared))
     except LimitReached as refused:
         counters.limited(refused)
         raise
 
 
 @router.post("/batches/{batch_id}/release", **_CHANGED)
-async def release_batch(
-    batch_id: BatchId, actor: CurrentActor, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
+async def release_batch(batch_id: BatchId, actor: CurrentActor, context: InContext) -> GovernedBatchObject:
     """Nothing more will be appended: run it. Again: the same."""
     async with context.sessions.one() as session:
-        return displayed(await governor.release(session, actor, read_id(batch_id)))
+        return displayed(await changes.release(session, actor, read_id(batch_id)))

@@ -16,6 +16,7 @@ from batchline.governance.errors import NotFound
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
 from batchline.model import Child, ChildStatus, GovernedBatch, ids
+from batchline.store import operations
 
 PREFIX = "/api/v1"
 # When to ask for a status again.
@@ -176,7 +177,7 @@ async def detailed(
     """A GovernedBatchDetail: a batch with a page of its children."""
     async with context.sessions.one() as session:
         batch = await access.visible(session, actor, batch_id)
-        found = await access.children(session, batch, after=after, limit=limit + 1)
+        found = await operations.children(session, batch.id, after=after, limit=limit + 1)
     operation = registry.find(batch.operation)
     # Beside the event loop: how large results are is an upstream's business.
     content = await asyncio.to_thread(_page, batch, operation, found[:limit], has_more=len(found) > limit)

@@ -12,15 +12,16 @@ from fastapi import APIRouter, Path, Response
 from pydantic import WithJsonSchema, create_model
 
 from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import GovernedCaller, InCounters, InGovernor, Submitting
+from batchline.api.governance.dependencies import GovernedCaller, InCounters, InRules, Submitting
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
 from batchline.api.metrics import Counters
 from batchline.api.routing import AuthenticatedRoute
+from batchline.governance import submissions
 from batchline.governance.errors import LimitReached, NotAllowed, NotFound, Refused
-from batchline.governance.governor import Governor
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission, Submitted
 from batchline.store.pool import Sessions
 from batchline.store.session import StatementRefused
@@ -33,7 +34,7 @@ async def submit(
     operation: str,
     caller: GovernedCaller,
     context: Context,
-    governor: Governor,
+    rules: Rules,
     counters: Counters,
     response: Response,
     below: str = f"{PREFIX}/batches",
@@ -48,7 +49,7 @@ async def submit(
         None if requested.custom_ids is None else tuple(requested.custom_ids),
     )
     try:
-        made = await _made(governor, context.sessions, caller, order)
+        made = await _made(rules, context.sessions, caller, order)
     except Refused as refused:
         counters.submitted(operation, _result(refused))
         if isinstance(refused, LimitReached):
@@ -63,24 +64,22 @@ async def submit(
     return answer
 
 
-async def _made(
-    governor: Governor, sessions: Sessions, caller: GovernedCaller, order: Submission
-) -> Submitted:
+async def _made(rules: Rules, sessions: Sessions, caller: GovernedCaller, order: Submission) -> Submitted:
     """Over the limit of requests a replay is answered all the same, and nothing else is.
 
     No session is held while the items are looked at: others need it while that takes its time.
     """
-    fingerprint = await governor.fingerprint(caller.actor, order)
+    fingerprint = await submissions.fingerprint_of(rules, caller.actor, order)
     async with sessions.one() as session:
         # Before anything else: a replay is answered also when it would be refused by now.
-        replayed = await governor.replay(session, caller.actor, order, fingerprint)
+        replayed = await submissions.replay(session, caller.actor, order, fingerprint)
     if replayed is not None:
         return replayed
     if caller.over is not None:
         raise caller.over
-    ready = await governor.prepare(caller.actor, order, fingerprint)
+    ready = await submissions.prepare(rules, caller.actor, order, fingerprint)
     async with sessions.one() as session:
-        return await governor.create(session, caller.actor, ready)
+        return await submissions.create(rules, session, caller.actor, ready)
 
 
 def _result(refused: Refused) -> str:
@@ -115,11 +114,11 @@ def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
         requested: SubmitBatch,
         caller: Submitting,
         context: InContext,
-        governor: InGovernor,
+        rules: InRules,
         counters: InCounters,
         response: Response,
     ) -> SubmittedBatch:
-        return await submit(requested, operation.name, caller, context, governor, counters, response)
+        return await submit(requested, operation.name, caller, context, rules, counters, response)
 
     submit_batch.__annotations__["requested"] = _body(operation)
     submit_batch.__doc__ = (
@@ -159,9 +158,9 @@ async def submit_any(
     operation: Annotated[str, Path(max_length=100)],
     caller: Submitting,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> SubmittedBatch:
     """Submit a batch of any operation by name."""
-    return await submit(requested, operation, caller, context, governor, counters, response)
+    return await submit(requested, operation, caller, context, rules, counters, response)

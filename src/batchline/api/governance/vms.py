@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from batchline.api.context import InContext
-from batchline.api.governance.dependencies import CurrentActor, InCounters, InGovernor, Submitting
+from batchline.api.governance.dependencies import CurrentActor, InCounters, InRules, Submitting
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.operations import After, BatchId, Limit, retried
 from batchline.api.governance.schemas import (
@@ -48,13 +48,13 @@ async def submit_vms(
     requested: SubmitVms,
     caller: Submitting,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> SubmittedBatch:
     """Create or delete virtual machines: the operations vm_create and vm_delete."""
     name = f"vm_{requested.operation}"
-    return await submit(requested, name, caller, context, governor, counters, response, _VMS)
+    return await submit(requested, name, caller, context, rules, counters, response, _VMS)
 
 
 @router.post("/vms/batch/power", status_code=202, responses=governed_responses(404, 422))
@@ -62,13 +62,13 @@ async def submit_power(
     requested: SubmitPower,
     caller: Submitting,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> SubmittedBatch:
     """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
     name = f"vm_{requested.operation}"
-    return await submit(requested, name, caller, context, governor, counters, response, _VMS)
+    return await submit(requested, name, caller, context, rules, counters, response, _VMS)
 
 
 @router.get("/vms/batch/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
@@ -76,11 +76,11 @@ async def get_vms(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
-    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
 
 
 @router.post("/vms/batch/{batch_id}/retry", status_code=202, responses=governed_responses(404, 409))
@@ -88,11 +88,11 @@ async def retry_vms(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> GovernedBatchObject:
-    batch = await retried(batch_id, actor, context, governor, counters)
+    batch = await retried(batch_id, actor, context, rules, counters)
     response.headers["location"] = f"{_VMS}/{batch_id}"
     return displayed(batch)
 
@@ -102,9 +102,9 @@ async def submit_approvals(
     requested: SubmitApprovals,
     caller: Submitting,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> SubmittedBatch:
     """Decide on several batches: each is a child of its own, and one that cannot be decided fails alone."""
-    return await submit(requested, APPROVE.name, caller, context, governor, counters, response)
+    return await submit(requested, APPROVE.name, caller, context, rules, counters, response)

@@ -11,10 +11,10 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.ops_context import User, current_actor
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.governance import keys as making
-from batchline.governance.keys import InvalidKeyOrder
+from batchline.governance import keys
+from batchline.governance.keys import InvalidKeyRequest
 from batchline.model import DEFAULT_TENANT, ApiKey, Role, ids
-from batchline.store import keys
+from batchline.store.keys import list_all
 from batchline.store.session import Session
 
 _keys = typer.Typer(help="API keys of the server: create, list, revoke.", no_args_is_help=True)
@@ -49,8 +49,8 @@ def create(
 async def _create(runtime: Runtime, name: str, tenant: str, role: Role, actor: str) -> tuple[ApiKey, str]:
     async with Session(runtime.url, "keys") as session:
         try:
-            return await making.create(session, name, tenant, role, actor=actor)
-        except InvalidKeyOrder as error:
+            return await keys.create(session, name, tenant, role, actor=actor)
+        except InvalidKeyRequest as error:
             raise CommandError(str(error)) from error
 
 
@@ -79,7 +79,7 @@ def list_keys(
 
 async def _list(runtime: Runtime, tenant: str | None) -> list[ApiKey]:
     async with Session(runtime.url, "keys") as session:
-        return await keys.list_all(session, tenant)
+        return await list_all(session, tenant)
 
 
 @_keys.command("revoke")
@@ -104,7 +104,9 @@ async def _revoke(runtime: Runtime, displayed: str, actor: str) -> ApiKey:
     async with Session(runtime.url, "keys") as session:
         revoked = None if key_id is None else await keys.revoke(session, key_id, actor)
     if revoked is None:
-        raise CommandError(f"there is no key {displayed} that could be revoked", Exit.SOME_FAILED)
+        raise CommandError(
+            f"no active key {displayed}; `batchline keys list` shows all keys", Exit.SOME_FAILED
+        )
     return revoked
 
 

@@ -209,4 +209,4 @@ def test_a_mistake_in_the_settings_is_said_by_every_command_that_needs_them(
     config.write_text(SETTINGS.format(url="http://x").replace("kubevirt", "kubvirt"))
     refused = command("ops", "list")
     assert refused.exit_code == 2
-    assert "line 7: there is no pack 'kubvirt'" in refused.stderr
+    assert "line 7: unknown pack 'kubvirt'" in refused.stderr

@@ -129,7 +129,7 @@ def test_an_empty_batch_a_too_large_one_and_an_unknown_operation_are_refused(dat
         rules = some_rules()
         with pytest.raises(InvalidSubmission, match="at least one"):
             await submit(db, rules, ANNA, [])
-        with pytest.raises(TooLarge, match="51 items; resize takes at most 50"):
+        with pytest.raises(TooLarge, match="51 items; resize allows at most 50"):
             await submit(db, rules, ANNA, 51)
         with pytest.raises(NotFound, match="no operation 'paint'"):
             await submit(db, rules, ANNA, 1, operation="paint")

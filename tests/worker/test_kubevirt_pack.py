@@ -364,7 +364,7 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
 @pytest.mark.parametrize(
     ("pack", "said"),
     [
-        ('kubvirt = { upstream = "cluster" }', "there is no pack 'kubvirt'; there are kubevirt"),
+        ('kubvirt = { upstream = "cluster" }', "unknown pack 'kubvirt'; known packs: kubevirt"),
         ('kubevirt = { upstream = "nowhere" }', "there is no upstream 'nowhere'"),
         ("kubevirt = { }", "packs.kubevirt.upstream: it is missing"),
         (

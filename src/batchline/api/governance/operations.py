@@ -1,4 +1,4 @@
-"""/api/v1: governed operations: what there is, and their batches: look, decide, hold, retry."""
+"""/api/v1/operations and /api/v1/batches: list operations; list, show, decide on and change batches."""
 
 from typing import Annotated, Any, Literal
 
@@ -31,11 +31,11 @@ from batchline.store.session import Session
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
 BatchId = Annotated[str, Path(max_length=100)]
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the page before.")]
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
-# What is asked
+# Requests
 
 
 class Decision(BaseModel):
@@ -47,7 +47,9 @@ class Decision(BaseModel):
 class Approve(Decision):
     child_count: Annotated[
         int | None,
-        Field(ge=1, le=2**31 - 1, description="How many children were seen; 409 if it has not as many now."),
+        Field(
+            ge=1, le=2**31 - 1, description="Number of children that were reviewed; 409 if it has changed."
+        ),
     ] = None
 
 
@@ -58,7 +60,7 @@ class AppendItems(BaseModel):
     custom_ids: CustomIds | None = None
 
 
-# What is answered
+# Responses
 
 
 class OperationObject(BaseModel):
@@ -77,7 +79,7 @@ class OperationList(BaseModel):
 
 @router.get("/operations", responses=governed_responses())
 async def list_operations(actor: CurrentActor, rules: InRules) -> OperationList:
-    """What can be submitted here, each with the schema of its items."""
+    """The registered operations, each with the schema of its items."""
     return OperationList(
         data=[
             OperationObject(
@@ -94,19 +96,23 @@ async def list_operations(actor: CurrentActor, rules: InRules) -> OperationList:
     )
 
 
-# Looking
+# Reading
 
 
 @router.get("/batches", responses=governed_responses(404))
 async def list_batches(
     actor: CurrentActor,
     context: InContext,
-    batch_type: Annotated[str | None, Query(max_length=100, description="Of this operation.")] = None,
+    batch_type: Annotated[
+        str | None, Query(max_length=100, description="Only batches of this operation.")
+    ] = None,
     approval: Literal["not_required", "pending", "approved", "rejected"] | None = None,
-    after: Annotated[str | None, Query(max_length=100, description="The last of the page before.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=100, description="The last batch of the previous page.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> GovernedBatchList:
-    """Newest first: a user's own; approvers and admins see all of their tenant."""
+    """Batches, newest first. Users see their own; approvers and admins see all of their tenant."""
     async with context.sessions.one() as session:
         last = None if after is None else await _listed(session, actor, after)
         page = await access.page(
@@ -123,7 +129,7 @@ async def list_batches(
 
 
 async def _listed(session: Session, actor: Actor, after: str) -> GovernedBatch:
-    """A batch that a page may begin after."""
+    """The batch after which a page begins."""
     try:
         return await access.visible(session, actor, read_id(after))
     except NotFound as refused:
@@ -139,7 +145,7 @@ async def get_batch(
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
-    """A batch's counts and status, and its children page by page."""
+    """A batch with its counts, its status and a page of its children."""
     return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
 
 
@@ -157,7 +163,7 @@ async def retry_batch(
     counters: InCounters,
     response: Response,
 ) -> GovernedBatchObject:
-    """Put failed children back that have attempts left; all others stay as they are."""
+    """Run failed children again if they have attempts left."""
     batch = await retried(batch_id, actor, context, rules, counters)
     response.headers["location"] = displayed(batch).status_url
     return displayed(batch)
@@ -176,7 +182,7 @@ async def retried(
 
 @router.post("/batches/{batch_id}/cancel", **_CHANGED)
 async def cancel_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
-    """What is in flight finishes, the rest never runs. Again: the same."""
+    """Finish the children in flight and run no others. Repeating it changes nothing."""
     async with context.sessions.one() as session:
         return displayed(await changes.cancel(session, actor, read_id(batch_id)))
 
@@ -189,7 +195,7 @@ async def approve_batch(
     rules: InRules,
     requested: Approve | None = None,
 ) -> GovernedBatchObject:
-    """For approvers and admins; nobody approves what he submitted himself, unless the operation allows it."""
+    """For approvers and admins. You cannot approve your own submission, unless the operation allows it."""
     requested = requested or Approve()
     async with context.sessions.one() as session:
         approved = await decisions.approve(
@@ -205,7 +211,7 @@ async def reject_batch(
     context: InContext,
     requested: Decision | None = None,
 ) -> GovernedBatchObject:
-    """For approvers and admins: none of the children will ever run."""
+    """For approvers and admins. None of the children runs."""
     async with context.sessions.one() as session:
         reason = None if requested is None else requested.reason
         return displayed(await decisions.reject(session, actor, read_id(batch_id), reason))
@@ -219,7 +225,7 @@ async def pause_batch(batch_id: BatchId, actor: Deciding, context: InContext) ->
 
 @router.post("/batches/{batch_id}/resume", **_CHANGED)
 async def resume_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
-    """Run on, unless an approval or a release is waited for: then these are what it waits for."""
+    """End a pause. The batch runs unless it also waits for an approval or a release."""
     async with context.sessions.one() as session:
         return displayed(await changes.resume(session, actor, read_id(batch_id)))
 
@@ -233,11 +239,11 @@ async def append_items(
     rules: InRules,
     counters: InCounters,
 ) -> GovernedBatchObject:
-    """More children for a batch that is held."""
+    """Add children to a held batch."""
     try:
         async with context.sessions.one() as session:
             batch = await access.visible(session, actor, read_id(batch_id))
-        # Without a session: others need it while this takes its time.
+        # Without a session, because this may take long.
         prepared = await changes.prepare_append(rules, actor, batch, requested.items, requested.custom_ids)
         async with context.sessions.one() as session:
             return displayed(await changes.append(rules, session, actor, batch, prepared))
@@ -248,6 +254,6 @@ async def append_items(
 
 @router.post("/batches/{batch_id}/release", **_CHANGED)
 async def release_batch(batch_id: BatchId, actor: CurrentActor, context: InContext) -> GovernedBatchObject:
-    """Nothing more will be appended: run it. Again: the same."""
+    """End the hold: the batch runs when it is approved or needs no approval. Repeating it changes nothing."""
     async with context.sessions.one() as session:
         return displayed(await changes.release(session, actor, read_id(batch_id)))

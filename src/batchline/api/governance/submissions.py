@@ -1,7 +1,7 @@
-"""POST /api/v1/operations/{operation}/batches: the one way in, whatever the path.
+"""POST /api/v1/operations/{operation}/batches: submits governed batches. Other paths use `submit`, too.
 
-Each registered operation has a route of its own, so that the API's document shows each with its own schema. A
-route for all others says that there is no such operation.
+Each registered operation has a separate route, so that the OpenAPI document shows its schema. One more route,
+for all other names, answers that the operation does not exist.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ async def submit(
     response: Response,
     below: str = f"{PREFIX}/batches",
 ) -> SubmittedBatch:
-    """The one way in, whatever the path."""
+    """Submit a batch, and count the outcome for the metrics."""
     order = Submission(
         operation,
         requested.items,
@@ -65,13 +65,13 @@ async def submit(
 
 
 async def _made(rules: Rules, sessions: Sessions, caller: GovernedCaller, order: Submission) -> Submitted:
-    """Over the limit of requests a replay is answered all the same, and nothing else is.
+    """A replay is answered even over the limit of requests.
 
-    No session is held while the items are looked at: others need it while that takes its time.
+    No session is held while the items are checked, because that may take long.
     """
     fingerprint = await submissions.fingerprint_of(rules, caller.actor, order)
     async with sessions.one() as session:
-        # Before anything else: a replay is answered also when it would be refused by now.
+        # First of all: a replay succeeds even if the same submission would be refused now.
         replayed = await submissions.replay(session, caller.actor, order, fingerprint)
     if replayed is not None:
         return replayed
@@ -93,7 +93,7 @@ def _result(refused: Refused) -> str:
 
 
 def submission_routes(registry: Registry) -> APIRouter:
-    """A route for each operation, and one for what is none."""
+    """One route per operation."""
     routes = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
     for operation in registry.all():
         routes.add_api_route(
@@ -128,7 +128,8 @@ def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
 
 
 def _body(operation: Operation) -> type[SubmitBatch]:
-    """A submission whose items are shown with the operation's schema; it is checked later, after replays."""
+    """The body with the operation's schema, for the OpenAPI document. Items are checked later, after
+    replays."""
     items = {
         "type": "array",
         "items": _standalone(operation),
@@ -142,7 +143,7 @@ def _body(operation: Operation) -> type[SubmitBatch]:
 
 
 def _standalone(operation: Operation) -> dict[str, Any]:
-    """The schema with a name, where it refers to parts of itself: they would be sought in the document."""
+    """The schema, with an id if it has references: else they would be resolved in the OpenAPI document."""
     schema = dict(operation.schema)
     refers = b'"$ref"' in msgspec.json.encode(schema)
     return {"$id": f"urn:batchline:operation:{operation.name}", **schema} if refers else schema

@@ -1,5 +1,5 @@
-"""/api/v1/vms/batch and /api/v1/approvals/batch: paths with names of their own for what goes the same way as
-every other operation."""
+"""/api/v1/vms/batch and /api/v1/approvals/batch: other paths for the operations of virtual machines and for
+`approve`."""
 
 from typing import Annotated, Any, Literal
 
@@ -39,7 +39,8 @@ class SubmitPower(SubmitBatch):
 
 class SubmitApprovals(SubmitBatch):
     items: Annotated[
-        list[Any], Field(description="Of each: batch_id, decision (approve or reject), reason.", min_length=1)
+        list[Any],
+        Field(description="Each has batch_id, decision (approve or reject) and reason.", min_length=1),
     ]
 
 
@@ -106,5 +107,5 @@ async def submit_approvals(
     counters: InCounters,
     response: Response,
 ) -> SubmittedBatch:
-    """Decide on several batches: each is a child of its own, and one that cannot be decided fails alone."""
+    """Decide on several batches. Each decision is a child, and fails alone if it is refused."""
     return await submit(requested, APPROVE.name, caller, context, rules, counters, response)

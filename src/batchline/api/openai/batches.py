@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches import creation as ordering
-from batchline.batches.creation import BatchOrder
+from batchline.batches.creation import BatchRequest, create_requested
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
@@ -129,12 +129,8 @@ class BatchObject(BaseModel):
     metadata: dict[str, str] | None
 
 
-class BatchList(BaseModel):
-    object: Literal["list"] = "list"
+class BatchList(ListPage):
     data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 # Routes
@@ -151,10 +147,10 @@ async def create_batch(
     ] = None,
 ) -> BatchObject:
     """Run every line of an uploaded file."""
-    order = _order(requested, context.settings, caller, idempotency_key)
+    request = _request(requested, context.settings, caller, idempotency_key)
     async with context.sessions.one() as session:
         try:
-            return displayed(await ordering.order(session, order))
+            return displayed(await create_requested(session, request))
         except FileNotFound:
             raise not_found("file", requested.input_file_id, "input_file_id") from None
         except WrongPurpose as error:
@@ -179,13 +175,7 @@ async def list_batches(
     async with context.sessions.one() as session:
         last = None if after is None else await _named(session, caller, after, "after")
         page = await batches.list_newest(session, caller.tenant, limit=limit + 1, after=last)
-    data = [displayed(batch) for batch in page[:limit]]
-    return BatchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(page) > limit,
-    )
+    return BatchList.of([displayed(batch) for batch in page], limit)
 
 
 @router.get("/{batch_id}", responses=documented(404))
@@ -230,7 +220,9 @@ def displayed(batch: Batch) -> BatchObject:
     )
 
 
-def _order(requested: CreateBatch, settings: ServerSettings, caller: Actor, key: str | None) -> BatchOrder:
+def _request(
+    requested: CreateBatch, settings: ServerSettings, caller: Actor, key: str | None
+) -> BatchRequest:
     if requested.endpoint not in ENDPOINTS:
         raise _invalid("endpoint", f"must be one of {', '.join(sorted(ENDPOINTS))}")
     if requested.completion_window not in settings.windows:
@@ -242,7 +234,7 @@ def _order(requested: CreateBatch, settings: ServerSettings, caller: Actor, key:
         raise not_found("file", requested.input_file_id, "input_file_id")
     wanted = requested.output_expires_after
     kept = settings.output_retention if wanted is None else wanted.seconds
-    return BatchOrder(
+    return BatchRequest(
         tenant=caller.tenant,
         file_id=file_id,
         endpoint=requested.endpoint,

@@ -23,6 +23,7 @@ from batchline.api.openai.intake import (
     too_late,
 )
 from batchline.api.openai.multipart import Form, form_of, missing, too_large
+from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.files.ingest import TooLate
 from batchline.files.intake import ContentTooLarge, Description, arriving
@@ -49,12 +50,8 @@ class FileObject(BaseModel):
     status_details: str | None
 
 
-class FileList(BaseModel):
-    object: Literal["list"] = "list"
+class FileList(ListPage):
     data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class FileDeleted(BaseModel):
@@ -137,13 +134,7 @@ async def list_files(
         found = await files.page(
             session, called.tenant, limit=limit + 1, order=order, after=last, purpose=purpose
         )
-    displayed = [show_file(file) for file in found[:limit]]
-    return FileList(
-        data=displayed,
-        first_id=displayed[0].id if displayed else None,
-        last_id=displayed[-1].id if displayed else None,
-        has_more=len(found) > limit,
-    )
+    return FileList.of([show_file(file) for file in found], limit)
 
 
 @router.get("/{file_id}", responses=documented(404))

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.config.settings import ServerSettings
 from batchline.governance import webhooks as changes
@@ -81,12 +82,8 @@ class WebhookEndpointWithSecret(WebhookEndpoint):
     signing_secret: Annotated[str, Field(repr=False)]
 
 
-class WebhookEndpointList(BaseModel):
-    object: Literal["list"] = "list"
+class WebhookEndpointList(ListPage):
     data: list[WebhookEndpoint]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class WebhookEndpointDeleted(BaseModel):
@@ -119,12 +116,8 @@ class DeliveryObject(BaseModel):
     last_error: str | None
 
 
-class DeliveryList(BaseModel):
-    object: Literal["list"] = "list"
+class DeliveryList(ListPage):
     data: list[DeliveryObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class EventTypeList(BaseModel):
@@ -168,13 +161,7 @@ async def list_webhook_endpoints(
     async with context.sessions.one() as session:
         last = None if after is None else (await _named(session, caller, after, "after")).id
         page = await webhooks.list_newest(session, caller.tenant, limit=limit + 1, after=last)
-    data = [_displayed(webhook) for webhook in page[:limit]]
-    return WebhookEndpointList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(page) > limit,
-    )
+    return WebhookEndpointList.of([_displayed(webhook) for webhook in page], limit)
 
 
 @router.get("/webhook_endpoints/{webhook_endpoint_id}", responses=documented(404))
@@ -275,13 +262,7 @@ async def list_deliveries(
         found = await _named(session, caller, webhook_endpoint_id)
         last = None if after is None else await _delivered(session, found.id, after)
         page = await webhooks.deliveries(session, found.id, limit=limit + 1, after=last)
-    data = [_reported(delivery) for delivery in page[:limit]]
-    return DeliveryList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(page) > limit,
-    )
+    return DeliveryList.of([_reported(delivery) for delivery in page], limit)
 
 
 @router.get("/webhook_event_types", responses=documented())

@@ -1,4 +1,4 @@
-"""`batchline keys`: who may call the server."""
+"""`batchline keys`: creates, lists and revokes API keys of the server."""
 
 from typing import Annotated, Any
 
@@ -36,14 +36,16 @@ def create(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a key and print it. Only a hash of it is stored: it cannot be shown again."""
+    """Create a key and print it. Only its hash is stored, so it cannot be shown again."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         key, secret = run_async(_create(runtime, name, tenant, role, current_actor(user)))
         if as_json:
             print_json({**_displayed(key), "key": secret})
             return
         out().print(secret, markup=False)
-        err().print(f"{_id(key)}: role {key.role} of tenant {key.tenant}. Keep it: it is not shown again.")
+        err().print(
+            f"{_id(key)}: role {key.role} of tenant {key.tenant}. Store it now: it cannot be shown again."
+        )
 
 
 async def _create(runtime: Runtime, name: str, tenant: str, role: Role, actor: str) -> tuple[ApiKey, str]:
@@ -61,7 +63,7 @@ def list_keys(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """List keys, oldest first, by their first characters."""
+    """List keys, oldest first, with their first characters."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         found = run_async(_list(runtime, tenant))
         if as_json:
@@ -90,7 +92,7 @@ def revoke(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Revoke a key: from now on it opens nothing."""
+    """Revoke a key: it stops working at once."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         revoked = run_async(_revoke(runtime, key, current_actor(user)))
         if as_json:

@@ -1,4 +1,4 @@
-"""`batchline ops`: operations and their batches, on the database itself. Here: what there is."""
+"""`batchline ops`: lists operations, and lists and shows their batches, directly in the database."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -46,14 +46,16 @@ def register(app: typer.Typer) -> None:
 
 
 def list_operations(config: options.Config = None, as_json: options.Json = False) -> None:
-    """List the operations of the settings: those of packs, and their own."""
+    """List the operations of the settings: those of packs, and [[operations]]."""
     with reported_errors(as_json):
         found = load_rules(config)[0].registry.all()
         if as_json:
             print_json({"data": [_displayed(operation) for operation in found]})
             return
         if not found:
-            raise CommandError("no operation is registered: see [[operations]] and [packs] in batchline.toml")
+            raise CommandError(
+                "no operations are configured; add [[operations]] or [packs] to batchline.toml"
+            )
         table = Table(
             Column("operation", no_wrap=True),
             "largest batch",

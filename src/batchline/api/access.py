@@ -4,28 +4,22 @@ Unexpected errors are answered here too, so that their answers also have the id.
 """
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchline.api.errors import safe_path, unexpected
 from batchline.api.limits import Stalled
 from batchline.model.ids import new_id
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-
 _log = structlog.get_logger("batchline.access")
 
 
 class AccessLog:
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -6,17 +6,12 @@ Routes that stream uploads enforce their own limits (`openai/multipart.py`).
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchline.api.errors import ApiError
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 # Seconds for a whole body.
 BODY_WITHIN = 60.0
@@ -39,10 +34,10 @@ class Stalled(Exception):
 class SlowReaders:
     """Middleware that sends answers in small blocks and aborts those whose client reads too slowly."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -82,12 +77,12 @@ class _SlowReader:
 class BodyLimit:
     """Middleware that refuses bodies that are too large or too slow."""
 
-    def __init__(self, app: App, maximum: int, unread: Callable[[Message], None]) -> None:
+    def __init__(self, app: ASGIApp, maximum: int, unread: Callable[[Scope], None]) -> None:
         self._app = app
         self._maximum = maximum
         self._unread = unread
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _STREAMED.fullmatch(scope["path"]):
             await self._app(scope, receive, send)
             return

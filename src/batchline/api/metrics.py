@@ -104,14 +104,15 @@ def _counters(request: Request) -> Counters:
     return counters
 
 
+InCounters = Annotated[Counters, Depends(_counters)]
+
+
 @router.get(
     "/metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **documented(403)},
 )
-async def metrics(
-    caller: Called, context: InContext, counters: Annotated[Counters, Depends(_counters)]
-) -> Response:
+async def metrics(caller: Called, context: InContext, counters: InCounters) -> Response:
     """Metrics of the operations of all tenants. Requires an admin's key."""
     if caller.role is not Role.ADMIN:
         raise ApiError(403, "Only admins may read the metrics.", code="PERMISSION_DENIED")

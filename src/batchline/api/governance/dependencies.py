@@ -13,7 +13,7 @@ from batchline.api.auth import Called
 from batchline.api.context import Context, InContext
 from batchline.api.errors import ApiError
 from batchline.api.governance.errors import reported
-from batchline.api.metrics import Counters
+from batchline.api.metrics import Counters, InCounters
 from batchline.governance import limits
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached
@@ -26,13 +26,7 @@ def _rules(request: Request) -> Rules:
     return rules
 
 
-def _counters(request: Request) -> Counters:
-    counters: Counters = request.app.state.counters
-    return counters
-
-
 InRules = Annotated[Rules, Depends(_rules)]
-InCounters = Annotated[Counters, Depends(_counters)]
 
 
 @dataclass(frozen=True, slots=True)

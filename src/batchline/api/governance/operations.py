@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import CurrentActor, Deciding, InCounters, InRules
+from batchline.api.governance.dependencies import CurrentActor, Deciding, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import (
     PREFIX,
@@ -19,7 +19,7 @@ from batchline.api.governance.schemas import (
     displayed,
     read_id,
 )
-from batchline.api.metrics import Counters
+from batchline.api.metrics import Counters, InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance import access, changes, decisions
 from batchline.governance.access import Actor

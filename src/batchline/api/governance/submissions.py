@@ -5,17 +5,18 @@ for all other names, answers that the operation does not exist.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Response
 from pydantic import WithJsonSchema, create_model
 
-from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import GovernedCaller, InCounters, InRules, Submitting
+from batchline.api.context import InContext
+from batchline.api.governance.dependencies import GovernedCaller, InRules, Submitting
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
-from batchline.api.metrics import Counters
+from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance import submissions
 from batchline.governance.errors import LimitReached, NotAllowed, NotFound, Refused
@@ -29,15 +30,22 @@ from batchline.store.session import StatementRefused
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
 
+@dataclass(frozen=True, slots=True)
+class SubmissionScope:
+    """What a route needs to submit a batch."""
+
+    caller: Submitting
+    context: InContext
+    rules: InRules
+    counters: InCounters
+    response: Response
+
+
+InSubmission = Annotated[SubmissionScope, Depends()]
+
+
 async def submit(
-    requested: SubmitBatch,
-    operation: str,
-    caller: GovernedCaller,
-    context: Context,
-    rules: Rules,
-    counters: Counters,
-    response: Response,
-    below: str = f"{PREFIX}/batches",
+    scope: SubmissionScope, requested: SubmitBatch, operation: str, below: str = f"{PREFIX}/batches"
 ) -> SubmittedBatch:
     """Submit a batch, and count the outcome for the metrics."""
     order = Submission(
@@ -49,18 +57,18 @@ async def submit(
         None if requested.custom_ids is None else tuple(requested.custom_ids),
     )
     try:
-        made = await _made(rules, context.sessions, caller, order)
+        made = await _made(scope.rules, scope.context.sessions, scope.caller, order)
     except Refused as refused:
-        counters.submitted(operation, _result(refused))
+        scope.counters.submitted(operation, _result(refused))
         if isinstance(refused, LimitReached):
-            counters.limited(refused)
+            scope.counters.limited(refused)
         raise
     except StatementRefused:
-        counters.submitted(operation, "invalid")
+        scope.counters.submitted(operation, "invalid")
         raise
-    counters.submitted(operation, "replayed" if made.replayed else "accepted")
+    scope.counters.submitted(operation, "replayed" if made.replayed else "accepted")
     answer = submitted(made.batch, below)
-    response.headers["location"] = answer.status_url
+    scope.response.headers["location"] = answer.status_url
     return answer
 
 
@@ -110,15 +118,8 @@ def submission_routes(registry: Registry) -> APIRouter:
 
 
 def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
-    async def submit_batch(
-        requested: SubmitBatch,
-        caller: Submitting,
-        context: InContext,
-        rules: InRules,
-        counters: InCounters,
-        response: Response,
-    ) -> SubmittedBatch:
-        return await submit(requested, operation.name, caller, context, rules, counters, response)
+    async def submit_batch(requested: SubmitBatch, scope: InSubmission) -> SubmittedBatch:
+        return await submit(scope, requested, operation.name)
 
     submit_batch.__annotations__["requested"] = _body(operation)
     submit_batch.__doc__ = (
@@ -155,13 +156,7 @@ def _standalone(operation: Operation) -> dict[str, Any]:
     responses=governed_responses(404, 422),
 )
 async def submit_any(
-    requested: SubmitBatch,
-    operation: Annotated[str, Path(max_length=100)],
-    caller: Submitting,
-    context: InContext,
-    rules: InRules,
-    counters: InCounters,
-    response: Response,
+    requested: SubmitBatch, operation: Annotated[str, Path(max_length=100)], scope: InSubmission
 ) -> SubmittedBatch:
     """Submit a batch of any operation by name."""
-    return await submit(requested, operation, caller, context, rules, counters, response)
+    return await submit(scope, requested, operation)

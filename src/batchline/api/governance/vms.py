@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from batchline.api.context import InContext
-from batchline.api.governance.dependencies import CurrentActor, InCounters, InRules, Submitting
+from batchline.api.governance.dependencies import CurrentActor, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.operations import After, BatchId, Limit, retried
 from batchline.api.governance.schemas import (
@@ -20,7 +20,8 @@ from batchline.api.governance.schemas import (
     displayed,
     read_id,
 )
-from batchline.api.governance.submissions import submit
+from batchline.api.governance.submissions import InSubmission, submit
+from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance.approvals import APPROVE
 
@@ -45,31 +46,15 @@ class SubmitApprovals(SubmitBatch):
 
 
 @router.post("/vms/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_vms(
-    requested: SubmitVms,
-    caller: Submitting,
-    context: InContext,
-    rules: InRules,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
+async def submit_vms(requested: SubmitVms, scope: InSubmission) -> SubmittedBatch:
     """Create or delete virtual machines: the operations vm_create and vm_delete."""
-    name = f"vm_{requested.operation}"
-    return await submit(requested, name, caller, context, rules, counters, response, _VMS)
+    return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
 @router.post("/vms/batch/power", status_code=202, responses=governed_responses(404, 422))
-async def submit_power(
-    requested: SubmitPower,
-    caller: Submitting,
-    context: InContext,
-    rules: InRules,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
+async def submit_power(requested: SubmitPower, scope: InSubmission) -> SubmittedBatch:
     """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
-    name = f"vm_{requested.operation}"
-    return await submit(requested, name, caller, context, rules, counters, response, _VMS)
+    return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
 @router.get("/vms/batch/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
@@ -99,13 +84,6 @@ async def retry_vms(
 
 
 @router.post("/approvals/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_approvals(
-    requested: SubmitApprovals,
-    caller: Submitting,
-    context: InContext,
-    rules: InRules,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
+async def submit_approvals(requested: SubmitApprovals, scope: InSubmission) -> SubmittedBatch:
     """Decide on several batches. Each decision is a child, and fails alone if it is refused."""
-    return await submit(requested, APPROVE.name, caller, context, rules, counters, response)
+    return await submit(scope, requested, APPROVE.name)

@@ -318,8 +318,8 @@ def test_the_summary_says_what_became_of_the_batch(database_url: str, objects: O
             "never_run": 0,
             "tokens": {"input": 24, "cached": 0, "output": 40, "reasoning": 0},
             "outcomes": [
-                {"outcome": "completed", "status_code": 200, "items": 8, "most_attempts": 1},
-                {"outcome": "failed", "status_code": 400, "items": 2, "most_attempts": 1},
+                {"outcome": "completed", "status_code": 200, "items": 8, "highest_attempt": 1},
+                {"outcome": "failed", "status_code": 400, "items": 2, "highest_attempt": 1},
             ],
             "seconds": (batch.finalizing_at - batch.created_at).total_seconds(),
         }

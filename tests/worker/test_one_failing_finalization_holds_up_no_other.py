@@ -146,7 +146,7 @@ def test_batches_of_all_tenants_end_beside_one_that_cannot(
             bad = await has_failed(db, bad, times=2)
         assert bad.ended_at is None
         assert bad.finalize_error
-        expected = "should have 3 output lines but 2" if cause == "damaged results" else bad.id.hex
+        expected = "should have 3 output lines, but has 2" if cause == "damaged results" else bad.id.hex
         assert expected in bad.finalize_error
 
     on(database_url, scenario)

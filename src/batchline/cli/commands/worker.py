@@ -21,9 +21,9 @@ from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
-from batchline.governance.governor import Governor
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.memory import MIB, BodyMemory
@@ -131,7 +131,7 @@ async def _work(
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * upstreams.concurrency
     memory = BodyMemory(settings.body_memory, runners)
     http = HttpExecutor(upstream=upstream, memory=memory)
-    approvals = Approvals(runtime.url, Governor(operations, server.limits, server.operation_window))
+    approvals = Approvals(runtime.url, Rules(operations, server.limits, server.operation_window))
     executor = OperationExecutor(
         operations,
         routed.upstreams,

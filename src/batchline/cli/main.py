@@ -25,6 +25,7 @@ MODULES = {
     "limits": ("limits",),
     "audit": ("audit",),
     "keys": ("keys",),
+    "settings": ("settings",),
     "doctor": ("doctor",),
     "migrate": ("migrate",),
     "simulate": ("simulate",),

@@ -14,7 +14,7 @@ import typer
 
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.options import Exit
-from batchline.cli.server_settings import find_config, registry, server_settings
+from batchline.cli.server_settings import read_settings, registry
 from batchline.config.settings import ServerSettings
 from batchline.governance.access import Actor
 from batchline.governance.children import Reported
@@ -47,7 +47,7 @@ def current_actor(user: str | None) -> str:
 
 def governor(config: Path | None) -> tuple[Governor, ServerSettings]:
     """The operations and limits of the settings."""
-    settings = server_settings(find_config(config), None)
+    settings = read_settings(config).server
     return Governor(registry(settings), settings.limits, settings.operation_window), settings
 
 

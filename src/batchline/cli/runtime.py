@@ -16,7 +16,6 @@ import structlog
 from batchline.cli.display.console import CommandError
 from batchline.cli.log_stream import is_terminal, stderr_logger
 from batchline.cli.written import WrittenFiles
-from batchline.config.settings import Settings
 from batchline.embedded import EmbeddedDiskFull, EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
 from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.host.disk import full_message, has_no_room, is_full, says_full
@@ -105,32 +104,33 @@ def open_runtime(
     `to_work` is for commands that wait while the database is away: they must not wait for a standby, which
     never takes writes.
     """
-    settings = Settings(folder_of(data_dir), database)
-    server = None
+    folder = folder_of(data_dir)
+    server, url = None, database
     with ExitStack() as stack:
         try:
-            data_folder(settings.data_dir)
-            if settings.database is None:
-                server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
-            runtime = _ready(settings, server, objects, migrated, to_work)
+            data_folder(folder)
+            if url is None:
+                server = stack.enter_context(EmbeddedPostgres.start(folder))
+                url = server.url
+            if migrated and migrate.ensure(url).standby and to_work:
+                raise CommandError(
+                    "the database is a read-only standby; give the primary's address with --database"
+                )
+            runtime = Runtime(url, Objects.at(objects or folder / "objects"), server)
         except OSError as error:
             if is_full(error):
-                raise CommandError(full_message(settings.data_dir)) from error
-            raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
+                raise CommandError(full_message(folder)) from error
+            raise CommandError(f"data folder {folder}: {error.strerror or error}") from error
         except FolderNotPrivate as error:
             raise CommandError(str(error)) from error
         except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
-            raise CommandError(_explained(error, server, settings)) from error
+            raise CommandError(full_message(folder) if _lacks_room(error, server) else str(error)) from error
         try:
             yield runtime
         except StoreUnavailable as error:
             if _lacks_room(error, server):
-                raise CommandError(full_message(settings.data_dir)) from error
+                raise CommandError(full_message(folder)) from error
             raise
-
-
-def _explained(error: Exception, server: EmbeddedPostgres | None, settings: Settings) -> str:
-    return full_message(settings.data_dir) if _lacks_room(error, server) else str(error)
 
 
 def _lacks_room(error: Exception, server: EmbeddedPostgres | None) -> bool:
@@ -144,18 +144,6 @@ def folder_of(data_dir: Path | None) -> Path:
 
 def written_files(data_dir: Path | None) -> WrittenFiles:
     return WrittenFiles(folder_of(data_dir) / "written")
-
-
-def _ready(
-    settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool, to_work: bool
-) -> Runtime:
-    url = settings.database if server is None else server.url
-    assert url is not None
-    if migrated and migrate.ensure(url).standby and to_work:
-        raise CommandError(
-            "the database is a standby, which is read-only; give the primary's address with --database"
-        )
-    return Runtime(url, Objects.at(objects or settings.objects_dir), server)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:

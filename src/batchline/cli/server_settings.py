@@ -1,38 +1,34 @@
-"""The settings of the server and its worker: the file, the environment, and what the command line adds."""
+"""The settings of a command: the file, the environment and the command's flags."""
 
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from batchline.cli.display.console import CommandError
 from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
-from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings
+from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings
 from batchline.governance import packs
 from batchline.governance.registry import Registry
 from batchline.upstreams import urls
 
-# The upstream of `--upstream`: for every model that no other names.
+# The name of the upstream of `--upstream`.
 _COMMAND_LINE = "default"
 
 
-def find_config(config: Path | None) -> Path | None:
-    """The file that was named, or the one in this folder, if there is one."""
-    if config is not None:
-        return config.absolute()
-    usual = Path(DEFAULT_NAME).absolute()
-    return usual if usual.is_file() else None
-
-
-def server_settings(config: Path | None, objects: str | None) -> ServerSettings:
+def read_settings(config: Path | None, **flags: Any) -> Settings:
+    """All settings: the file that is named, or batchline.toml in this folder; the environment; the flags."""
+    usual = Path(DEFAULT_NAME)
+    path = config or (usual if usual.is_file() else None)
+    found = None if path is None else path.absolute()
     try:
-        settings = load(config, os.environ)
+        return load(found, os.environ, {**flags, "config": found})
     except SettingsError as error:
         raise CommandError(str(error)) from error
-    return settings if objects is None else replace(settings, objects=objects)
 
 
 def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSettings:
-    """An upstream of the command line takes every model that no other names."""
+    """The settings with the upstream of `--upstream`, which takes every model that no other names."""
     if upstream is None:
         return settings
     try:
@@ -44,11 +40,11 @@ def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSetti
 
 
 def without_any(settings: ServerSettings) -> ServerSettings:
-    """The upstreams with the models that they name, and no more."""
+    """The settings with upstreams that serve only the models that they name."""
     named = [
         replace(upstream, models=tuple(model for model in upstream.models if model != ANY_MODEL))
         for upstream in settings.upstreams
-        # Those without any from the start are there for operations.
+        # An upstream without models is for operations: it stays.
         if upstream.models != (ANY_MODEL,)
     ]
     return replace(settings, upstreams=tuple(named))

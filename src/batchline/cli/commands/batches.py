@@ -1,10 +1,10 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 import typer
@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.cli import options
-from batchline.cli.commands.run import check_window, run_settings
+from batchline.cli.commands.run import check_window, run_settings, run_upstream
 from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
@@ -30,7 +30,15 @@ from batchline.cli.runtime import Runtime, open_runtime, run_async, written_file
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, ids
 from batchline.store import batches, outputs
+from batchline.store.outputs import Which
 from batchline.store.session import Session
+
+Change: TypeAlias = Literal["cancel", "pause", "resume"]
+CHANGES: dict[Change, str] = {
+    "cancel": "Cancel a batch: requests in flight finish, the rest never runs, results so far are kept.",
+    "pause": "Pause a batch: requests in flight finish, the rest waits.",
+    "resume": "Resume a paused batch.",
+}
 
 _REFRESH = 0.5
 
@@ -41,29 +49,28 @@ def register(app: typer.Typer) -> None:
     app.command("watch")(watch)
     app.command("results")(results)
     app.command("list")(list_batches)
-    app.command("cancel")(cancel)
-    app.command("pause")(pause)
-    app.command("resume")(resume)
+    for change, help in CHANGES.items():
+        app.command(change, help=help)(change_command(change))
 
 
 def submit(
     inputs: options.Inputs,
     upstream: options.Upstream = None,
     api_key_env: options.ApiKeyEnv = None,
-    max_attempts: options.MaxAttempts = 5,
-    timeout: options.Timeout = 600.0,
-    window: options.Window = "24h",
+    max_attempts: options.MaxAttempts = None,
+    timeout: options.Timeout = None,
+    window: options.Window = options.DEFAULT_WINDOW,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Make a batch of the lines of INPUT for `batchline worker` to run, and print its id."""
     with reported_errors(as_json):
-        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        server = run_upstream(upstream, api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout)
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
-            batch = run_async(_submit(runtime, inputs, settings, window, as_json))
+            batch = run_async(_submit(runtime, inputs, run_settings(server), window, as_json))
         _tell(batch, as_json)
 
 
@@ -134,7 +141,7 @@ def results(
             raise CommandError("--json prints one document; give -o FILE for the lines")
         allowed = Outputs(written_files(data_dir), force)
         allowed.check(target)
-        which: Literal["output", "errors"] = "errors" if errors else "output"
+        which: Which = "errors" if errors else "output"
         with open_runtime(database, data_dir) as runtime:
             written, complete = run_async(_results(runtime, read_batch_id(batch), which, target, allowed))
         if as_json:
@@ -144,7 +151,7 @@ def results(
 async def _results(
     runtime: Runtime,
     batch_id: UUID,
-    which: Literal["output", "errors"],
+    which: Which,
     target: OutputTarget,
     allowed: Outputs,
 ) -> tuple[int, bool]:
@@ -155,7 +162,7 @@ async def _results(
 
 
 async def _lines(
-    runtime: Runtime, session: Session, batch: Batch, which: Literal["output", "errors"]
+    runtime: Runtime, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
     """What is finished so far; of a batch that has ended, what its files hold."""
     if batch.ended_at is not None:
@@ -206,48 +213,22 @@ async def _list(runtime: Runtime, limit: int, after: UUID | None) -> list[Batch]
         return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=last)
 
 
-def cancel(
-    batch: options.BatchId,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Cancel a batch: what is in flight finishes, the rest never runs, results so far are kept."""
-    _change(batch, "cancel", database, data_dir, as_json)
+def change_command(change: Change) -> Callable[..., None]:
+    """The command that cancels, pauses or resumes a batch."""
+
+    def command(
+        batch: options.BatchId,
+        database: options.Database = None,
+        data_dir: options.DataDir = None,
+        as_json: options.Json = False,
+    ) -> None:
+        with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+            _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
+
+    return command
 
 
-def pause(
-    batch: options.BatchId,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Pause a batch: what is in flight finishes, the rest waits."""
-    _change(batch, "pause", database, data_dir, as_json)
-
-
-def resume(
-    batch: options.BatchId,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Let a paused batch go on."""
-    _change(batch, "resume", database, data_dir, as_json)
-
-
-def _change(
-    batch: str,
-    change: Literal["cancel", "pause", "resume"],
-    database: str | None,
-    data_dir: Path | None,
-    as_json: bool,
-) -> None:
-    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
-
-
-async def _changed(runtime: Runtime, batch_id: UUID, change: Literal["cancel", "pause", "resume"]) -> Batch:
+async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
     async with Session(runtime.url, change) as session:
         before = await _found(session, batch_id)
         if change == "resume":

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,9 @@ from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
+from batchline.config.settings import UpstreamSettings
 from batchline.model import RunSettings
+from batchline.upstreams.urls import SCHEMES
 
 
 def register(app: typer.Typer) -> None:
@@ -31,10 +33,10 @@ def run_inputs(
         Path | None, typer.Option("--errors", metavar="ERR.jsonl", help="Default: OUT.errors.jsonl")
     ] = None,
     api_key_env: options.ApiKeyEnv = None,
-    concurrency: options.Concurrency = 64,
-    max_attempts: options.MaxAttempts = 5,
-    timeout: options.Timeout = 600.0,
-    window: options.Window = "24h",
+    concurrency: options.Concurrency = None,
+    max_attempts: options.MaxAttempts = None,
+    timeout: options.Timeout = None,
+    window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
     force: options.Force = False,
     database: options.Database = None,
@@ -47,7 +49,13 @@ def run_inputs(
     was run. 130: interrupted.
     """
     with reported_errors(as_json):
-        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        server = run_upstream(
+            upstream,
+            api_key_env=api_key_env,
+            concurrency=concurrency,
+            max_attempts=max_attempts,
+            timeout=timeout,
+        )
         check_window(window)
         check_inputs(inputs)
         usual = inputs[0].with_suffix(".output.jsonl")
@@ -59,12 +67,12 @@ def run_inputs(
             raise CommandError("--json prints one document; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=settings,
+            settings=run_settings(server),
             output=target,
             errors=errors_target,
             outputs=outputs,
             window=window,
-            concurrency=concurrency,
+            concurrency=server.concurrency,
             fresh=fresh,
             as_json=as_json,
             command=run_batch.resume_command(),
@@ -80,16 +88,18 @@ def run_inputs(
         raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
 
 
-def run_settings(
-    upstream: str | None, api_key_env: str | None, max_attempts: int, timeout: float
-) -> RunSettings:
-    if upstream is None:
+def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
+    """The upstream of `run` or `submit`, with the options that the user gave."""
+    if url is None:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
-    if not upstream.startswith(("http://", "https://")):
-        raise CommandError(f"--upstream {upstream!r}: give a URL that begins with http:// or https://")
-    return RunSettings(
-        upstream=upstream.rstrip("/"), api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout
-    )
+    if not url.startswith(SCHEMES):
+        raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
+    return UpstreamSettings("", url.rstrip("/"), **options.given(**given))
+
+
+def run_settings(upstream: UpstreamSettings) -> RunSettings:
+    """What is stored with the batch."""
+    return RunSettings(upstream.base_url, upstream.api_key_env, upstream.max_attempts, upstream.timeout)
 
 
 def check_window(window: str) -> None:

@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -20,9 +19,10 @@ from batchline.cli import options
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, folder_of, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, with_upstream
+from batchline.cli.server_settings import check_keys, read_settings, registry, with_upstream
 from batchline.cli.worker_process import WorkerProcess
-from batchline.config.settings import ServerSettings
+from batchline.config.definitions import settings_of
+from batchline.config.settings import ServerSettings, Settings
 from batchline.governance import keys
 from batchline.store.pool import Sessions
 
@@ -35,8 +35,8 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     context: typer.Context,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
+    host: options.Host = None,
+    port: options.Port = None,
     config: options.Config = None,
     upstream: options.Upstream = None,
     no_worker: Annotated[
@@ -55,25 +55,28 @@ def serve(
     worker; a second one leaves at once.
     """
     with reported_errors(as_json=False):
-        if no_auth and not _is_loopback(host):
-            raise CommandError(f"without keys the server listens on loopback only, not on {host}")
-        found = find_config(config)
-        settings = with_upstream(server_settings(found, objects), upstream)
+        where = {"database": database, "data_dir": data_dir, "objects": objects}
+        settings = read_settings(config, host=host, port=port, upstream=upstream, **where)
+        server = with_upstream(settings.server, upstream)
+        loopback = _is_loopback(server.host)
+        if no_auth and not loopback:
+            raise CommandError(f"without keys the server listens on loopback only, not on {server.host}")
         if not no_worker:
-            check_keys(settings)
-        # What is wrong with an operation is said before anything is started.
-        registry(settings)
-        settings = replace(settings, authentication=not no_auth)
-        if settings.public_openapi is None:
-            settings = replace(settings, public_openapi=_is_loopback(host))
+            check_keys(server)
+        # A mistake in an operation ends the command before anything is started.
+        registry(server)
+        server = replace(
+            server,
+            authentication=not no_auth,
+            public_openapi=loopback if server.public_openapi is None else server.public_openapi,
+        )
         with (
-            open_runtime(database, data_dir, objects=settings.objects, to_work=True) as runtime,
-            _listening(host, port) as sock,
+            open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime,
+            _listening(server.host, server.port) as sock,
         ):
-            environment = _environment(database, data_dir, found, upstream, objects)
             verbose = bool(context.find_root().params.get("verbose"))
-            worker = None if no_worker else WorkerProcess(environment, verbose=verbose)
-            run_async(_serve(runtime, settings, sock, worker))
+            worker = None if no_worker else WorkerProcess(_environment(settings), verbose=verbose)
+            run_async(_serve(runtime, server, sock, worker))
 
 
 async def _serve(
@@ -136,20 +139,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _environment(
-    database: str | None,
-    data_dir: Path | None,
-    config: Path | None,
-    upstream: str | None,
-    objects: str | None,
-) -> Mapping[str, str]:
-    """What the worker is told, not on its command line, which everybody on the machine can read."""
-    reported = {
-        "BATCHLINE_DATABASE_URL": database,
-        "BATCHLINE_DATA_DIR": str(folder_of(data_dir)),
-        "BATCHLINE_CONFIG": None if config is None else str(config),
-        "BATCHLINE_UPSTREAM": upstream,
-        "BATCHLINE_OBJECTS": objects,
-    }
-    kept = {name: value for name, value in os.environ.items() if name not in reported}
-    return kept | {name: value for name, value in reported.items() if value is not None}
+def _environment(settings: Settings) -> Mapping[str, str]:
+    """The worker's environment, with this command's flags: everybody can read a command line."""
+    located = replace(settings, data_dir=folder_of(settings.data_dir))
+    flags = {each.variable_name(): getattr(located, key) for key, each in settings_of(Settings).items()}
+    objects = {settings_of(ServerSettings)["objects"].variable_name("server"): settings.server.objects}
+    given = {name: str(value) for name, value in (flags | objects).items() if value is not None}
+    return {**os.environ, **given}

@@ -4,18 +4,19 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import structlog
 import typer
-from msgspec.structs import replace
+from msgspec import structs
 
 from batchline.cli import options
 from batchline.cli.display.console import out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, without_any
+from batchline.cli.server_settings import check_keys, read_settings, registry, without_any
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
@@ -26,7 +27,7 @@ from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
-from batchline.upstreams.memory import MIB, BodyMemory
+from batchline.upstreams.memory import BodyMemory
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker
@@ -41,42 +42,12 @@ def register(app: typer.Typer) -> None:
 def work(
     upstream: options.Upstream = None,
     config: options.Config = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            "-c",
-            min=1,
-            max=20_000,
-            help="Requests in flight at once at each upstream; those of --config say so themselves.",
-        ),
-    ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Leave when there is nothing left to do.")] = False,
-    max_seconds: Annotated[
-        float | None, typer.Option("--max-seconds", min=0.1, metavar="S", help="Leave after this long.")
-    ] = None,
-    lease: Annotated[
-        float, typer.Option("--lease", min=1.0, metavar="S", help="What a crash costs at most.")
-    ] = 15.0,
-    body_memory: Annotated[
-        int,
-        typer.Option(
-            "--body-memory",
-            envvar="BATCHLINE_BODY_MEMORY",
-            min=16,
-            metavar="MIB",
-            help="Memory for requests and answers, whatever upstreams answer.",
-        ),
-    ] = 512,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            "--listen",
-            envvar="BATCHLINE_LISTEN_URL",
-            metavar="URL",
-            help="The database's own address, where --database is a pooler's: to hear of batches at once.",
-        ),
-    ] = None,
+    concurrency: options.WorkerConcurrency = None,
+    drain: options.Drain = False,
+    max_seconds: options.MaxSeconds = None,
+    lease: options.Lease = None,
+    body_memory: options.BodyMemory = None,
+    listen: options.Listen = None,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends, as when its parent dies.")
     ] = False,
@@ -91,24 +62,28 @@ def work(
     by whoever comes next, under the same idempotency keys.
     """
     with reported_errors(as_json):
-        found = find_config(config)
-        server = server_settings(found, objects)
+        settings = read_settings(
+            config,
+            concurrency=concurrency,
+            drain=drain,
+            max_seconds=max_seconds,
+            lease=lease,
+            body_memory=body_memory,
+            objects=objects,
+        )
+        server = settings.server
         check_keys(server)
         operations = registry(server)
-        # Where there is no server, results are kept until somebody deletes them.
-        served = bool(found or until_eof)
+        # Without a server, results are kept until somebody deletes them.
+        served = bool(settings.config or until_eof)
+        worker = replace(
+            settings.worker,
+            allow_private_webhooks=server.allow_private_webhooks,
+            results_retention=server.results_retention if served else None,
+            operations_retention=server.operations_retention if served else None,
+        )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
-            settings = WorkerSettings(
-                concurrency=concurrency or _concurrency(server),
-                lease=lease,
-                body_memory=body_memory * MIB,
-                drain=drain,
-                max_seconds=max_seconds,
-                allow_private_webhooks=server.allow_private_webhooks,
-                results_retention=server.results_retention if served else None,
-                operations_retention=server.operations_retention if served else None,
-            )
-            claimed = run_async(_work(runtime, settings, server, operations, upstream, listen, until_eof))
+            claimed = run_async(_work(runtime, worker, server, operations, upstream, listen, until_eof))
             if as_json:
                 print_json({"claimed": claimed})
             else:
@@ -173,7 +148,8 @@ def scopes_for_producers(
     named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
     scopes = [ProducerScope(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
     served = tuple(key for keys, _ in named for key in keys)
-    models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
+    prefixes = (*scope.excluded_prefixes, *urls.SCHEMES)
+    models = structs.replace(scope, excluded=served, excluded_prefixes=prefixes)
     upstreams = Scope(excluded=served, below=urls.SCHEMES)
     return [*scopes, ProducerScope(models, settings.concurrency)], ProducerScope(
         upstreams, settings.concurrency
@@ -186,12 +162,6 @@ def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
     models = [model for model in upstream.models if model != ANY_MODEL]
     keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
     return (*keys, upstream.base_url) if keys else ()
-
-
-def _concurrency(server: ServerSettings) -> int:
-    """What the upstream for any model allows."""
-    caps = [upstream.concurrency for upstream in server.upstreams if ANY_MODEL in upstream.models]
-    return caps[0] if caps else WorkerSettings().concurrency
 
 
 def _parent_left(worker: Worker) -> None:

@@ -53,8 +53,8 @@ def test_the_input_is_never_written_over(
             path.symlink_to("in.jsonl")
         case _:
             path.hardlink_to(inputs)
-    assert "is the input" in refused(*command, option, str(path))
-    assert "is the input" in refused(*command, option, str(path), "--force")
+    assert "is also the input" in refused(*command, option, str(path))
+    assert "is also the input" in refused(*command, option, str(path), "--force")
     assert inputs.read_bytes() == before
 
 

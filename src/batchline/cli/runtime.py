@@ -1,4 +1,4 @@
-"""Where a command works: a database with its schema in place, and the folder of output files."""
+"""The runtime of a command: a migrated database, the object store, logging and the event loop."""
 
 import asyncio
 import gc
@@ -30,21 +30,21 @@ Result = TypeVar("Result")
 _log = structlog.get_logger("batchline.runtime")
 
 
-_LOOK_AFTER_SERVER = 1.0
+_CHECK_SERVER_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     url: str
     objects: Objects
-    # None when the database is somebody else's.
+    # None if the database is not embedded.
     server: EmbeddedPostgres | None = None
 
     @asynccontextmanager
     async def kept_running(self, *, patient: bool = True) -> AsyncIterator[None]:
-        """While this lasts, an embedded server that was killed is started again.
+        """Restart the embedded server if it is killed.
 
-        Where its disk is full, the impatient end with CommandError; the others go on once there is room.
+        If its disk is full, patient callers wait for room; for the others this raises CommandError.
         """
         if self.server is None:
             yield
@@ -66,21 +66,21 @@ class Runtime:
 
 
 async def _keep_running(server: EmbeddedPostgres, patient: bool) -> None:
-    """Looks at the process alone, so that an idle server is left in peace."""
+    """Checks only the process, so that an idle server stays idle."""
     pid = server.postmaster_pid
     while True:
-        await asyncio.sleep(_LOOK_AFTER_SERVER)
+        await asyncio.sleep(_CHECK_SERVER_EVERY)
         if _alive(pid):
             continue
         try:
-            # Joining starts it where it is gone. Leaving does not stop it: `server` still uses it.
+            # start() joins a running server or starts it. stop() does not stop it: `server` still uses it.
             joined = await asyncio.to_thread(EmbeddedPostgres.start, server.data_dir)
             pid = joined.postmaster_pid
             await asyncio.to_thread(joined.stop)
         except (EmbeddedPostgresError, OSError) as error:
             if isinstance(error, EmbeddedDiskFull) and not patient:
                 raise
-            _log.error("the embedded PostgreSQL does not start", reason=str(error))
+            _log.error("cannot start the embedded PostgreSQL", reason=str(error))
 
 
 def _alive(pid: int) -> bool:
@@ -99,10 +99,10 @@ def open_runtime(
     migrated: bool = True,
     to_work: bool = False,
 ) -> Iterator[Runtime]:
-    """The database, started if it is our own, with the newest schema unless told otherwise.
+    """Open the database and the object store; start the embedded database if no other is given.
 
-    `to_work` is for commands that wait while the database is away: they must not wait for a standby, which
-    never takes writes.
+    `migrated`: with the newest schema. `to_work`: for commands that wait while the database cannot be used.
+    They must not wait for a standby, which never accepts writes.
     """
     folder = folder_of(data_dir)
     server, url = None, database
@@ -134,7 +134,7 @@ def open_runtime(
 
 
 def _lacks_room(error: Exception, server: EmbeddedPostgres | None) -> bool:
-    """Whether our own server fails because its disk is full. It may end before it can say so."""
+    """Whether the embedded server fails because its disk is full. It may stop before it can report that."""
     return server is not None and (says_full(str(error)) or has_no_room(server.data_dir))
 
 
@@ -147,10 +147,10 @@ def written_files(data_dir: Path | None) -> WrittenFiles:
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run on uvloop where there is one.
+    """Run on uvloop if it is available.
 
-    What was imported is left out of garbage collection, and the rest is looked at less often: a worker makes
-    and drops thousands of small objects a second, of which none is ever part of a cycle.
+    Imported modules are left out of garbage collection, and collections are rare: a worker creates thousands
+    of small objects per second, and none of them is part of a cycle.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -163,12 +163,12 @@ def run_async(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _without_secrets(_logger: Any, _method: str, line: Any) -> str:
-    """The last to see a line: what an error quotes, such as a database's of the row that it refused."""
+    """Mask secrets in the finished line. Errors quote data, such as the row that the database refused."""
     return masked_text(str(line))
 
 
 def set_up_logging(verbose: bool = False) -> None:
-    """Logs go to stderr, so that stdout holds nothing but what was asked for."""
+    """Set up logging to stderr. Stdout is for results."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

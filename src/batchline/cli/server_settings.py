@@ -51,7 +51,7 @@ def without_any(settings: ServerSettings) -> ServerSettings:
 
 
 def registry(settings: ServerSettings) -> Registry:
-    """The operations of the settings, checked."""
+    """The operations of the settings. Raises CommandError for a mistake in one."""
     try:
         return packs.registry(settings)
     except SettingsError as error:

@@ -64,7 +64,7 @@ def submit(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a batch of the lines of INPUT for `batchline worker` to run, and print its id."""
+    """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id."""
     with reported_errors(as_json):
         server = run_upstream(upstream, api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout)
         check_window(window)
@@ -101,7 +101,7 @@ def watch(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Watch a batch until it has ended. Exit code as of `run`."""
+    """Show the progress of a batch until it has ended. Exit codes as for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
         _tell(ended, as_json)
@@ -113,7 +113,7 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
         if batch_id is None:
             newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
             if not newest:
-                raise CommandError("there is no batch yet")
+                raise CommandError("there is no batch yet; create one with `run` or `submit`")
             batch_id = newest[0].id
         gauge = progress.Gauge(session, batch_id)
         with progress.display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
@@ -127,18 +127,20 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
 
 def results(
     batch: options.BatchId,
-    errors: Annotated[bool, typer.Option("--errors", help="The error lines instead.")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A file instead of stdout.")] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="Write the error lines instead.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")
+    ] = None,
     force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the output lines of a batch in input order, also while it still runs."""
+    """Write the output lines of a batch in input order, also while it runs."""
     with reported_errors(as_json):
         target = target_at(output or Path("-"))
         if as_json and target.is_stdout:
-            raise CommandError("--json prints one document; give -o FILE for the lines")
+            raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         allowed = Outputs(written_files(data_dir), force)
         allowed.check(target)
         which: Which = "errors" if errors else "output"
@@ -164,7 +166,7 @@ async def _results(
 async def _lines(
     runtime: Runtime, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
-    """What is finished so far; of a batch that has ended, what its files hold."""
+    """The lines so far, from the database; for a batch that has ended, the lines of its file."""
     if batch.ended_at is not None:
         async with aclosing(stored_lines(runtime, session, batch, which)) as blocks:
             async for block in blocks:
@@ -178,7 +180,7 @@ async def _lines(
 def list_batches(
     limit: options.Limit = 20,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="The page behind this batch.")
+        str | None, typer.Option("--after", metavar="ID", help="The page after this batch.")
     ] = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -248,7 +250,7 @@ async def _get(runtime: Runtime, batch_id: UUID) -> Batch:
 async def _found(session: Session, batch_id: UUID) -> Batch:
     batch = await batches.get(session, batch_id)
     if batch is None:
-        raise CommandError(f"there is no batch {batch_id}")
+        raise CommandError(f"there is no batch {batch_id}; `batchline list` shows all")
     return batch
 
 

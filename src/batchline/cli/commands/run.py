@@ -1,4 +1,4 @@
-"""`batchline run`, as the command line sees it."""
+"""`batchline run`: its options. `run_batch` does the work."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,16 +37,16 @@ def run_inputs(
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
     window: options.Window = options.DEFAULT_WINDOW,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run every line of INPUT against a model server; the same command again goes on where it stopped.
+    """Run every line of INPUT against a model server. The same command again continues where it stopped.
 
-    Exit code 0: all completed. 1: some failed, and where their errors are. 2: bad input or usage, nothing
-    was run. 130: interrupted.
+    Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
+    was sent. 130: interrupted.
     """
     with reported_errors(as_json):
         server = run_upstream(
@@ -64,7 +64,7 @@ def run_inputs(
         outputs = Outputs(written_files(data_dir), force)
         _check_targets(outputs, target, errors_target, inputs)
         if as_json and target.is_stdout:
-            raise CommandError("--json prints one document; give -o FILE for the lines")
+            raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
             settings=run_settings(server),
@@ -110,15 +110,15 @@ def check_window(window: str) -> None:
 
 
 def _errors_beside(target: OutputTarget, usual: Path) -> Path:
-    """Beside the output; where that is no file, beside the usual one."""
+    """The error file beside the output, or beside the default output if that is not a file."""
     return (target.given if target.is_file else usual).with_suffix(".errors.jsonl")
 
 
 def _check_targets(
     outputs: Outputs, target: OutputTarget, errors: OutputTarget, inputs: Sequence[Path]
 ) -> None:
-    """What stands in the way is found out before anything runs, not after."""
+    """Check before anything runs that both files may be written."""
     if target.is_file and target.path == errors.path:
-        raise CommandError(f"{target.name}: output and errors cannot go to the same file")
+        raise CommandError(f"{target.name}: output and errors need two files")
     for each in (target, errors):
         outputs.check(each, inputs)

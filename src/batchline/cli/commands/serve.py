@@ -1,4 +1,4 @@
-"""`batchline serve`: the API, and by default a worker in a process of its own."""
+"""`batchline serve`: the API, and by default a worker in a separate process."""
 
 import asyncio
 import ipaddress
@@ -40,19 +40,19 @@ def serve(
     config: options.Config = None,
     upstream: options.Upstream = None,
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Run no worker: others work on this database.")
+        bool, typer.Option("--no-worker", help="Run no worker; other workers use this database.")
     ] = False,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Ask for no keys. On this machine's own address only.")
+        bool, typer.Option("--no-auth", help="Require no keys. Only on a loopback address.")
     ] = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     objects: options.ObjectsUrl = None,
 ) -> None:
-    """Serve OpenAI's Batch API on your own models.
+    """Serve OpenAI's Batch API for your own models.
 
-    The first start makes an admin key and prints it once. Ctrl-C finishes what is under way, here and at the
-    worker; a second one leaves at once.
+    The first start creates an admin key and prints it once. Ctrl-C finishes the requests in flight of the
+    server and the worker; a second one stops both at once.
     """
     with reported_errors(as_json=False):
         where = {"database": database, "data_dir": data_dir, "objects": objects}
@@ -60,7 +60,9 @@ def serve(
         server = with_upstream(settings.server, upstream)
         loopback = _is_loopback(server.host)
         if no_auth and not loopback:
-            raise CommandError(f"without keys the server listens on loopback only, not on {server.host}")
+            raise CommandError(
+                f"--no-auth: without keys the server listens on loopback only, not on {server.host}"
+            )
         if not no_worker:
             check_keys(server)
         # A mistake in an operation ends the command before anything is started.
@@ -88,7 +90,7 @@ async def _serve(
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, server, worker)
     try:
-        await _greet(sessions, settings, sock)
+        await _announce(sessions, settings, sock)
         async with runtime.kept_running(), asyncio.TaskGroup() as services:
             services.create_task(_answer(server, worker))
             if worker is not None:
@@ -99,7 +101,7 @@ async def _serve(
 
 async def _answer(server: Server, worker: WorkerProcess | None) -> None:
     await server.run_until_stopped()
-    # Also where it could not even start.
+    # Also if the server could not start.
     if worker is not None and not worker.stopping:
         worker.stop()
 
@@ -110,15 +112,15 @@ def _stop(server: Server, worker: WorkerProcess | None) -> None:
         worker.stop()
 
 
-async def _greet(sessions: Sessions, settings: ServerSettings, sock: socket.socket) -> None:
-    """Where to find the server, and, the first time, the key to it."""
+async def _announce(sessions: Sessions, settings: ServerSettings, sock: socket.socket) -> None:
+    """Print the address of the server and, the first time, an admin key."""
     if settings.authentication:
         async with sessions.one() as session:
             first = await keys.create_first(session)
         if first is not None:
             out().print(f"admin key, shown this once: {first[1]}", markup=False)
     if not settings.upstreams:
-        _log.warning("no upstream is configured: every batch will fail with model_not_found")
+        _log.warning("no upstream: every batch will fail with model_not_found; give --upstream or --config")
     host, port, *_ = sock.getsockname()
     displayed = f"[{host}]" if ":" in host else host
     out().print(f"listening on http://{displayed}:{port}/v1", markup=False)

@@ -1,15 +1,15 @@
-"""`batchline worker`: works on whatever batches there are, until told to stop."""
+"""`batchline worker`: runs submitted batches until it is stopped."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import structlog
 import typer
-from msgspec import structs
+from msgspec.structs import replace
 
 from batchline.cli import options
 from batchline.cli.display.console import out, print_json
@@ -49,17 +49,18 @@ def work(
     body_memory: options.BodyMemory = None,
     listen: options.Listen = None,
     until_eof: Annotated[
-        bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends, as when its parent dies.")
+        bool,
+        typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
     ] = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     objects: options.ObjectsUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Work on batches that others have submitted.
+    """Run submitted batches.
 
-    Ctrl-C waits for what is in flight; a second one leaves at once, and what was in flight is sent again
-    by whoever comes next, under the same idempotency keys.
+    Ctrl-C waits for requests in flight. A second one stops at once: the next worker sends those requests
+    again, under the same idempotency keys.
     """
     with reported_errors(as_json):
         settings = read_settings(
@@ -76,7 +77,7 @@ def work(
         operations = registry(server)
         # Without a server, results are kept until somebody deletes them.
         served = bool(settings.config or until_eof)
-        worker = replace(
+        worker = dataclasses.replace(
             settings.worker,
             allow_private_webhooks=server.allow_private_webhooks,
             results_retention=server.results_retention if served else None,
@@ -129,7 +130,7 @@ async def _work(
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
     if until_eof:
-        loop.add_reader(sys.stdin, _parent_left, worker)
+        loop.add_reader(sys.stdin, _parent_ended, worker)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
         async with runtime.kept_running(), exit_guard(worker):
@@ -148,8 +149,7 @@ def scopes_for_producers(
     named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
     scopes = [ProducerScope(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
     served = tuple(key for keys, _ in named for key in keys)
-    prefixes = (*scope.excluded_prefixes, *urls.SCHEMES)
-    models = structs.replace(scope, excluded=served, excluded_prefixes=prefixes)
+    models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
     upstreams = Scope(excluded=served, below=urls.SCHEMES)
     return [*scopes, ProducerScope(models, settings.concurrency)], ProducerScope(
         upstreams, settings.concurrency
@@ -157,14 +157,16 @@ def scopes_for_producers(
 
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
-    """The models and the operations that are this upstream's by name, and batches that name its URL. Without
-    the former there is none: the upstream for any model has no producer of its own."""
+    """The keys of this upstream's producer: its models, its operations and its URL.
+
+    Empty for the upstream for any model, which has no producer of its own.
+    """
     models = [model for model in upstream.models if model != ANY_MODEL]
     keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
     return (*keys, upstream.base_url) if keys else ()
 
 
-def _parent_left(worker: Worker) -> None:
+def _parent_ended(worker: Worker) -> None:
     asyncio.get_running_loop().remove_reader(sys.stdin)
-    _log.warning("the server is gone; what is in flight is finished")
+    _log.warning("the server has ended; stopping after the requests in flight")
     worker.stop()

@@ -1,6 +1,6 @@
-"""A live display of a batch: done of total, rate, time left, failed, retrying, tokens.
+"""The progress display of a batch: done of total, rate, time left, failed, retrying, tokens.
 
-On a terminal it is one bar that moves; elsewhere it is a plain line now and then.
+On a terminal it is a bar. Elsewhere it is a line every few seconds.
 """
 
 import time
@@ -26,7 +26,7 @@ _RATE_WINDOW = 10.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a display shows at one moment."""
+    """The progress of a batch at one moment."""
 
     status: BatchStatus
     total: int
@@ -48,7 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Gauge:
-    """Reads a batch and measures how fast it goes."""
+    """Reads a batch and measures its rate."""
 
     def __init__(self, session: Session, batch_id: UUID) -> None:
         self._session = session
@@ -58,7 +58,7 @@ class Gauge:
     async def read(self, note: str = "") -> tuple[Batch, Snapshot]:
         batch = await batches.get(self._session, self._batch_id)
         if batch is None:
-            raise batches.FileNotFound(f"no batch {self._batch_id}")
+            raise batches.FileNotFound(f"there is no batch {self._batch_id}")
         in_flight, retrying = await batches.progress(self._session, self._batch_id)
         return batch, Snapshot(
             status=batch.status,
@@ -115,7 +115,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """A line now and then, and one whenever the status changes."""
+    """A line every few seconds, and one whenever the status changes."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -139,7 +139,7 @@ class PlainDisplay:
 
 
 class NoDisplay:
-    """For `--json`, where stdout belongs to the one document."""
+    """No display: with `--json`, stdout is for the document."""
 
     def __enter__(self) -> Self:
         return self

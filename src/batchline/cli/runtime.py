@@ -21,9 +21,9 @@ from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.host.disk import full_message, has_no_room, is_full, says_full
 from batchline.host.private import FolderNotPrivate, data_folder
 from batchline.secrets.masking import masked_text
-from batchline.store import migrate
+from batchline.store import migrate, schema
 from batchline.store.errors import StoreUnavailable
-from batchline.store.migrate import DatabaseUnreachable
+from batchline.store.schema import DatabaseUnreachable
 
 Result = TypeVar("Result")
 
@@ -112,7 +112,7 @@ def open_runtime(
             if url is None:
                 server = stack.enter_context(EmbeddedPostgres.start(folder))
                 url = server.url
-            if migrated and migrate.ensure(url).standby and to_work:
+            if migrated and _checked(url, server).standby and to_work:
                 raise CommandError(
                     "the database is a read-only standby; give the primary's address with --database"
                 )
@@ -144,6 +144,11 @@ def folder_of(data_dir: Path | None) -> Path:
 
 def written_files(data_dir: Path | None) -> WrittenFiles:
     return WrittenFiles(folder_of(data_dir) / "written")
+
+
+def _checked(url: str, server: EmbeddedPostgres | None) -> schema.SchemaStatus:
+    """Migrate the embedded database, or check any other: only `batchline migrate up` changes that."""
+    return schema.check(url) if server is None else migrate.ensure(url)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:

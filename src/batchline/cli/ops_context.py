@@ -48,7 +48,7 @@ def current_actor(user: str | None) -> str:
 
 def governor(config: Path | None) -> tuple[Governor, ServerSettings]:
     """The operations and limits of the settings."""
-    settings = read_settings(config).server
+    settings = read_settings({"config": config}).server
     return Governor(registry(settings), settings.limits, settings.operation_window), settings
 
 

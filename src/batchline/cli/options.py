@@ -3,7 +3,6 @@
 Options that are settings get their names, kinds and help from the settings' definitions.
 """
 
-from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,21 +29,20 @@ def setting_option(owner: type[Any], key: str, *names: str) -> Any:
     each = settings_of(owner)[key]
     if isinstance(each.default, bool):
         return typer.Option(each.flag_name, help=each.help)
-    table = next((name for name, known in TABLES.items() if known is owner and each.flag), "")
+    default = "" if each.default is None else each.kind.display(each.default).strip('"')
+    table = next(
+        (name for name, known in TABLES.items() if known is owner and each.flag and each.in_file), ""
+    )
     return typer.Option(
         each.flag_name,
         *names,
         envvar=each.variable_name() if owner is Settings else None,
         parser=lambda value: _parsed(each, value),
         metavar=each.kind.metavar,
-        help=" ".join(filter(None, (each.help, *_notes(each, table)))),
+        help=each.help
+        + (f" Default: {default}." if default else "")
+        + (f" Variable: {each.variable_name(table)}." if table else ""),
     )
-
-
-def _notes(each: Setting, table: str) -> tuple[str, ...]:
-    default = "" if each.default is None else each.kind.display(each.default).strip('"')
-    variable = each.variable_name(table) if table and each.in_file else ""
-    return default and f"Default: {default}.", variable and f"Variable: {variable}."
 
 
 def _parsed(each: Setting, value: Any) -> Any:
@@ -52,11 +50,6 @@ def _parsed(each: Setting, value: Any) -> Any:
         return each.kind.read(each.kind.from_text(value))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def given(**options: Any) -> Mapping[str, Any]:
-    """The options that the user gave."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 Database = Annotated[str | None, setting_option(Settings, "database")]

@@ -1,6 +1,7 @@
 """The settings of a command: the file, the environment and the command's flags."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from batchline.upstreams import urls
 _COMMAND_LINE = "default"
 
 
-def read_settings(config: Path | None, **flags: Any) -> Settings:
-    """All settings: the file that is named, or batchline.toml in this folder; the environment; the flags."""
+def read_settings(options: Mapping[str, Any]) -> Settings:
+    """All settings: the file, the environment and a command's options, by their names.
+
+    The file is the one that `config` names, or else batchline.toml in this folder. Options that are not
+    settings are ignored.
+    """
     usual = Path(DEFAULT_NAME)
-    path = config or (usual if usual.is_file() else None)
+    path = options.get("config") or (usual if usual.is_file() else None)
     found = None if path is None else path.absolute()
     try:
-        return load(found, os.environ, {**flags, "config": found})
+        return load(found, os.environ, {**options, "config": found})
     except SettingsError as error:
         raise CommandError(str(error)) from error
 

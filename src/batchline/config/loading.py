@@ -117,21 +117,26 @@ class _Loader:
                 raise self._file.error((*at, key), f"{path}.{key}", f"unknown key{_hint(key, known)}")
             self._origins[f"{path}.{key}"] = where = self._file.where((*at, key))
             values[key] = _read(known[key], value, f"{where}: {path}.{key}")
-        for key, each in known.items():
-            # A name identifies its table, so it has no variable.
-            names = each.variables(environment) if environment is not None and key != "name" else ()
-            self._variables.update(names)
-            for variable in names:
-                text = self._environ.get(variable)
-                if text is not None and not variables.is_service_link(variable, text):
-                    self._origins[f"{path}.{key}"] = variable
-                    values[key] = _read(each, each.kind.from_text(text), f"environment variable {variable}")
+        if environment is not None:
+            values |= self._from_environment(path, environment, known)
         for key, each in settings.items():
             if each.flag and key in self._flags:
                 self._origins[f"{path}.{key}"] = each.flag_name
                 values[key] = self._flags[key]
             if each.required and key not in values:
                 raise self._file.error((*at, None), f"{path}.{key}", "is missing")
+        return values
+
+    def _from_environment(self, path: str, environment: str, known: Mapping[str, Setting]) -> dict[str, Any]:
+        values = {}
+        for key, each in known.items():
+            # A name identifies its table, so it has no variable.
+            for variable in each.variables(environment) if key != "name" else ():
+                self._variables.add(variable)
+                text = self._environ.get(variable)
+                if text is not None and not variables.is_service_link(variable, text):
+                    self._origins[f"{path}.{key}"] = variable
+                    values[key] = _read(each, each.kind.from_text(text), f"environment variable {variable}")
         return values
 
     def _for_operations(

@@ -29,7 +29,7 @@ def doctor(
 ) -> None:
     """Check every lane, counter and file on the live database. Exit code 1: there are findings."""
     with reported_errors(as_json):
-        located = read_settings(config, objects=objects).server.objects
+        located = read_settings({"config": config, "objects": objects}).server.objects
         with open_runtime(database, data_dir, objects=located) as runtime:
             report = run_async(_examine(runtime, None if batch is None else read_batch_id(batch)))
         _tell(report, as_json)

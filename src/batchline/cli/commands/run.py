@@ -94,7 +94,8 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
     if not url.startswith(SCHEMES):
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
-    return UpstreamSettings("", url.rstrip("/"), **options.given(**given))
+    options = {key: value for key, value in given.items() if value is not None}
+    return UpstreamSettings("", url.rstrip("/"), **options)
 
 
 def run_settings(upstream: UpstreamSettings) -> RunSettings:

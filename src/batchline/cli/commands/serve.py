@@ -55,8 +55,7 @@ def serve(
     server and the worker; a second one stops both at once.
     """
     with reported_errors(as_json=False):
-        where = {"database": database, "data_dir": data_dir, "objects": objects}
-        settings = read_settings(config, host=host, port=port, upstream=upstream, **where)
+        settings = read_settings(context.params)
         server = with_upstream(settings.server, upstream)
         loopback = _is_loopback(server.host)
         if no_auth and not loopback:

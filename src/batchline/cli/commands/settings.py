@@ -29,7 +29,7 @@ def show(
 ) -> None:
     """Show the settings that `serve` and `worker` would have, and where each comes from, without secrets."""
     with reported_errors(as_json):
-        settings = read_settings(config)
+        settings = read_settings(context.params)
         rows = [
             {"setting": path, "value": masked_text(value), "origin": origin}
             for path, value, origin in (*_given(context), *_loaded(settings))

@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def work(
+    context: typer.Context,
     upstream: options.Upstream = None,
     config: options.Config = None,
     concurrency: options.WorkerConcurrency = None,
@@ -63,15 +64,7 @@ def work(
     again, under the same idempotency keys.
     """
     with reported_errors(as_json):
-        settings = read_settings(
-            config,
-            concurrency=concurrency,
-            drain=drain,
-            max_seconds=max_seconds,
-            lease=lease,
-            body_memory=body_memory,
-            objects=objects,
-        )
+        settings = read_settings(context.params)
         server = settings.server
         check_keys(server)
         operations = registry(server)

@@ -40,6 +40,12 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+_TIMES = (
+    *("created_at", "in_progress_at", "expires_at", "paused_at", "cancelling_at", "finalizing_at"),
+    *("completed_at", "failed_at", "expired_at", "cancelled_at"),
+)
+
+
 def out() -> Console:
     # In a pipe, lines are not cut to 80 columns.
     width = None if sys.stdout.isatty() else 10_000
@@ -85,21 +91,7 @@ def show_batch(batch: Batch) -> dict[str, Any]:
             "input_tokens_details": {"cached_tokens": batch.cached_tokens},
             "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
         },
-        **{
-            name: _time(getattr(batch, name))
-            for name in (
-                "created_at",
-                "in_progress_at",
-                "expires_at",
-                "paused_at",
-                "cancelling_at",
-                "finalizing_at",
-                "completed_at",
-                "failed_at",
-                "expired_at",
-                "cancelled_at",
-            )
-        },
+        **{name: _time(getattr(batch, name)) for name in _TIMES},
         "finalize_failures": batch.finalize_failures,
         "finalize_error": batch.finalize_error,
         "summary": batch.summary,

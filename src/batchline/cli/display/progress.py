@@ -5,8 +5,7 @@ On a terminal it is a bar. Elsewhere it is a line every few seconds.
 
 import time
 from collections import deque
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 from uuid import UUID
 
 import msgspec
@@ -81,15 +80,20 @@ class Gauge:
         return (after - before) / (last - first) if last > first else 0.0
 
 
-class Display(Protocol):
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def show(self, snapshot: Snapshot) -> None: ...
+class Display:
+    """Shows nothing: with `--json`, stdout is for the document."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return
+
+    def show(self, snapshot: Snapshot) -> None:
+        return
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A bar on a terminal."""
 
     def __init__(self, console: Console, title: str) -> None:
@@ -114,7 +118,7 @@ class LiveDisplay:
         self._live.update(Group(grid, _facts(snapshot)))
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """A line every few seconds, and one whenever the status changes."""
 
     def __init__(self, console: Console, title: str) -> None:
@@ -122,12 +126,6 @@ class PlainDisplay:
         self._title = title
         self._next = 0.0
         self._last: tuple[BatchStatus, str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return
 
     def show(self, snapshot: Snapshot) -> None:
         now, key = time.monotonic(), (snapshot.status, snapshot.note)
@@ -138,22 +136,9 @@ class PlainDisplay:
         self._console.print(line, markup=False)
 
 
-class NoDisplay:
-    """No display: with `--json`, stdout is for the document."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return
-
-    def show(self, snapshot: Snapshot) -> None:
-        return
-
-
 def display(console: Console, title: str, *, silent: bool = False) -> Display:
     if silent:
-        return NoDisplay()
+        return Display()
     return LiveDisplay(console, title) if console.is_terminal else PlainDisplay(console, title)
 
 

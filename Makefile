@@ -42,10 +42,11 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/python -m tools.retired_names
 
-# Fixes what ruff can fix.
+# Fixes what ruff can fix, and writes the settings reference from the definitions.
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m tools.settings_reference
 
 # Runs all benchmarks, or some of them: make bench NAMES="steady wake".
 bench: setup

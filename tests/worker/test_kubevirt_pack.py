@@ -274,7 +274,7 @@ def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
             f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\n'
             '[packs.kubevirt]\nupstream = "cluster"\napproval = "never"\n'
         )
-        rules = Rules(packs.registry(load(config, {})), NO_LIMITS)
+        rules = Rules(packs.registry(load(config, {}).server), NO_LIMITS)
         wanted = [an_item(f"vm-{number}") for number in range(10)]
 
         async def submit(session: Session) -> UUID:
@@ -366,10 +366,10 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
     [
         ('kubvirt = { upstream = "cluster" }', "unknown pack 'kubvirt'; known packs: kubevirt"),
         ('kubevirt = { upstream = "nowhere" }', "there is no upstream 'nowhere'"),
-        ("kubevirt = { }", "packs.kubevirt.upstream: it is missing"),
+        ("kubevirt = { }", "packs.kubevirt.upstream: is missing"),
         (
             'kubevirt = { upstream = "cluster", aproval = "x" }',
-            "packs.kubevirt.aproval: there is no such key",
+            "packs.kubevirt.aproval: unknown key; did you mean approval?",
         ),
         ('kubevirt = { upstream = "cluster", approval = { vm_crate = "never" } }', "no operation 'vm_crate'"),
         ('kubevirt = { upstream = "cluster", approval = "cpu > `8`" }', "the schema has no field 'cpu'"),
@@ -379,7 +379,7 @@ def test_a_mistake_in_the_packs_settings_is_named_with_its_line(tmp_path: Path, 
     path = tmp_path / "batchline.toml"
     path.write_text(f'[[upstreams]]\nname = "cluster"\nbase_url = "http://x"\n\n[packs]\n{pack}\n')
     with pytest.raises(SettingsError, match="line 6: ") as refused:
-        packs.registry(load(path, {}))
+        packs.registry(load(path, {}).server)
     assert said in str(refused.value)
 
 

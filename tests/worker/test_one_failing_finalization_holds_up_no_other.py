@@ -456,9 +456,9 @@ def test_a_run_that_cannot_end_says_why_and_can_be_run_again(
         finally:
             process.send_signal(signal.SIGKILL)
         assert process.returncode == 1
-        assert "cannot be ended" in complained
+        assert "cannot write the batch's files" in complained
         assert "outputs" in complained
-        assert not as_json or "cannot be ended" in error_of(said)
+        assert not as_json or "cannot write the batch's files" in error_of(said)
         blocker.unlink()
         assert batchline(*command).returncode == 0, "the same command goes on, and does not wait"
         assert upstream.stats()["executed"] == 3

@@ -195,5 +195,5 @@ def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path
     command = [PYTHON, "-c", STUBBORN, database_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "the worker did not stop and is ended" in done.stderr
+    assert "the worker did not stop and was killed" in done.stderr
     assert "Current thread" in done.stderr, "the log should say where it was"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from batchline.batches.output import failed_line
 from batchline.config.settings import WorkerSettings
-from batchline.model import Completed, Deferred, Failed, Retry, Settled, Verdict
+from batchline.model import Completed, Deferred, Failed, Parked, Retry, Settled, Verdict
 from batchline.store import batches, health, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.upstreams.faults import MAX_MESSAGE
@@ -25,6 +25,8 @@ from batchline.worker.pause import Pause
 
 _POSTPONED = (Retry, Deferred)
 _ENDED = (Completed, Failed)
+# A task that is asked for later than this is left to a poll: a worker that drains does not wait for it.
+_SOON = 60.0
 # A large verdict that failed so often, alone, while the database answers otherwise, is refused. Small ones
 # are not: it was the database that was away.
 _TRIES_ALONE = 5
@@ -71,6 +73,9 @@ class Settler:
         return {verdict.item.claim.span_id for verdict in (*self._verdicts, *self._under_way)}
 
     def add(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Deferred) and (task_id := verdict.item.claim.task_id) is not None:
+            # The provider's task goes on. Without its id, the item would be sent a second time.
+            verdict = Parked(verdict.item, task_id, verdict.delay)
         if len(verdict.item.body) > _MAX_KEPT:
             verdict = replace(verdict, item=replace(verdict.item, body=b""))
         size = _size(verdict)
@@ -179,7 +184,11 @@ class Settler:
 
     async def _send(self, verdicts: Sequence[Verdict]) -> None:
         settled = await spans.settle(self._session, self._lease.worker.id, verdicts)
-        delays = [verdict.delay for verdict in verdicts if isinstance(verdict, _POSTPONED)]
+        delays = [
+            verdict.delay
+            for verdict in verdicts
+            if isinstance(verdict, _POSTPONED) or (isinstance(verdict, Parked) and verdict.delay < _SOON)
+        ]
         self._on_settled(settled, min(delays, default=None))
         for row in settled:
             if row.closing and not row.finished:

@@ -5,17 +5,18 @@ from typing import cast
 
 from batchline.model import Item
 from batchline.store.spans import Scope
-from batchline.upstreams.slots import Slots
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.producer import Producer, ProducerScope
 from batchline.worker.producers import Producers, UpstreamFinder
 
 
-def no_producer(scope: Scope, slots: Slots, on_idle: Callable[[Producer], None]) -> Producer:
+def no_producer(scope: Scope, limit: InFlightLimit, on_idle: Callable[[Producer], None]) -> Producer:
     raise AssertionError("nothing was found that could be run")
 
 
 def test_after_lines_that_were_all_too_large_one_is_claimed_whatever_its_size() -> None:
-    finder = UpstreamFinder(ProducerScope(Scope(), 64), Producers([]), no_producer)
+    finder = UpstreamFinder(ProducerScope(Scope(), 64), Producers([]), Upstreams(), no_producer)
     first = finder.wanted()
     assert first > 1
     assert finder.room_for(first) is not None, "many lines are read within a bound"

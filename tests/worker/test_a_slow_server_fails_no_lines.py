@@ -139,7 +139,7 @@ def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
             WorkerSettings(lease=30.0),
             Scope(),
             scopes=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
-            upstreams=ProducerScope(Scope(below=("http://",)), 8),
+            discovered=ProducerScope(Scope(below=("http://",)), 8),
             on_ended=lambda batch: ended.put_nowait(batch.completed),
         )
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

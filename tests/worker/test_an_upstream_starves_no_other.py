@@ -105,7 +105,7 @@ def a_worker_for_any_upstream(
         settings,
         Scope(),
         scopes=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
-        upstreams=ProducerScope(Scope(below=UPSTREAMS), at_once),
+        discovered=ProducerScope(Scope(below=UPSTREAMS), at_once),
         on_ended=executor.on_ended,
     )
 
@@ -181,7 +181,8 @@ def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> No
         )
     )
     scopes, upstreams = scopes_for_producers(server, Registry([]), WorkerSettings(), Scope())
-    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7)
+    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7, "http://gpu/v1")
+    assert scopes[1].upstream == "http://any/v1"
     assert scopes[1].scope.excluded == upstreams.scope.excluded == ("large", "http://gpu/v1")
     assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == UPSTREAMS
 

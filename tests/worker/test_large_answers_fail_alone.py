@@ -13,7 +13,6 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from batchline.config.settings import WorkerSettings
-from batchline.executors.http import HttpSettings
 from batchline.files.objects import Objects
 from batchline.model import Completed, Item, Ran, Settled, Verdict, ids
 from batchline.store import spans
@@ -21,6 +20,7 @@ from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.store.statements import Statement
+from batchline.upstreams.http_upstream import HttpSettings
 from batchline.upstreams.memory import MIB, BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler

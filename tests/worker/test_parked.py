@@ -1,4 +1,4 @@
-"""An item that a provider has accepted waits under its task id, comes back with it, or ends with its batch."""
+"""A parked item waits under its task id. It comes back with that id, or ends with its batch."""
 
 import asyncio
 from collections.abc import Callable

@@ -13,8 +13,8 @@ from uuid import UUID
 from batchline.config.settings import WorkerSettings
 from batchline.model import Item
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.worker.rate import Rate
+from batchline.worker.slots import Slots
 
 # One fetch brings no more than this: while it is read, it is in memory twice.
 MAX_FETCH = 32 * 2**20

@@ -12,11 +12,11 @@ from batchline.batches.output import failed_line
 from batchline.executors.executor import Executor, unexpected
 from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Verdict
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.worker.buffer import Buffer
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.settler import Settler
+from batchline.worker.slots import Slots
 
 _DONE = (Completed, Failed)
 
@@ -66,24 +66,23 @@ class Dispatcher:
 
     def _start_runners(self, runners: asyncio.TaskGroup) -> None:
         """One for each item that waits, and at least one."""
-        for _ in range(min(max(len(self._buffer), 1), self._slots.limit - self._runners)):
+        for _ in range(min(max(len(self._buffer), 1), self._slots.limit.value - self._runners)):
             self._runners += 1
             runners.create_task(self._runner(runners))
 
     async def _runner(self, runners: asyncio.TaskGroup) -> None:
-        # Looked up once: this loop is among what an item costs.
-        buffer, lease, executor, settler, slots, rate, memory = (
+        # Looked up once: this loop runs for every item.
+        buffer, lease, executor, settler, rate, memory = (
             self._buffer,
             self._lease,
             self._executor,
             self._settler,
-            self._slots,
             self._rate,
             self._memory,
         )
-        running = slots.running
+        running, limit = self._slots.running, self._slots.limit
         while (item := buffer.pop() or await buffer.take()) is not None:
-            if self._runners < slots.limit and not buffer.idle:
+            if self._runners < limit.value and not buffer.idle:
                 self._start_runners(runners)
             running[id(item)] = item
             try:
@@ -92,7 +91,7 @@ class Dispatcher:
                 if lease.lost:
                     lease.abandon()
                     continue
-                company, sent_in = len(running) - 1, slots.round
+                in_flight, sent_in = len(running), limit.round
                 ran: Ran
                 try:
                     ran = Deferred(item) if buffer.closed else await executor.run(item)
@@ -103,9 +102,9 @@ class Dispatcher:
                 # What must be tried again is not done: an upstream that is away is not a fast one.
                 if isinstance(ran, _DONE):
                     rate.count += 1
-                    if slots.adapting:
-                        slots.answered(item)
-                settler.add(self._judge(ran, sent_in, company) if isinstance(ran, TimedOut) else ran)
+                    if limit.adapting:
+                        limit.answered(item)
+                settler.add(self._judge(ran, sent_in, in_flight) if isinstance(ran, TimedOut) else ran)
             finally:
                 del running[id(item)]
                 buffer.done(item)
@@ -113,18 +112,18 @@ class Dispatcher:
             del item, ran
             if not running and not len(buffer):
                 self._on_empty()
-            if self._runners > slots.limit:
+            if self._runners > limit.value:
                 self._runners -= 1
                 return
 
-    def _judge(self, timed_out: TimedOut, sent_in: int, company: int) -> Verdict:
+    def _judge(self, timed_out: TimedOut, sent_in: int, in_flight: int) -> Verdict:
         """Another attempt if the time-out counts and one is left; the same attempt again if it does not."""
-        item, slots = timed_out.item, self._slots
-        counts = slots.timed_out(item, sent_in, company)
-        self._runners -= self._buffer.dismiss(self._runners - slots.limit)
+        item, limit = timed_out.item, self._slots.limit
+        counts = limit.timed_out(item, sent_in, max(in_flight, self.in_flight))
+        self._runners -= self._buffer.dismiss(self._runners - limit.value)
         if not counts:
             return Deferred(item, timed_out.delay)
         if item.claim.attempt < item.claim.settings.max_attempts:
             return Retry(item, timed_out.error_code, timed_out.message, timed_out.delay)
-        slots.forget(item)
+        limit.forget(item)
         return Failed(item, failed_line(item, timed_out.error_code, timed_out.message))

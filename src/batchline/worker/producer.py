@@ -15,8 +15,8 @@ from batchline.executors.executor import Executor
 from batchline.model import Deferred, Item
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.worker.buffer import Buffer
 from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock
@@ -25,13 +25,15 @@ from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.reconciler import Reconciler
 from batchline.worker.settler import Settler
+from batchline.worker.slots import Slots
 
 
 class ProducerScope(msgspec.Struct, frozen=True):
-    """What a producer works on, and how many items at once."""
+    """What a producer works on, how many items at once, and at which upstream, if it is one."""
 
     scope: Scope
     concurrency: int
+    upstream: str | None = None
 
 
 class Producer:
@@ -40,7 +42,7 @@ class Producer:
     def __init__(
         self,
         scope: Scope,
-        slots: Slots,
+        limit: InFlightLimit,
         session: Session,
         executor: Executor,
         settler: Settler,
@@ -54,7 +56,7 @@ class Producer:
         on_idle: Callable[["Producer"], None] | None = None,
     ) -> None:
         self.scope = scope
-        self.slots = slots
+        slots = Slots(limit)
         self._settler = settler
         self._on_idle = on_idle
         rate = Rate(clock)

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from batchline.model import Item
 from batchline.store.spans import Scope
-from batchline.upstreams.slots import Slots
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.buffer import MAX_FETCH
 from batchline.worker.claimer import Claimer
 from batchline.worker.producer import Producer, ProducerScope
@@ -28,8 +29,6 @@ MAX_OPEN = 32
 _FIRST_CLAIM = 64
 # While producers are at work, another upstream is looked for no more often than this.
 _LOOK_EVERY = 0.05
-# Upstreams without work whose lowered limit is remembered.
-_MAX_REMEMBERED = 1000
 
 
 class Producers(Sequence[Producer]):
@@ -110,21 +109,29 @@ class Producers(Sequence[Producer]):
 
 
 class OpenProducer(Protocol):
-    def __call__(self, scope: Scope, slots: Slots, on_idle: Callable[[Producer], None]) -> Producer: ...
+    def __call__(
+        self, scope: Scope, limit: InFlightLimit, on_idle: Callable[[Producer], None]
+    ) -> Producer: ...
 
 
 class UpstreamFinder:
     """An intake for claims from upstreams that no producer works on.
 
-    `post` is the scope of all such upstreams, and how many requests may be in flight at each of them.
+    `producer_scope` is the scope of all such upstreams, and how many requests may be in flight at each.
     """
 
-    def __init__(self, producer_scope: ProducerScope, producers: Producers, make: OpenProducer) -> None:
+    def __init__(
+        self,
+        producer_scope: ProducerScope,
+        producers: Producers,
+        upstreams: Upstreams,
+        make: OpenProducer,
+    ) -> None:
         self._scope_of_producer = producer_scope
         self._producers = producers
         self._make = make
         self._open: dict[str, Producer] = {}
-        self._lowered: dict[str, Slots] = {}
+        self._upstreams = upstreams
         self._room = asyncio.Event()
         self._room.set()
         # The lines found last were too large to be read together.
@@ -163,8 +170,8 @@ class UpstreamFinder:
     def _producer(self, key: str) -> Producer:
         producer = self._open.get(key)
         if producer is None:
-            slots = self._lowered.pop(key, None) or Slots(self._scope_of_producer.concurrency)
-            producer = self._open[key] = self._make(Scope(keys=(key,)), slots, self._close)
+            limit = self._upstreams.get(key, self._scope_of_producer.concurrency).limit
+            producer = self._open[key] = self._make(Scope(keys=(key,)), limit, self._close)
             self._producers.open(producer)
         return producer
 
@@ -172,8 +179,4 @@ class UpstreamFinder:
         (key,) = producer.scope.keys or ()
         del self._open[key]
         self._producers.close(producer)
-        if producer.slots.adapting:
-            self._lowered[key] = producer.slots
-            if len(self._lowered) > _MAX_REMEMBERED:
-                del self._lowered[next(iter(self._lowered))]
         self._room.set()

@@ -17,8 +17,9 @@ from batchline.model import Batch, Settled
 from batchline.store import batches, spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.webhooks.sender import Sender
 from batchline.worker import local_workers
 from batchline.worker.claimer import Claimer
@@ -43,7 +44,7 @@ _log = structlog.get_logger("batchline.worker")
 
 class Worker:
     """Works on its `scope` with one producer; or with one producer for each of the `scopes`, and one for each
-    upstream in the scope of `upstreams` while that upstream has work.
+    upstream in the scope of `discovered` while that upstream has work.
 
     `listen_url` is the database's own address, where `url` is a pooler's.
     """
@@ -57,7 +58,8 @@ class Worker:
         scope: Scope,
         *,
         scopes: Sequence[ProducerScope] = (),
-        upstreams: ProducerScope | None = None,
+        discovered: ProducerScope | None = None,
+        upstreams: Upstreams | None = None,
         memory: BodyMemory | None = None,
         listeners: Sequence[EventListener] = (),
         on_ended: Callable[[Batch], None] | None = None,
@@ -80,17 +82,18 @@ class Worker:
         self._claim_lock = claim_lock
         scopes = scopes or [ProducerScope(scope, settings.concurrency)]
         # Each producer may hold a share of the bytes for requests, and all of them no more than there are.
-        shares = len(scopes) + (upstreams is not None)
+        shares = len(scopes) + (discovered is not None)
+        self._upstreams = upstreams or Upstreams()
         self._max_request_bytes = self._memory.for_requests // shares
         self.producers = Producers(
             [
-                self._new_producer(producer_scope.scope, Slots(producer_scope.concurrency))
+                self._new_producer(producer_scope.scope, self._limit(producer_scope))
                 for producer_scope in scopes
             ]
         )
-        if upstreams is not None:
+        if discovered is not None:
             self.producers.finder = self._new_finder(
-                UpstreamFinder(upstreams, self.producers, self._new_producer)
+                UpstreamFinder(discovered, self.producers, self._upstreams, self._new_producer)
             )
         self.finalizer = Finalizer(url, self.lease, scope, objects, self._ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
@@ -103,12 +106,17 @@ class Worker:
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
+    def _limit(self, of: ProducerScope) -> InFlightLimit:
+        if of.upstream is None:
+            return InFlightLimit(of.concurrency)
+        return self._upstreams.get(of.upstream, of.concurrency).limit
+
     def _new_producer(
-        self, scope: Scope, slots: Slots, on_idle: Callable[[Producer], None] | None = None
+        self, scope: Scope, limit: InFlightLimit, on_idle: Callable[[Producer], None] | None = None
     ) -> Producer:
         return Producer(
             scope,
-            slots,
+            limit,
             self._sessions["claim"],
             self._executor,
             self.settler,

@@ -41,7 +41,7 @@ from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.pause import Pause
 from batchline.worker.producer import ProducerScope
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 
 Result = TypeVar("Result")
 
@@ -182,10 +182,12 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         runtime.objects,
         settings,
         scope := Scope(batch_id=batch.id),
-        scopes=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
-        upstreams=upstreams,
-        memory=memory,
-        on_ended=lambda _: ended.set(),
+        WorkerOptions(
+            producers=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
+            upstreams=upstreams,
+            memory=memory,
+            on_ended=lambda _: ended.set(),
+        ),
     )
     signals = _Signals(worker, order.as_json)
     working = asyncio.create_task(worker.run())

@@ -30,7 +30,7 @@ from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import MIB, BodyMemory
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -146,11 +146,13 @@ async def _work(
         runtime.objects,
         settings,
         scope,
-        scopes=scopes,
-        discovered=discovered,
-        upstreams=upstreams,
-        memory=memory,
-        listen_url=listen,
+        WorkerOptions(
+            producers=scopes,
+            discovered=discovered,
+            upstreams=upstreams,
+            memory=memory,
+            listen_url=listen,
+        ),
     )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

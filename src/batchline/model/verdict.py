@@ -1,4 +1,4 @@
-"""What became of one attempt at an item."""
+"""The verdict on one attempt at an item."""
 
 from typing import TypeAlias
 from uuid import UUID
@@ -36,7 +36,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """This was no attempt: the request never left, or its time-out does not count (upstreams/slots.py).
+    """This was no attempt: the request never left, or its time-out does not count.
 
     Try it again `delay` seconds from now, under the same idempotency key.
     """

@@ -18,7 +18,7 @@ from batchline.config.settings import (
     UpstreamSettings,
     WorkerSettings,
 )
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.files.objects import Objects
@@ -34,6 +34,7 @@ from batchline.secrets.masking import MASK
 from batchline.store import operations
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from batchline.upstreams.retry import Backoff
 from batchline.worker.worker import Worker
 from tests.support.builders import on, sql
@@ -90,7 +91,7 @@ async def a_cluster(url: str, folder: Path, **simulated: Any) -> AsyncIterator[C
         api.headers = {"Authorization": f"Bearer {TOKEN}"}
         chosen = settings(f"http://{api.host}:{api.port}")
         registry = packs.registry(chosen)
-        http = HttpExecutor(QUICK, environ={"CLUSTER_TOKEN": TOKEN})
+        http = HttpExecutor(Upstreams(QUICK, environ={"CLUSTER_TOKEN": TOKEN}))
         executor = OperationExecutor(
             registry, chosen.upstreams, http, RoutingExecutor(chosen.upstreams, http)
         )

@@ -176,4 +176,4 @@ def test_no_server(tmp_path: Path) -> None:
 
 def test_no_url(tmp_path: Path) -> None:
     said = reported(tmp_path, "postgresql//me@here")
-    assert "give one such as postgresql://user@host/name" in said
+    assert "use one like postgresql://user@host/name" in said

@@ -1,4 +1,4 @@
-"""API keys: only their hashes are here. Every change is in the audit log from its commit on."""
+"""API keys, of which only hashes are stored. Each change and its audit record are one transaction."""
 
 from typing import Any
 from uuid import UUID
@@ -33,7 +33,7 @@ async def add(session: Session, new: NewKey, actor: str) -> ApiKey:
 
 
 async def add_first(session: Session, new: NewKey, actor: str) -> ApiKey | None:
-    """None where there is a key already, or has been one."""
+    """Add the first key of the database. Return None if a key exists or ever existed."""
     async with session.transaction() as connection:
         await run(connection, statement("lock_keys"), {})
         rows = await run(connection, statement("add_first_key"), new.params())
@@ -45,7 +45,7 @@ async def add_first(session: Session, new: NewKey, actor: str) -> ApiKey | None:
 
 
 async def find(session: Session, hash: bytes) -> ApiKey | None:
-    """The key with this hash, unless it was revoked."""
+    """Find the key with this hash, unless it was revoked."""
     rows = await session.rows(statement("find_key"), {"hash": hash})
     return _key(rows[0]) if rows else None
 
@@ -55,7 +55,7 @@ async def list_all(session: Session, tenant: str | None = None) -> list[ApiKey]:
 
 
 async def revoke(session: Session, key_id: UUID, actor: str) -> ApiKey | None:
-    """None where there is no such key, or it was revoked before."""
+    """Revoke a key. Return None if it does not exist or was already revoked."""
     async with session.transaction() as connection:
         rows = await run(connection, statement("revoke_key"), {"id": key_id})
         if not rows:
@@ -66,7 +66,7 @@ async def revoke(session: Session, key_id: UUID, actor: str) -> ApiKey | None:
 
 
 def _event(actor: str, action: str, key: ApiKey) -> AuditEvent:
-    """About the user whom the key stands for. Its hint tells keys of one name apart, and opens nothing."""
+    """The audit event about the key's user. The hint distinguishes keys of one name and gives no access."""
     detail = {"key_id": ids.show(ids.KEY, key.id), "role": key.role.value, "hint": key.hint}
     return AuditEvent(key.tenant, actor, action, subject=key.name, detail=detail)
 

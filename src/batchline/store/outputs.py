@@ -1,7 +1,7 @@
-"""The output and error lines of a batch in input order, as bytes straight from COPY.
+"""Stream the output and error lines of a batch in input order, as bytes straight from COPY.
 
-Nothing is parsed on the way and no row is made for a line that never ran: its error line is composed in
-SQL. Also works while the batch runs; then it gives the results so far.
+Nothing is parsed on the way. A line that never ran has no row: SQL composes its error line. While the batch
+still runs, the stream contains the results so far.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ NEVER_RUN = {
 }
 
 _BLOCK = 512 * 1024
-# Long, because the lines that never ran are sorted before the first of them comes.
+# Long, because the server sorts the lines that never ran before it sends the first of them.
 _SILENCE = 600.0
 _MERGE_AT_ONCE = 100
 _QUOTE = b"\x01"
@@ -42,19 +42,19 @@ _CONTROL_TO_SPACE = bytes.maketrans(bytes(range(32)), b" " * 32)
 
 
 class BatchNotFound(Exception):
-    """There is no such batch."""
+    """The batch does not exist."""
 
 
 class FileMissing(Exception):
-    """There is no such file, or it has no lines."""
+    """The file does not exist or has no lines."""
 
 
 class Contended(StoreUnavailable):
-    """Another transaction was in the way, so nothing was done. Trying again at once may help."""
+    """Another transaction conflicted, so nothing was done. Trying again at once may help."""
 
 
 class OutputLane(msgspec.Struct, frozen=True):
-    """Where one lane's lines lie; `ending` is the code of those that never ran, if any can be."""
+    """Keys of one lane's lines; `ending` is the error code of lines that never ran, if there can be any."""
 
     id: int
     file_no: int
@@ -63,7 +63,7 @@ class OutputLane(msgspec.Struct, frozen=True):
 
 
 class LineBlocks:
-    """Lines as blocks of bytes, at least `_BLOCK` each but for the last; `count` of them have been given."""
+    """Lines as blocks of at least `_BLOCK` bytes, except the last; `count` is the number of lines so far."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -74,7 +74,7 @@ class LineBlocks:
         return self
 
     async def __anext__(self) -> bytes:
-        # A stream that is never short of rows would not let go of the event loop.
+        # A stream that always has rows ready would block the event loop.
         await asyncio.sleep(0)
         rows = [] if self._ended else await self._rows()
         if not rows:
@@ -89,15 +89,15 @@ class LineBlocks:
                 rows, self._ended = await self._connection.wait(_receive(self._connection.pgconn))
                 return rows
         except (TimeoutError, asyncio.CancelledError):
-            # A COPY that is left in mid-stream must be read to its end, but a silent server sends none.
+            # psycopg would read an abandoned COPY to its end, which a silent server never sends.
             self._connection.pgconn.finish()
             raise
 
 
 @asynccontextmanager
 async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator[LineBlocks]:
-    """The completed lines, or all others that have ended; the COPY is over when the context is."""
-    # Before the transaction, so that the stream holds no lock at all on batches and lanes.
+    """Stream the completed lines, or all others that have ended. The COPY ends with the context."""
+    # Read the lanes before the transaction, so that the stream holds no lock on batches and lanes.
     lanes = await find_lanes(session, batch_id)
     async with _stream(session, selection(batch_id, which, lanes, session.schema)) as stream:
         yield stream
@@ -105,7 +105,7 @@ async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator
 
 @asynccontextmanager
 async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[LineBlocks]:
-    """The requests of an input file whose content lies in `lines`, in their order."""
+    """Stream the requests of an input file whose content is in `lines`, in input order."""
     parts = [
         sql.SQL(statement("lane_requests").text_in(session.schema)).format(
             before=sql.Literal('{"custom_id":'),
@@ -128,14 +128,14 @@ async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[Lin
         await run(connection, statement("stream_settings"), {})
         async with cursor.copy(query) as copy:
             yield LineBlocks(connection)
-            # Does nothing at the end of the stream; before it, tells the server to stop.
+            # At the end of the stream this does nothing; before the end it stops the server.
             await copy.finish(_Abandoned())
 
 
 def selection(
     batch_id: UUID, which: Which, lanes: Sequence[OutputLane], schema: str = DEFAULT_SCHEMA
 ) -> sql.Composed:
-    """The query for the lines with their numbers. COPY takes no parameters, so all values are in the text."""
+    """Build the query for the numbered lines. COPY takes no parameters, so the text contains all values."""
     outcome = sql.Literal("completed" if which == "output" else "failed")
     results = sql.SQL(statement("lane_results").text_in(schema))
     parts = [results.format(lane=sql.Literal(lane.id), outcome=outcome) for lane in lanes]
@@ -161,7 +161,7 @@ async def finish(
     summary: dict[str, object],
     event_id: UUID,
 ) -> Batch | None:
-    """End the batch as `batches.finish` does, with contention told apart from a database that is away."""
+    """End the batch like `batches.finish`, but raise Contended if another transaction conflicted."""
     try:
         return await batches.finish(
             session, worker_id, batch_id, output=output, errors=errors, summary=summary, event_id=event_id
@@ -175,7 +175,7 @@ async def finish(
 async def garbage(
     session: Session, found: Sequence[tuple[str, UUID | None, datetime]], older_than: timedelta
 ) -> list[str]:
-    """Of the objects found (key, batch, last change), the keys of those that nobody needs."""
+    """Of the objects found (key, batch, last change), return the keys of those that nothing refers to."""
     rows = await session.rows(
         statement("garbage_objects"),
         {
@@ -189,11 +189,11 @@ async def garbage(
 
 
 class _Abandoned(Exception):
-    """The reader has left the stream."""
+    """The reader abandoned the stream."""
 
 
 def _merged(parts: Sequence[sql.Composed]) -> sql.Composed:
-    """Merge in several stages: a UNION of five thousand parts is deeper than the server's stack."""
+    """Merge lanes in several stages: a UNION of five thousand parts overflows the server's stack."""
     merge = sql.SQL(statement("merge_lanes").text)
     while len(parts) > 1:
         groups = [parts[n : n + _MERGE_AT_ONCE] for n in range(0, len(parts), _MERGE_AT_ONCE)]
@@ -202,7 +202,7 @@ def _merged(parts: Sequence[sql.Composed]) -> sql.Composed:
 
 
 def _never_run(batch_id: UUID, lane: OutputLane, ending: str, schema: str) -> sql.Composed:
-    """What all the error lines have in common is made here, so that the JSON is right."""
+    """Build the query for lines that never ran. Python encodes the constant parts, so the JSON is valid."""
     error = msgspec.json.encode({"code": ending, "message": NEVER_RUN[ending]}).decode()
     return sql.SQL(statement("lane_never_run").text_in(schema)).format(
         before=sql.Literal(f'{{"id":"batch_req_{batch_id.hex}_'),
@@ -214,10 +214,10 @@ def _never_run(batch_id: UUID, lane: OutputLane, ending: str, schema: str) -> sq
 
 
 def _receive(pgconn: PGconn) -> PQGen[tuple[list[memoryview], bool]]:
-    """Rows until they make a block, and whether that was the end.
+    """Receive rows until they fill a block, and whether that was the end.
 
-    Goes through the event loop only when nothing has come, where `async for` over psycopg's copy goes
-    through half of its machinery for each row: 1.7 s of processor time for a million rows instead of 3.1 s.
+    This waits on the event loop only when no data has arrived. `async for` over psycopg's copy does much more
+    work per row: 3.1 s of processor time for a million rows instead of 1.7 s.
     """
     rows: list[memoryview] = []
     size, waiting = 0, False
@@ -239,17 +239,17 @@ def _receive(pgconn: PGconn) -> PQGen[tuple[list[memoryview], bool]]:
 
 
 def _conclude(pgconn: PGconn) -> PQGen[None]:
-    """What the server says after the last row: that this was all, or what went wrong."""
+    """Read the server's final result, and raise if it is an error."""
     for result in (yield from fetch_many(pgconn)):
         if result.status != ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
 
 
 def _mended(row: memoryview) -> bytes:
-    """A row as one line, whatever is in it.
+    """Turn a row into exactly one line.
 
-    COPY has quoted a row that holds a line break or one of our two marks. JSON allows them between values
-    only, where a space is as good; and one item must stay one line.
+    COPY quotes a row that contains a line break or one of our two marks. JSON allows these only between
+    values, where a space means the same.
     """
     line = bytes(row)
     if not line.startswith(_QUOTE):

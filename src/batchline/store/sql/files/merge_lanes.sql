@@ -1,4 +1,4 @@
--- merge_lanes: a template: lines of several lanes, each in input order, as one.
+-- merge_lanes: template that merges the lines of several lanes, each in input order.
 (
     SELECT line_no, line
     FROM (

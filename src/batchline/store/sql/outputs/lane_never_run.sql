@@ -1,7 +1,7 @@
--- lane_never_run: a template: an error line, made here, for each line of one lane that has no result.
+-- lane_never_run: template that composes an error line for each line of one lane without a result.
 --
--- Inside, only the line number and the custom_id are sorted; the text is made as the rows go out. OFFSET 0
--- keeps the planner from making it before the sort, which would then spill several times as much to disk.
+-- The inner query sorts only the line number and the custom_id; the text is composed after the sort. OFFSET 0 keeps the
+-- planner from composing it before the sort, which would spill several times as much to disk.
 (
     SELECT
         line_no,

@@ -1,4 +1,4 @@
--- lane_requests: a template: the requests of one lane of a file, as lines of JSON, in input order.
+-- lane_requests: template for the requests of one lane of a file, as lines of JSON, in input order.
 (
     SELECT
         line_no,

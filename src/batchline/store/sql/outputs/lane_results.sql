@@ -1,7 +1,7 @@
--- lane_results: a template: the finished lines of one lane with one outcome, in input order.
+-- lane_results: template for the finished lines of one lane with one outcome, in input order.
 --
--- One scan of the primary key. Sorted here and not only in merge_lanes: of subselects that are each in
--- order the planner makes a Merge Append, of others an Append with a Sort above it.
+-- One scan of the primary key. Sorted here and not only in merge_lanes: if every subselect is sorted, the planner uses
+-- a Merge Append; otherwise an Append with a Sort above it.
 (
     SELECT line_no, output AS line
     FROM batchline.results

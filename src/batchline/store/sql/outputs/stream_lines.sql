@@ -1,7 +1,7 @@
--- stream_lines: a template: send lines to the client as JSON Lines, byte for byte.
+-- stream_lines: template that sends lines to the client as JSON Lines, byte for byte.
 --
--- The text format would double every backslash. CSV leaves a value as it is unless it holds the quote, the
--- delimiter or a line break, and with control characters for both, none of these occurs in a line of JSON.
+-- The text format would double every backslash. CSV does not change a value unless it contains the quote, the delimiter
+-- or a line break. Quote and delimiter are control characters, and none of the three occurs inside a JSON value.
 COPY (
     SELECT line
     FROM {lines} AS lines

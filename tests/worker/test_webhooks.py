@@ -349,7 +349,7 @@ def test_what_was_not_delivered_in_a_day_is_given_up(database_url: str) -> None:
         rows = await webhooks.deliveries(db, webhook.id, limit=10)
         assert {row.last_error for row in rows if row.failed_at} <= {
             "the receiver answered 500",
-            "the receiver was not reached in time",
+            "the receiver could not be reached in time",
         }
         await must_take(db)
 

@@ -40,11 +40,11 @@ def add_file(url: str, lines: int) -> UUID:
         url,
         sql.SQL("""
             WITH file AS (
-                INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+                INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
                 VALUES (%(id)s, %(tenant)s, 'batch', 'input.jsonl', 0, %(lines)s)
                 RETURNING no
             )
-            INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+            INSERT INTO batchline.file_lanes (file_no, lane_no, model, url, total)
             SELECT no, 0, %(model)s, %(url)s, %(lines)s FROM file
         """),
         {"id": file_id, "tenant": DEFAULT_TENANT, "lines": lines, "model": MODEL, "url": URL},
@@ -58,14 +58,14 @@ def fill_file(url: str, lines: int) -> UUID:
     execute(
         url,
         sql.SQL("""
-            INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+            INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
             SELECT no, 0, g, g + 1, 'line-' || g, {body}
-            FROM files CROSS JOIN generate_series(0, line_count - 1) AS g
+            FROM batchline.files CROSS JOIN generate_series(0, line_count - 1) AS g
             WHERE id = %(id)s
         """).format(body=BODY),
         {"id": file_id},
     )
-    execute(url, sql.SQL("VACUUM ANALYZE lines"))
+    execute(url, sql.SQL("VACUUM ANALYZE batchline.lines"))
     return file_id
 
 

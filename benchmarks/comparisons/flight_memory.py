@@ -19,8 +19,8 @@ from benchmarks.inputs import a_batch, write_jsonl
 from benchmarks.processes import batchline, running, simulator
 from benchmarks.server import execute
 
-_UNENDED = sql.SQL("SELECT 1 FROM batches WHERE ended_at IS NULL")
-_FILE = sql.SQL("SELECT id FROM files")
+_UNENDED = sql.SQL("SELECT 1 FROM batchline.batches WHERE ended_at IS NULL")
+_FILE = sql.SQL("SELECT id FROM batchline.files")
 
 
 async def compare(bench: Bench) -> list[Figure]:

@@ -49,7 +49,7 @@ def _watch(bench: Bench, window: float) -> tuple[Counter[str], Counter[str]]:
             _wait_for_a_poll(server)
             time.sleep(bench.size(45, quick=3))
             idle = _counted(server, window)
-            execute(server.url, sql.SQL("UPDATE duties SET due_at = now()"))
+            execute(server.url, sql.SQL("UPDATE batchline.maintenance_tasks SET due_at = now()"))
             maintenance = _counted(server, bench.size(_LONGEST_POLL, quick=7))
     del maintenance["poll"]
     return idle, maintenance

@@ -33,7 +33,7 @@ async def compare(bench: Bench) -> list[Figure]:
         blocks = list(_wire_format(url))
 
         def clear() -> None:
-            execute(url, sql.SQL("TRUNCATE lines, files, file_lanes"))
+            execute(url, sql.SQL("TRUNCATE batchline.lines, batchline.files, batchline.file_lanes"))
             bench.server.settle_down()
 
         async def ingest_rate() -> float:
@@ -60,7 +60,7 @@ async def take_in(url: str, path: Path) -> None:
 def _wire_format(url: str) -> Iterator[bytes]:
     """The rows of `lines` as COPY takes them, in blocks."""
     block = bytearray()
-    query = "COPY lines TO STDOUT (FORMAT binary)"
+    query = "COPY batchline.lines TO STDOUT (FORMAT binary)"
     with psycopg.connect(url) as connection, connection.cursor() as cursor, cursor.copy(query) as copy:
         for row in copy:
             block += row
@@ -72,7 +72,7 @@ def _wire_format(url: str) -> Iterator[bytes]:
 
 def _copy(url: str, blocks: list[bytes]) -> float:
     """Seconds to copy the rows in."""
-    query = "COPY lines FROM STDIN (FORMAT binary)"
+    query = "COPY batchline.lines FROM STDIN (FORMAT binary)"
     begun = perf_counter()
     with (
         psycopg.connect(url) as connection,

@@ -30,7 +30,7 @@ async def compare(bench: Bench) -> list[Figure]:
     with bench.server.database() as url:
 
         async def peak(size: int) -> float:
-            execute(url, sql.SQL("TRUNCATE lines, files, file_lanes"))
+            execute(url, sql.SQL("TRUNCATE batchline.lines, batchline.files, batchline.file_lanes"))
             return float(await asyncio.to_thread(output_of, __name__, url, str(files[size])))
 
         of_large, of_small = await alternate(

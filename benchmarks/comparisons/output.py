@@ -71,12 +71,13 @@ def _fill_results(url: str, batch_id: UUID) -> None:
         url,
         sql.SQL("""
             WITH lane AS (
-                UPDATE lanes SET next = total, drained = true WHERE batch_id = %(batch)s RETURNING id, total
+                UPDATE batchline.lanes SET next = total, drained = true WHERE batch_id = %(batch)s
+                    RETURNING id, total
             ),
             batch AS (
-                UPDATE batches SET completed = total WHERE id = %(batch)s
+                UPDATE batchline.batches SET completed = total WHERE id = %(batch)s
             )
-            INSERT INTO results
+            INSERT INTO batchline.results
                 (lane_id, line_no, ordinal, outcome, attempt, input_tokens, output_tokens, output)
             SELECT lane.id, g + 1, g, 'completed', 1, 70, 6, %(output)s
             FROM lane CROSS JOIN generate_series(0, lane.total - 1) AS g
@@ -92,7 +93,7 @@ def _reopen(url: str, batch_id: UUID, folder: Path) -> None:
     execute(
         url,
         sql.SQL("""
-            UPDATE batches
+            UPDATE batchline.batches
             SET finalizing_at = now(), completed_at = NULL, finalizer = NULL, output_file_id = NULL
             WHERE id = %(batch)s
         """),
@@ -110,7 +111,7 @@ def _size(folder: Path) -> int:
 
 def _copied(url: str) -> float:
     """MB a second."""
-    query = "COPY results (output) TO STDOUT"
+    query = "COPY batchline.results (output) TO STDOUT"
     begun, size = perf_counter(), 0
     with psycopg.connect(url) as connection, connection.cursor() as cursor, cursor.copy(query) as copy:
         for row in copy:

@@ -25,7 +25,8 @@ from benchmarks.match import Cost, Player, accept, database, drain, plain_server
 from benchmarks.server import Server, execute
 
 _TO_SUMMARY = sql.SQL("""
-    SELECT extract(epoch FROM ended_at - finalizing_at)::float8 FROM batches WHERE ended_at IS NOT NULL
+    SELECT extract(epoch FROM ended_at - finalizing_at)::float8 FROM batchline.batches
+        WHERE ended_at IS NOT NULL
 """)
 
 

@@ -96,7 +96,7 @@ def _outcomes(player: Player, url: str) -> int:
     if player.entrant.module != BATCHLINE.module:
         return 0
     with psycopg.connect(url) as connection:
-        row = connection.execute("SELECT count(*) FROM results").fetchone()
+        row = connection.execute("SELECT count(*) FROM batchline.results").fetchone()
     assert row is not None
     return int(row[0])
 

@@ -24,7 +24,9 @@ _CONCURRENCIES = (64, 256)
 # Both use up all cores, so whatever else the machine does shows: with three rounds the ratio was anything
 # from 0.56 to 0.77.
 _ROUNDS = 7
-_BATCH_SECONDS = sql.SQL("SELECT extract(epoch FROM finalizing_at - in_progress_at)::float8 FROM batches")
+_BATCH_SECONDS = sql.SQL(
+    "SELECT extract(epoch FROM finalizing_at - in_progress_at)::float8 FROM batchline.batches"
+)
 
 
 async def compare(bench: Bench) -> list[Figure]:

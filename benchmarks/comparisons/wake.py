@@ -27,7 +27,7 @@ from benchmarks.processes import module, running, worker
 from benchmarks.server import execute
 
 _WARM_UPS = 5
-_UNENDED = "SELECT FROM batches WHERE id = %(batch)s AND ended_at IS NULL"
+_UNENDED = "SELECT FROM batchline.batches WHERE id = %(batch)s AND ended_at IS NULL"
 # The worker has nothing left to do this long after its batch has ended, and everybody has gone to sleep.
 _IDLE_AFTER = 0.1
 

@@ -29,7 +29,7 @@ class Entrant:
 BATCHLINE = Entrant(
     "batchline",
     "Batchline",
-    sql.SQL("SELECT FROM batches WHERE finalizing_at IS NULL LIMIT 1"),
+    sql.SQL("SELECT FROM batchline.batches WHERE finalizing_at IS NULL LIMIT 1"),
     100_000,
     (10_000, 1_000_000),
 )

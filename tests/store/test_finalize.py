@@ -110,7 +110,9 @@ async def streamed(db: Session, batch: Batch, which: Which) -> list[bytes]:
 async def recorded_keys(db: Session) -> list[str]:
     return [
         key
-        for (key,) in await sql(db, "SELECT object_key FROM files WHERE object_key IS NOT NULL ORDER BY 1")
+        for (key,) in await sql(
+            db, "SELECT object_key FROM batchline.files WHERE object_key IS NOT NULL ORDER BY 1"
+        )
     ]
 
 
@@ -120,7 +122,7 @@ def stored_keys(folder: Path) -> list[str]:
 
 
 async def finalizer_of(db: Session, batch: Batch) -> UUID | None:
-    ((finalizer,),) = await sql(db, "SELECT finalizer FROM batches WHERE id = %(id)s", id=batch.id)
+    ((finalizer,),) = await sql(db, "SELECT finalizer FROM batchline.batches WHERE id = %(id)s", id=batch.id)
     assert finalizer is None or isinstance(finalizer, UUID)
     return finalizer
 
@@ -241,7 +243,7 @@ def test_every_custom_id_survives_in_an_error_line_that_sql_has_made(
         batch = await a_batch(db, len(NASTY_IDS))
         await sql(
             db,
-            "UPDATE lines SET custom_id = (%(ids)s::text[])[line_no]",
+            "UPDATE batchline.lines SET custom_id = (%(ids)s::text[])[line_no]",
             ids=NASTY_IDS,
         )
         await batches.close(db, batch.id, "expire")
@@ -354,7 +356,7 @@ def test_of_two_finalizers_one_commits_and_the_other_removes_its_objects(
         assert stored_keys(folder) == await recorded_keys(db)
         assert len(await recorded(db, objects, done.output_file_id)) == 29
         assert len(await recorded(db, objects, done.error_file_id)) == 1
-        assert await sql(db, "SELECT type FROM outbox") == [("batch.completed",)]
+        assert await sql(db, "SELECT type FROM batchline.outbox") == [("batch.completed",)]
 
     on(database_url, scenario)
 
@@ -381,7 +383,7 @@ def test_a_finalizer_that_was_replaced_cannot_commit_before_its_successor_does(
             done = await ended(winning)
         assert stored_keys(folder) == await recorded_keys(db)
         assert len(await recorded(db, objects, done.output_file_id)) == 30
-        assert await sql(db, "SELECT type FROM outbox") == [("batch.completed",)]
+        assert await sql(db, "SELECT type FROM batchline.outbox") == [("batch.completed",)]
 
     on(database_url, scenario)
 
@@ -423,7 +425,7 @@ def test_finalizers_that_race_for_many_batches_end_each_once(
         counts = await asyncio.gather(*[drain(a_worker(f"worker-{n}")) for n in range(4)])
         # A worker may find the one batch that is left locked by a neighbour, and leave it to it.
         assert sum(counts) == 12
-        assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM outbox") == [(12, 12)]
+        assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(12, 12)]
         assert stored_keys(folder) == await recorded_keys(db)
 
     on(database_url, scenario)
@@ -451,7 +453,7 @@ def test_a_commit_whose_answer_was_lost_is_recognized_and_its_files_stay(
             done = await ended(finalize_one(unlucky, objects, a_worker()))
         assert done == await read(db, batch)
         assert stored_keys(folder) == await recorded_keys(db)
-        assert await sql(db, "SELECT count(*) FROM outbox") == [(1,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.outbox") == [(1,)]
 
     on(database_url, scenario)
 
@@ -465,7 +467,7 @@ class Rival:
 
     async def reached(self, point: str) -> None:
         if point == "committing":
-            self.connection.execute("SELECT FROM batches FOR UPDATE")
+            self.connection.execute("SELECT FROM batchline.batches FOR UPDATE")
         if point == "contended":
             self.tries -= 1
             if self.tries == 0:
@@ -552,7 +554,9 @@ def test_a_finalizer_that_is_killed_in_mid_upload_costs_its_lease_and_leaves_not
 
         assert await finalize_one(db, objects, a_worker()) is None, "its lease is not over"
         assert await sweep_objects(db, objects, AT_ONCE) == 0, "it might still be alive"
-        await sql(db, "UPDATE workers SET lease_until = now() - interval '1 second' WHERE name = 'killed'")
+        await sql(
+            db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second' WHERE name = 'killed'"
+        )
         done = await ended(finalize_one(db, objects, a_worker()))
         assert len(await recorded(db, objects, done.output_file_id)) == batch.total
         assert left in stored_keys(folder)
@@ -628,10 +632,15 @@ def test_a_finalizer_that_is_cancelled_lets_go_of_the_batch_and_its_objects(
 @pytest.mark.parametrize(
     ("damage", "what", "expected", "found"),
     [
-        ("UPDATE batches SET completed = completed - 1, failed = failed + 1", "output lines", 28, 29),
-        ("DELETE FROM results WHERE line_no = 3", "output lines", 29, 28),
-        ("DELETE FROM results WHERE line_no = 7", "errors lines", 1, 0),
-        ("UPDATE batches SET failed = 0", "failed results", 0, 1),
+        (
+            "UPDATE batchline.batches SET completed = completed - 1, failed = failed + 1",
+            "output lines",
+            28,
+            29,
+        ),
+        ("DELETE FROM batchline.results WHERE line_no = 3", "output lines", 29, 28),
+        ("DELETE FROM batchline.results WHERE line_no = 7", "errors lines", 1, 0),
+        ("UPDATE batchline.batches SET failed = 0", "failed results", 0, 1),
     ],
 )
 def test_a_file_that_does_not_match_the_counters_is_never_recorded(
@@ -706,7 +715,7 @@ def test_a_sweep_removes_the_object_of_a_file_that_was_deleted(
     async def scenario(db: Session) -> None:
         await a_finished_batch(db, 3)
         await ended(finalize_one(db, objects, a_worker()))
-        await sql(db, "DELETE FROM files WHERE object_key IS NOT NULL")
+        await sql(db, "DELETE FROM batchline.files WHERE object_key IS NOT NULL")
         assert await sweep_objects(db, objects, AT_ONCE) == 1
         assert stored_keys(folder) == []
 
@@ -759,7 +768,7 @@ def test_during_the_upload_nothing_but_the_results_is_locked_and_nobody_waits(
             assert sorted(locks) == [("results", "AccessShareLock"), ("results_pkey", "AccessShareLock")]
             # Under a lock_timeout, whoever had to wait would fail.
             assert (await read(db, batch)).status is BatchStatus.FINALIZING
-            await sql(db, "SELECT FROM batches WHERE id = %(id)s FOR UPDATE", id=batch.id)
+            await sql(db, "SELECT FROM batchline.batches WHERE id = %(id)s FOR UPDATE", id=batch.id)
             held.go_on.set()
             await ended(work)
 
@@ -769,10 +778,11 @@ def test_during_the_upload_nothing_but_the_results_is_locked_and_nobody_waits(
 # --- Plans -------------------------------------------------------------------------------------------------
 
 LOAD = """
-INSERT INTO results (lane_id, line_no, ordinal, outcome, attempt, input_tokens, output_tokens, output)
+INSERT INTO batchline.results
+    (lane_id, line_no, ordinal, outcome, attempt, input_tokens, output_tokens, output)
 SELECT n.id, l.line_no, l.ordinal, 'completed', 1, 0, 0, repeat('x', 400)
-FROM lanes AS n
-JOIN lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
+FROM batchline.lanes AS n
+JOIN batchline.lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
 ORDER BY l.line_no / 100, random()
 """
 
@@ -806,7 +816,7 @@ def test_results_are_streamed_from_the_index_and_never_sorted(
     database_url: str, lanes: dict[str, int], analyzed: bool, which: Which
 ) -> None:
     async def scenario(db: Session) -> None:
-        await sql(db, "ALTER TABLE results SET (autovacuum_enabled = false)")
+        await sql(db, "ALTER TABLE batchline.results SET (autovacuum_enabled = false)")
         for _ in range(2):
             batch = await a_batch(db, lanes)
         await sql(db, LOAD)

@@ -321,7 +321,7 @@ def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path)
         assert made["spec"]["template"]["spec"]["volumes"][1]["cloudInitNoCloud"] == {"userData": secret}
         assert "hunter2" not in (child.output or "")
         assert MASK in (child.output or "")
-        audited = await sql(cluster.session, "SELECT detail::text FROM audit_log")
+        audited = await sql(cluster.session, "SELECT detail::text FROM batchline.audit_log")
         assert audited
         assert not any("hunter2" in text for (text,) in audited)
 

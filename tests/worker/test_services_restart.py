@@ -88,9 +88,9 @@ def test_an_executor_that_raises_costs_that_item_an_attempt_and_nothing_else(
 def renamed(database: str, table: str) -> Iterator[None]:
     """While this lasts, every statement that reads the table fails in a way that no worker expects."""
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f"ALTER TABLE {table} RENAME TO {table}_gone".encode())
+        connection.execute(f"ALTER TABLE batchline.{table} RENAME TO {table}_gone".encode())
         yield
-        connection.execute(f"ALTER TABLE {table}_gone RENAME TO {table}".encode())
+        connection.execute(f"ALTER TABLE batchline.{table}_gone RENAME TO {table}".encode())
 
 
 def test_an_unexpected_error_in_one_service_does_not_end_the_worker(

@@ -12,7 +12,8 @@ from batchline.cli.options import Exit
 from batchline.host.disk import full_message, is_full
 from batchline.store.batches import FileNotFound
 from batchline.store.errors import StoreReadOnly, StoreUnavailable, StoreUnusable
-from batchline.store.migrate import DatabaseUnreachable, UnknownRevision
+from batchline.store.migrate import UnknownRevision
+from batchline.store.schema import DatabaseUnreachable
 from batchline.worker.supervisor import ServiceFailed
 
 READ_ONLY = (

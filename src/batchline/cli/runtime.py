@@ -22,9 +22,9 @@ from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.host.disk import full_message, has_no_room, is_full, says_full
 from batchline.host.private import FolderNotPrivate, data_folder
 from batchline.secrets.masking import masked_text
-from batchline.store import migrate
+from batchline.store import migrate, schema
 from batchline.store.errors import StoreUnavailable
-from batchline.store.migrate import DatabaseUnreachable
+from batchline.store.schema import DatabaseUnreachable
 
 Result = TypeVar("Result")
 
@@ -151,11 +151,16 @@ def _ready(
 ) -> Runtime:
     url = settings.database if server is None else server.url
     assert url is not None
-    if migrated and migrate.ensure(url).standby and to_work:
+    if migrated and _checked(url, server).standby and to_work:
         raise CommandError(
             "the database is a standby, which is read-only; give the primary's address with --database"
         )
     return Runtime(url, Objects.at(objects or settings.objects_dir), server)
+
+
+def _checked(url: str, server: EmbeddedPostgres | None) -> schema.SchemaStatus:
+    """Our own database gets the newest tables; somebody else's only by `batchline migrate up`."""
+    return schema.check(url) if server is None else migrate.ensure(url)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:

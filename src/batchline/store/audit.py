@@ -6,10 +6,9 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import psycopg
 from psycopg.types.json import Jsonb
 
-from batchline.store.session import Row, Session, run
+from batchline.store.session import Connection, Session, run
 from batchline.store.statements import statement
 
 # Who does what no user has asked for.
@@ -42,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True):
     detail: dict[str, Any]
 
 
-async def add(connection: psycopg.AsyncConnection[Row], event: AuditEvent) -> None:
+async def add(connection: Connection, event: AuditEvent) -> None:
     params = {
         "tenant": event.tenant,
         "actor": event.actor,

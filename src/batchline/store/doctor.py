@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import psycopg
-
 from batchline.model import ids
-from batchline.store.session import Row, Session, run
+from batchline.store.session import Connection, Session, run
 from batchline.store.statements import statement
 
 # Cheap ones first. Each gives (name of the check, file, batch, lane, message) for each finding.
@@ -87,7 +85,7 @@ async def examine(
     return Report(batches, lanes, spans, results, tuple(findings), tuple(notes))
 
 
-async def _look(connection: psycopg.AsyncConnection[Row], name: str, params: dict[str, Any]) -> list[Finding]:
+async def _look(connection: Connection, name: str, params: dict[str, Any]) -> list[Finding]:
     rows = await run(connection, statement(name), params)
     findings = [Finding(check, _where(*location), message) for check, *location, message in rows]
     if len(findings) == _MAXIMUM:

@@ -53,22 +53,23 @@ def translate(error: psycopg.Error) -> Exception:
         case errors.InsufficientPrivilege() if error.diag.context is None:
             return StoreUnusable(
                 f"the database user lacks a privilege: {said}; let an administrator grant it, such as"
-                " GRANT USAGE, CREATE ON SCHEMA public TO that user, or make the user the owner of the tables"
+                " GRANT CREATE ON DATABASE … TO that user before `batchline migrate up`,"
+                " or make the user the owner of the schema and its tables"
             )
         case errors.InvalidSchemaName():
             return StoreUnusable(
-                f"there is no schema for Batchline's tables: {said};"
-                " create the schema that search_path names, or correct search_path in --database"
+                f"the schema of Batchline's tables is missing: {said};"
+                " run `batchline migrate up`, or correct ?schema=NAME in --database"
             )
         case errors.DuplicateTable() | errors.DuplicateObject() | errors.DuplicateFunction():
             return StoreUnusable(
                 f"the database holds something of the same name that is not Batchline's: {said};"
-                " give Batchline a database or a schema of its own"
+                " give Batchline another schema with ?schema=NAME in --database"
             )
         case errors.UndefinedTable() | errors.UndefinedColumn() | errors.UndefinedFunction():
             return StoreUnusable(
                 f"the tables are not those of this version of Batchline: {said};"
-                " check the database and search_path in --database, and see `batchline migrate status`"
+                " check --database, and see `batchline migrate status`"
             )
         case _:
             return error

@@ -1,10 +1,11 @@
 """LISTEN: one notification for each batch event. One per line would slow down every commit."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg import sql
 
 from batchline.store.errors import translate
 from batchline.store.session import connect
@@ -20,11 +21,11 @@ def event_of(payload: str) -> Event:
     return Event(kind, UUID(batch_id))
 
 
-async def notifications(url: str) -> AsyncIterator[Event]:
+async def notifications(url: str) -> AsyncGenerator[Event, None]:
     """Each event of all batches; the first is `listening`, once nothing can be missed."""
     try:
         async with await connect(url, "listener") as connection:
-            await connection.execute("LISTEN batchline")
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(connection.schema)))
             yield Event("listening")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)

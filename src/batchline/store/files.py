@@ -21,7 +21,7 @@ from batchline.model import ContentError, File
 from batchline.store import idempotency
 from batchline.store.arrays import TextArray
 from batchline.store.idempotency import IdempotencyKey
-from batchline.store.session import Row, Session, run
+from batchline.store.session import Connection, Row, Session, run
 from batchline.store.statements import statement
 
 # PostgreSQL's binary COPY format: a signature, flags and the length of a header extension; then each row as
@@ -125,14 +125,15 @@ def _file(row: Row) -> File:
 class Incoming:
     """A file on its way in: lines first, then the look for duplicates, then the file itself."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Row], no: int) -> None:
+    def __init__(self, connection: Connection, no: int) -> None:
         self._connection = connection
         self._no = no
 
     @asynccontextmanager
     async def lines(self) -> "AsyncIterator[LineWriter]":
         cursor = self._connection.cursor()
-        async with cursor.copy(statement("copy_lines").text, writer=_SteadyWriter(cursor)) as copy:
+        copy_lines = statement("copy_lines").text_in(self._connection.schema)
+        async with cursor.copy(copy_lines, writer=_SteadyWriter(cursor)) as copy:
             await copy.write(_SIGNATURE)
             yield LineWriter(copy, self._no)
             await copy.write(_END)

@@ -3,9 +3,8 @@
 from uuid import UUID
 
 import msgspec
-import psycopg
 
-from batchline.store.session import Row, run
+from batchline.store.session import Connection, run
 from batchline.store.statements import statement
 
 
@@ -32,9 +31,7 @@ class IdempotencyConflict(Exception):
         return IdempotencyConflict, (self.object_id, self.same)
 
 
-async def remember(
-    connection: psycopg.AsyncConnection[Row], idempotency_key: IdempotencyKey, object_id: UUID
-) -> None:
+async def remember(connection: Connection, idempotency_key: IdempotencyKey, object_id: UUID) -> None:
     """In the transaction that makes the object; waits for another one that uses the key right now."""
     params = {**msgspec.structs.asdict(idempotency_key), "object": object_id}
     while not await run(connection, statement("remember_made"), params):

@@ -9,12 +9,11 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-import psycopg
 
 from batchline.model import RequestKind
 from batchline.store import audit
 from batchline.store.audit import AuditEvent
-from batchline.store.session import Row, Session, run
+from batchline.store.session import Connection, Row, Session, run
 from batchline.store.statements import statement
 
 
@@ -55,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True):
     exempt: bool
 
 
-async def lock(connection: psycopg.AsyncConnection[Row], tenant: str, user: str) -> Measured:
+async def lock(connection: Connection, tenant: str, user: str) -> Measured:
     """From here to the end of the transaction nobody else can raise what is pending."""
     params = {"tenant": tenant, "user": user}
     await run(connection, statement("bound_idle"), {})

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
-import psycopg
 from psycopg.types.json import Jsonb
 
 from batchline.model import (
@@ -28,7 +27,7 @@ from batchline.store import audit, limits
 from batchline.store.arrays import TextArray
 from batchline.store.audit import AuditEvent
 from batchline.store.limits import Measured
-from batchline.store.session import Row, Session, run
+from batchline.store.session import Connection, Row, Session, run
 from batchline.store.statements import statement
 
 _CHILD_STATUS = {
@@ -87,7 +86,7 @@ class NewOperationBatch(msgspec.Struct, frozen=True):
 class Submitting:
     """A submission on its way: the limits' locks are held, and nothing is there unless all ends well."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Row], measured: Measured) -> None:
+    def __init__(self, connection: Connection, measured: Measured) -> None:
         self._connection = connection
         self.measured = measured
 
@@ -132,9 +131,7 @@ async def submitting(session: Session, tenant: str, user: str) -> AsyncIterator[
 class Changing:
     """A governed batch whose row is held: what `batch` says is so until the transaction ends."""
 
-    def __init__(
-        self, connection: psycopg.AsyncConnection[Row], batch: GovernedBatch, measured: Measured | None
-    ) -> None:
+    def __init__(self, connection: Connection, batch: GovernedBatch, measured: Measured | None) -> None:
         self._connection = connection
         self.batch = batch
         # Only where more may become pending.

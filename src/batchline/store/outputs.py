@@ -12,7 +12,7 @@ from typing import Literal
 from uuid import UUID
 
 import msgspec
-from psycopg import AsyncConnection, errors, sql
+from psycopg import errors, sql
 from psycopg.abc import PQGen
 from psycopg.generators import fetch_many
 from psycopg.pq import ExecStatus
@@ -21,7 +21,8 @@ from psycopg.waiting import Wait
 
 from batchline.model import Batch, File
 from batchline.store import batches
-from batchline.store.session import Row, Session, StoreUnavailable, run
+from batchline.store.address import DEFAULT_SCHEMA
+from batchline.store.session import Connection, Session, StoreUnavailable, run
 from batchline.store.statements import statement
 
 Which = Literal["output", "errors"]
@@ -64,7 +65,7 @@ class OutputLane(msgspec.Struct, frozen=True):
 class LineBlocks:
     """Lines as blocks of bytes, at least `_BLOCK` each but for the last; `count` of them have been given."""
 
-    def __init__(self, connection: AsyncConnection[Row]) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._ended = False
         self.count = 0
@@ -98,7 +99,7 @@ async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator
     """The completed lines, or all others that have ended; the COPY is over when the context is."""
     # Before the transaction, so that the stream holds no lock at all on batches and lanes.
     lanes = await find_lanes(session, batch_id)
-    async with _stream(session, selection(batch_id, which, lanes)) as stream:
+    async with _stream(session, selection(batch_id, which, lanes, session.schema)) as stream:
         yield stream
 
 
@@ -106,7 +107,7 @@ async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator
 async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[LineBlocks]:
     """The requests of an input file whose content lies in `lines`, in their order."""
     parts = [
-        sql.SQL(statement("lane_requests").text).format(
+        sql.SQL(statement("lane_requests").text_in(session.schema)).format(
             before=sql.Literal('{"custom_id":'),
             between=sql.Literal(f',"method":"POST","url":{msgspec.json.encode(url).decode()},"body":'),
             file=sql.Literal(file_no),
@@ -122,7 +123,7 @@ async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[LineBloc
 
 @asynccontextmanager
 async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[LineBlocks]:
-    query = sql.SQL(statement("stream_lines").text).format(lines=selected)
+    query = sql.SQL(statement("stream_lines").text_in(session.schema)).format(lines=selected)
     async with session.open_ended() as connection, connection.transaction(), connection.cursor() as cursor:
         await run(connection, statement("stream_settings"), {})
         async with cursor.copy(query) as copy:
@@ -131,13 +132,15 @@ async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[Lin
             await copy.finish(_Abandoned())
 
 
-def selection(batch_id: UUID, which: Which, lanes: Sequence[OutputLane]) -> sql.Composed:
+def selection(
+    batch_id: UUID, which: Which, lanes: Sequence[OutputLane], schema: str = DEFAULT_SCHEMA
+) -> sql.Composed:
     """The query for the lines with their numbers. COPY takes no parameters, so all values are in the text."""
     outcome = sql.Literal("completed" if which == "output" else "failed")
-    results = sql.SQL(statement("lane_results").text)
+    results = sql.SQL(statement("lane_results").text_in(schema))
     parts = [results.format(lane=sql.Literal(lane.id), outcome=outcome) for lane in lanes]
     if which == "errors":
-        parts += [_never_run(batch_id, lane, lane.ending) for lane in lanes if lane.ending]
+        parts += [_never_run(batch_id, lane, lane.ending, schema) for lane in lanes if lane.ending]
     return _merged(parts)
 
 
@@ -198,10 +201,10 @@ def _merged(parts: Sequence[sql.Composed]) -> sql.Composed:
     return parts[0]
 
 
-def _never_run(batch_id: UUID, lane: OutputLane, ending: str) -> sql.Composed:
+def _never_run(batch_id: UUID, lane: OutputLane, ending: str, schema: str) -> sql.Composed:
     """What all the error lines have in common is made here, so that the JSON is right."""
     error = msgspec.json.encode({"code": ending, "message": NEVER_RUN[ending]}).decode()
-    return sql.SQL(statement("lane_never_run").text).format(
+    return sql.SQL(statement("lane_never_run").text_in(schema)).format(
         before=sql.Literal(f'{{"id":"batch_req_{batch_id.hex}_'),
         after=sql.Literal(f',"response":null,"error":{error}}}'),
         file=sql.Literal(lane.file_no),

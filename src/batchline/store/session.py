@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from batchline.store import arrays, pooler
+from batchline.store.address import DEFAULT_SCHEMA, parse
 from batchline.store.errors import StatementRefused as StatementRefused
 from batchline.store.errors import StoreFull as StoreFull
 from batchline.store.errors import StoreUnavailable as StoreUnavailable
@@ -46,7 +47,11 @@ _PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
 _WATCHED = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 
 
-class _Connection(psycopg.AsyncConnection[Row]):
+class Connection(psycopg.AsyncConnection[Row]):
+    """A connection that knows the schema of the tables."""
+
+    schema: str = DEFAULT_SCHEMA
+
     async def wait(self, gen: PQGen[AnyRow], *args: Any, **kwargs: Any) -> AnyRow:
         """As psycopg's, which takes up a statement again after it was cancelled, to hear of its end. Where it
         was still being sent, that ends in a TypeError, or in a connection that is lost."""
@@ -67,8 +72,12 @@ class Session:
         self._url = url
         self._name = name
         self._timeout = timeout
-        self._connection: psycopg.AsyncConnection[Row] | None = None
+        self._connection: Connection | None = None
         self._lock = asyncio.Lock()
+
+    @property
+    def schema(self) -> str:
+        return parse(self._url).schema
 
     async def __aenter__(self) -> "Session":
         return self
@@ -92,17 +101,17 @@ class Session:
         """As `rows`, by column name."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
-            return await _execute(cursor, statement, params, prepare=True)
+            return await _execute(connection, cursor, statement, params, prepare=True)
 
     async def raw_rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
         """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection)
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
-            return await _execute(cursor, statement, params, prepare=True)
+            return await _execute(connection, cursor, statement, params, prepare=True)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+    async def transaction(self) -> AsyncIterator[Connection]:
         """Several statements in one transaction, all within one time limit, which the server keeps too: if
         we fall silent between two of them, it must let go of the locks."""
         async with self._guarded() as connection, connection.transaction():
@@ -116,13 +125,13 @@ class Session:
                 raise
 
     @asynccontextmanager
-    async def open_ended(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+    async def open_ended(self) -> AsyncIterator[Connection]:
         """The bare connection, for streams that may take as long as they move; faults are translated."""
         async with self._guarded(limit=None) as connection:
             yield connection
 
     @asynccontextmanager
-    async def _guarded(self, limit: float | None = -1) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+    async def _guarded(self, limit: float | None = -1) -> AsyncIterator[Connection]:
         async with self._lock:
             try:
                 async with asyncio.timeout(self._timeout if limit == -1 else limit):
@@ -150,11 +159,13 @@ class Session:
             connection.pgconn.finish()
 
 
-async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
+async def connect(url: str, name: str) -> Connection:
     """A new connection. It prepares statements unless a pooler would mix them up."""
-    connection = await _Connection.connect(
-        url, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
+    address = parse(url)
+    connection = await Connection.connect(
+        address.conninfo, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
     )
+    connection.schema = address.schema
     try:
         arrays.register(connection)
         cursor = await connection.execute(f"{_PLANNING}; {_WATCHED}; {pooler.WHICH_PROCESS}".encode())
@@ -168,33 +179,34 @@ async def connect(url: str, name: str) -> psycopg.AsyncConnection[Row]:
 
 
 async def run_records(
-    connection: psycopg.AsyncConnection[Row], statement: Statement, params: Mapping[str, Any]
+    connection: Connection, statement: Statement, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """As `run`, by column name."""
     async with connection.cursor(binary=True, row_factory=dict_row) as cursor:
-        await cursor.execute(statement.text, params)
+        await cursor.execute(statement.text_in(connection.schema), params)
         return await cursor.fetchall() if cursor.description else []
 
 
 async def run(
-    connection: psycopg.AsyncConnection[Row],
+    connection: Connection,
     statement: Statement,
     params: Mapping[str, Any],
     *,
     prepare: bool | None = None,
 ) -> list[Row]:
     """One statement, inside a transaction if the caller holds one open."""
-    return await _execute(psycopg.AsyncRawCursor(connection), statement, params, prepare=prepare)
+    return await _execute(connection, psycopg.AsyncRawCursor(connection), statement, params, prepare=prepare)
 
 
 async def _execute(
+    connection: Connection,
     cursor: psycopg.AsyncRawCursor[AnyRow],
     statement: Statement,
     params: Mapping[str, Any],
     *,
     prepare: bool | None = None,
 ) -> list[AnyRow]:
-    text, names = statement.numbered
+    text, names = statement.numbered_in(connection.schema)
     await cursor.execute(text, [params[name] for name in names], prepare=prepare, binary=True)
     # `description` would tell as well, but makes an object for each column first.
     result = cursor.pgresult

@@ -7,29 +7,51 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import LiteralString
 
+from batchline.store.address import DEFAULT_SCHEMA
+
 _PARAMETER = re.compile(r"%\((\w+)\)[sb]|%%")
+# A table, type or function of ours, or the channel of notifications.
+_SCHEMA = re.compile(r"\bbatchline(?=\.[a-z]|')")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Statement:
+    """`text` names the tables of the default schema, such as batchline.lanes."""
+
     name: str
     text: LiteralString
 
-    @cached_property
-    def numbered(self) -> tuple[LiteralString, tuple[str, ...]]:
+    def text_in(self, schema: str) -> LiteralString:
+        return self.text if schema == DEFAULT_SCHEMA else _in_schema(self, schema)
+
+    def numbered_in(self, schema: str) -> tuple[LiteralString, tuple[str, ...]]:
         """The text with $1, $2 … for its parameters, and their names in that order.
 
-        This is done once a statement. psycopg would do it at every call for a text of more than 4096
+        This is done once per statement. psycopg would do it at every call for a text of more than 4096
         characters, in 0.13 ms for a claim.
         """
-        names: dict[str, int] = {}
+        return self._numbered if schema == DEFAULT_SCHEMA else _numbered(_in_schema(self, schema))
 
-        def number(match: re.Match[str]) -> str:
-            return f"${names.setdefault(match[1], len(names) + 1)}" if match[1] else "%"
+    @cached_property
+    def _numbered(self) -> tuple[LiteralString, tuple[str, ...]]:
+        return _numbered(self.text)
 
-        text = _PARAMETER.sub(number, self.text)
-        return text, tuple(names)
+
+@cache
+def _in_schema(of: Statement, schema: str) -> LiteralString:
+    # A schema's name is checked (store/address.py), so it is safe in the text.
+    return _SCHEMA.sub(schema, of.text)
+
+
+@cache
+def _numbered(text: LiteralString) -> tuple[LiteralString, tuple[str, ...]]:
+    names: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}" if match[1] else "%"
+
+    return _PARAMETER.sub(number, text), tuple(names)
 
 
 @cache

@@ -15,6 +15,7 @@ from batchline.executors.executor import Executor
 from batchline.files.objects import Objects
 from batchline.model import Batch, Settled
 from batchline.store import batches, spans
+from batchline.store.address import in_schema_of
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.upstreams.memory import BodyMemory
@@ -98,7 +99,7 @@ class Worker:
         self.poller = self._new_poller(scope, objects)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         router = NotificationRouter(self.producers, self.poller, self.outbox)
-        self._listener = Listener(listen_url or url, router.heard)
+        self._listener = Listener(in_schema_of(listen_url or url, url), router.heard)
         self._retries = RetryTimer(self._retry_due)
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()

@@ -8,7 +8,8 @@ from batchline.cli import options
 from batchline.cli.display.console import out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import open_runtime
-from batchline.store import migrate
+from batchline.store import migrate, schema
+from batchline.store.address import parse
 
 commands = typer.Typer(help="Bring the schema up to date, or back.", no_args_is_help=True)
 
@@ -55,8 +56,19 @@ def status(
 
 
 def _tell(url: str, as_json: bool) -> None:
-    found = migrate.status(url)
+    found = schema.status(url)
+    name = parse(url).schema
     if as_json:
-        print_json({"current": found.current, "head": found.head, "up_to_date": found.up_to_date})
-    else:
-        out().print(f"schema {found.current or 'none'}, newest {found.head}")
+        print_json(
+            {
+                "schema": name,
+                "current": found.current,
+                "head": schema.HEAD,
+                "up_to_date": found.up_to_date,
+                "usable": found.usable,
+                "compatible_from": found.compatible_from,
+            }
+        )
+        return
+    current = f"version {found.current}" if found.current else "no tables"
+    out().print(f"schema {name}: {current}; newest version: {schema.HEAD}")

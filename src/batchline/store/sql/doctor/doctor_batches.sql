@@ -10,7 +10,7 @@ batch AS (
         b.completed + b.failed = b.total AS done,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         num_nonnulls(b.completed_at, b.cancelled_at, b.expired_at, b.failed_at) AS ends
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
 -- What an ended batch must have and has.
@@ -20,7 +20,7 @@ made AS (
     CROSS JOIN LATERAL (
         VALUES ('output', b.output_file_id, b.completed), ('error', b.error_file_id, b.total - b.completed)
     ) AS e (kind, file_id, lines)
-    LEFT JOIN files AS f ON f.id = e.file_id
+    LEFT JOIN batchline.files AS f ON f.id = e.file_id
     WHERE b.failed_at IS NULL
 ),
 finding AS (

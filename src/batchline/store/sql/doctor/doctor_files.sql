@@ -5,16 +5,16 @@
 WITH
 file AS (
     SELECT f.id, f.no, f.line_count
-    FROM files AS f
+    FROM batchline.files AS f
     WHERE f.purpose IN ('batch', 'operation')
       -- The lines of a deleted file are cleared away, but not before its last batch has ended.
       AND (
           f.deleted_at IS NULL
-          OR EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL)
+          OR EXISTS (SELECT FROM batchline.batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL)
       )
       AND (
           %(batch)s::uuid IS NULL
-          OR f.id = (SELECT b.file_id FROM batches AS b WHERE b.id = %(batch)s::uuid)
+          OR f.id = (SELECT b.file_id FROM batchline.batches AS b WHERE b.id = %(batch)s::uuid)
       )
 ),
 -- lane_no is NULL in the row of the whole file.
@@ -26,7 +26,7 @@ counted AS MATERIALIZED (
         min(l.ordinal) AS first,
         max(l.ordinal) AS last,
         count(DISTINCT l.line_no) AS numbers
-    FROM lines AS l
+    FROM batchline.lines AS l
     JOIN file AS f ON f.no = l.file_no
     GROUP BY l.file_no, ROLLUP (l.lane_no)
 ),
@@ -55,7 +55,7 @@ finding AS (
             coalesce(c.first, 0),
             coalesce(c.last, -1)
         )
-    FROM (SELECT p.* FROM file_lanes AS p JOIN file ON file.no = p.file_no) AS part
+    FROM (SELECT p.* FROM batchline.file_lanes AS p JOIN file ON file.no = p.file_no) AS part
     FULL JOIN (SELECT * FROM counted WHERE lane_no IS NOT NULL) AS c
         ON c.file_no = part.file_no AND c.lane_no = part.lane_no
     JOIN file AS f ON f.no = coalesce(part.file_no, c.file_no)

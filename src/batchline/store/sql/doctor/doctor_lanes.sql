@@ -9,8 +9,8 @@ batch AS (
         f.no AS file_no,
         f.line_count,
         b.paused_at IS NOT NULL OR b.held_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
-    FROM batches AS b
-    LEFT JOIN files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
+    FROM batchline.batches AS b
+    LEFT JOIN batchline.files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
 lane AS (
@@ -19,7 +19,7 @@ lane AS (
         b.shut,
         b.finalizing_at IS NULL AND b.ended_at IS NULL AS running,
         b.file_no AS batch_file_no
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     JOIN batch AS b ON b.id = n.batch_id
 ),
 summed AS (
@@ -51,7 +51,7 @@ finding AS (
             ELSE format('total is %%s, but lane %%s of its file has %%s lines', n.total, n.lane_no, part.total)
         END
     FROM lane AS n
-    LEFT JOIN file_lanes AS part ON part.file_no = n.file_no AND part.lane_no = n.lane_no
+    LEFT JOIN batchline.file_lanes AS part ON part.file_no = n.file_no AND part.lane_no = n.lane_no
     WHERE n.batch_file_no IS NOT NULL
       AND (n.total IS DISTINCT FROM part.total OR n.file_no <> n.batch_file_no)
     UNION ALL

@@ -16,8 +16,8 @@ batch AS (
         o.user_id,
         o.approval,
         o.held
-    FROM batches AS b
-    LEFT JOIN operation_batches AS o ON o.batch_id = b.id
+    FROM batchline.batches AS b
+    LEFT JOIN batchline.operation_batches AS o ON o.batch_id = b.id
     WHERE (b.submitted_by IS NOT NULL OR o.batch_id IS NOT NULL)
       AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
 ),
@@ -49,10 +49,10 @@ finding AS (
             coalesce(t.operation, o.operation) AS operation,
             (coalesce(t.succeeded, 0), coalesce(t.failed, 0)) AS totals,
             (coalesce(o.succeeded, 0), coalesce(o.failed, 0)) AS batches
-        FROM operation_totals AS t
+        FROM batchline.operation_totals AS t
         FULL JOIN (
             SELECT operation, sum(counted_succeeded)::bigint AS succeeded, sum(counted_failed)::bigint AS failed
-            FROM operation_batches
+            FROM batchline.operation_batches
             WHERE counted_succeeded > 0 OR counted_failed > 0
             GROUP BY operation
         ) AS o USING (operation)

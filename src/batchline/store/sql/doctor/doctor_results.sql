@@ -18,15 +18,15 @@ lane AS MATERIALIZED (
         b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
         -- The file of a batch that has ended may be deleted, and its lines with it.
         b.ended_at IS NULL OR EXISTS (
-            SELECT FROM files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
+            SELECT FROM batchline.files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
         ) AS has_lines,
         coalesce(held.outstanding, '{}') AS outstanding,
         coalesce(held.items, 0) AS held
-    FROM lanes AS n
-    JOIN batches AS b ON b.id = n.batch_id
+    FROM batchline.lanes AS n
+    JOIN batchline.batches AS b ON b.id = n.batch_id
     LEFT JOIN (
         SELECT s.lane_id, range_agg(piece) AS outstanding, sum(upper(piece) - lower(piece)) AS items
-        FROM spans AS s
+        FROM batchline.spans AS s
         CROSS JOIN LATERAL unnest(s.outstanding) AS piece
         WHERE %(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid
         GROUP BY s.lane_id
@@ -47,8 +47,8 @@ counted AS MATERIALIZED (
             count(*) FILTER (WHERE r.outcome = 'failed') AS failed,
             coalesce(sum(r.input_tokens), 0) AS input_tokens,
             coalesce(sum(r.output_tokens), 0) AS output_tokens
-        FROM results AS r
-        LEFT JOIN lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no AND l.ordinal = r.ordinal
+        FROM batchline.results AS r
+        LEFT JOIN batchline.lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no AND l.ordinal = r.ordinal
         WHERE r.lane_id = n.id
     ) AS c
 ),
@@ -102,7 +102,7 @@ finding AS (
             t.input_tokens,
             t.output_tokens
         )
-    FROM batches AS b
+    FROM batchline.batches AS b
     JOIN tally AS t ON t.batch_id = b.id
     -- Counters outlive the results.
     WHERE b.purging_at IS NULL

@@ -6,7 +6,7 @@
 WITH
 upload AS (
     SELECT u.id
-    FROM uploads AS u
+    FROM batchline.uploads AS u
     WHERE u.id = %(upload)s
       AND u.tenant = %(tenant)s
       AND u.completed_at IS NULL
@@ -14,12 +14,12 @@ upload AS (
       AND u.expires_at > now()
     FOR KEY SHARE
 )
-INSERT INTO upload_parts (id, upload_id, bytes, object_key)
+INSERT INTO batchline.upload_parts (id, upload_id, bytes, object_key)
 SELECT %(id)s, upload.id, %(bytes)s, %(object_key)s
 FROM upload
 CROSS JOIN LATERAL (
     SELECT count(*) AS parts, coalesce(sum(p.bytes), 0) AS bytes
-    FROM upload_parts AS p
+    FROM batchline.upload_parts AS p
     WHERE p.upload_id = upload.id
 ) AS so_far
 WHERE so_far.parts < %(max_parts)s AND so_far.bytes + %(bytes)s <= %(max_bytes)s

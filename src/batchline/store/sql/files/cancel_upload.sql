@@ -4,7 +4,7 @@
 WITH
 upload AS (
     SELECT id
-    FROM uploads
+    FROM batchline.uploads
     WHERE id = %(upload)s
       AND tenant = %(tenant)s
       AND completed_at IS NULL
@@ -12,7 +12,7 @@ upload AS (
       AND expires_at > now()
     FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE uploads AS u
+UPDATE batchline.uploads AS u
 SET cancelled_at = now()
 FROM upload
 WHERE u.id = upload.id

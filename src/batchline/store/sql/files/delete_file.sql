@@ -5,7 +5,7 @@
 WITH
 file AS (
     SELECT id
-    FROM files
+    FROM batchline.files
     WHERE id = %(file)s
       AND tenant = %(tenant)s
       AND deleted_at IS NULL
@@ -13,7 +13,7 @@ file AS (
       AND (expires_at IS NULL OR expires_at > now())
     FOR UPDATE
 )
-UPDATE files AS f
+UPDATE batchline.files AS f
 SET deleted_at = now()
 FROM file
 WHERE f.id = file.id

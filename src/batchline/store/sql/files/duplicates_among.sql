@@ -5,7 +5,7 @@
 SELECT line_no, custom_id, first_line_no
 FROM (
     SELECT l.line_no, l.custom_id, min(l.line_no) OVER (PARTITION BY l.custom_id) AS first_line_no
-    FROM lines AS l
+    FROM batchline.lines AS l
     WHERE l.file_no = %(file)s
       AND (l.custom_id IN (SELECT unnest(%(suspects)b::text[]))) IS TRUE
 ) AS line

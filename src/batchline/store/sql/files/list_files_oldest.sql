@@ -7,7 +7,7 @@ SELECT *
 FROM (
     SELECT
         id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
-    FROM files
+    FROM batchline.files
     WHERE tenant = %(tenant)s
       AND (created_at, id) > (
           coalesce(%(after_at)s::timestamptz, '-infinity'),

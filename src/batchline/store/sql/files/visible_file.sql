@@ -2,7 +2,7 @@
 -- are not there, nor are those of governed batches. One read by primary key.
 SELECT
     id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
-FROM files
+FROM batchline.files
 WHERE id = %(file)s
   AND tenant = %(tenant)s
   AND deleted_at IS NULL

@@ -7,13 +7,13 @@
 -- Locks, for this statement alone: the user's row, then the row of all (tenant and user empty). Everybody takes them in
 -- this order, so nobody waits in a circle; each adds to what the one before has committed, so the counts are exact.
 WITH mine AS (
-    INSERT INTO api_windows AS w (starts_at, kind, tenant, user_id, requests)
+    INSERT INTO batchline.api_windows AS w (starts_at, kind, tenant, user_id, requests)
     VALUES (date_trunc('minute', now()), %(kind)s, %(tenant)s, %(user)s, 1)
     ON CONFLICT (starts_at, kind, tenant, user_id) DO UPDATE SET requests = w.requests + 1
     RETURNING w.starts_at, w.kind, w.requests
 ),
 everybody AS (
-    INSERT INTO api_windows AS w (starts_at, kind, tenant, user_id, requests)
+    INSERT INTO batchline.api_windows AS w (starts_at, kind, tenant, user_id, requests)
     SELECT mine.starts_at, mine.kind, '', '', 1
     FROM mine
     WHERE mine.requests <= %(share)s AND mine.kind <> 'decision'

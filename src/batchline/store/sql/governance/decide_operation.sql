@@ -1,5 +1,5 @@
 -- decide_operation: an approval or a rejection, by whom and why. Under lock_operation, which has seen it pending.
-UPDATE operation_batches
+UPDATE batchline.operation_batches
 SET approval = %(approval)s,
     decided_by = %(actor)s,
     decided_at = clock_timestamp(),

@@ -2,7 +2,7 @@
 --
 -- All tenants' where `tenant` is NULL, for an operator. One range of an index. Locks: none.
 SELECT id, at, tenant, actor, action, batch_id, sequence_no, subject, detail
-FROM audit_log
+FROM batchline.audit_log
 WHERE id > %(after)s
   AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s::text)
   AND (%(batch)s::uuid IS NULL OR batch_id = %(batch)s::uuid)

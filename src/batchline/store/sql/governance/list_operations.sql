@@ -5,10 +5,10 @@
 SELECT *
 FROM (
     SELECT *
-    FROM governed_batches
+    FROM batchline.governed_batches
     WHERE tenant = %(tenant)s
       AND (created_at, id) < (
-          coalesce((SELECT a.created_at FROM operation_batches AS a WHERE a.batch_id = %(after)s::uuid), 'infinity'),
+          coalesce((SELECT a.created_at FROM batchline.operation_batches AS a WHERE a.batch_id = %(after)s::uuid), 'infinity'),
           coalesce(%(after)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
       )
       AND (%(operation)s::text IS NULL OR operation = %(operation)s::text)

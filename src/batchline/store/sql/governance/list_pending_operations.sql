@@ -7,12 +7,12 @@
 SELECT *
 FROM (
     SELECT *
-    FROM governed_batches
+    FROM batchline.governed_batches
     WHERE tenant = %(tenant)s
       AND approval = 'pending'
       AND finalizing_at IS NULL
       AND (created_at, id) < (
-          coalesce((SELECT a.created_at FROM operation_batches AS a WHERE a.batch_id = %(after)s::uuid), 'infinity'),
+          coalesce((SELECT a.created_at FROM batchline.operation_batches AS a WHERE a.batch_id = %(after)s::uuid), 'infinity'),
           coalesce(%(after)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
       )
       AND (%(user)s::text IS NULL OR user_id = %(user)s::text)

@@ -2,4 +2,4 @@
 --
 -- A statement of its own because of READ COMMITTED: the next one must see what was committed while this one
 -- waited. Locks: the table against others who write it; readers go on.
-LOCK TABLE api_keys IN SHARE ROW EXCLUSIVE MODE
+LOCK TABLE batchline.api_keys IN SHARE ROW EXCLUSIVE MODE

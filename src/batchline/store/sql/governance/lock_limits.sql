@@ -3,4 +3,4 @@
 --
 -- Locks: the row of all in limit_subjects, until the transaction ends. Then lock_user_limits, then measure_limits, each
 -- a statement of its own: under READ COMMITTED only a new statement sees what was committed while this one waited.
-SELECT 1 FROM limit_subjects WHERE tenant = '' AND user_id = '' FOR NO KEY UPDATE
+SELECT 1 FROM batchline.limit_subjects WHERE tenant = '' AND user_id = '' FOR NO KEY UPDATE

@@ -3,4 +3,4 @@
 --
 -- Locks: the batch row, as close and settle take it, then its row in operation_batches: a lock on a row of a view is one
 -- on the rows that it is made of, in the order of its FROM.
-SELECT * FROM governed_batches WHERE id = %(batch)s AND tenant = %(tenant)s FOR NO KEY UPDATE
+SELECT * FROM batchline.governed_batches WHERE id = %(batch)s AND tenant = %(tenant)s FOR NO KEY UPDATE

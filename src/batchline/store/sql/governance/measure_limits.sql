@@ -6,14 +6,14 @@
 SELECT
     (
         SELECT count(*)
-        FROM batches
+        FROM batchline.batches
         WHERE submitted_by IS NOT NULL AND finalizing_at IS NULL AND ended_at IS NULL
     )::integer AS all_parents,
     mine.parents,
     mine.children,
     (
         SELECT extract(epoch FROM clock_timestamp() - max(created_at))
-        FROM operation_batches
+        FROM batchline.operation_batches
         WHERE tenant = %(tenant)s AND user_id = %(user)s
     )::float8 AS since_last,
     o.max_pending_parents,
@@ -21,15 +21,15 @@ SELECT
     o.cooldown_seconds,
     EXISTS (
         SELECT
-        FROM limit_exemptions
+        FROM batchline.limit_exemptions
         WHERE tenant = %(tenant)s AND user_id = %(user)s AND expires_at > clock_timestamp()
     ) AS exempt
 FROM (
     SELECT count(*)::integer AS parents, coalesce(sum(total - completed - failed), 0)::integer AS children
-    FROM batches
+    FROM batchline.batches
     WHERE tenant = %(tenant)s
       AND submitted_by = %(user)s
       AND finalizing_at IS NULL
       AND ended_at IS NULL
 ) AS mine
-LEFT JOIN limit_overrides AS o ON o.tenant = %(tenant)s AND o.user_id = %(user)s
+LEFT JOIN batchline.limit_overrides AS o ON o.tenant = %(tenant)s AND o.user_id = %(user)s

@@ -10,9 +10,9 @@ SELECT
     q.status_code,
     q.finished_at,
     r.output
-FROM requests AS q
-JOIN batches AS b ON b.id = q.batch_id
-LEFT JOIN results AS r ON r.lane_id = q.lane_id AND r.line_no = q.line_no
+FROM batchline.requests AS q
+JOIN batchline.batches AS b ON b.id = q.batch_id
+LEFT JOIN batchline.results AS r ON r.lane_id = q.lane_id AND r.line_no = q.line_no
 WHERE q.batch_id = %(batch)s AND q.line_no > %(after)s
 ORDER BY q.line_no
 LIMIT %(limit)s

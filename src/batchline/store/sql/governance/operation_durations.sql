@@ -7,7 +7,7 @@ SELECT
     t.seconds,
     array_agg(d.bound ORDER BY d.bound) AS bounds,
     array_agg(d.batches ORDER BY d.bound) AS within
-FROM operation_totals AS t
-JOIN operation_durations AS d USING (operation)
+FROM batchline.operation_totals AS t
+JOIN batchline.operation_durations AS d USING (operation)
 GROUP BY t.operation
 ORDER BY t.operation

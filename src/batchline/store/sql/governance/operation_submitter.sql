@@ -3,10 +3,10 @@
 -- `anybody` is who calls a server without authentication, the one admin of the default tenant, if no key was ever
 -- called so.
 SELECT o.tenant, o.user_id, coalesce(k.role, 'admin'), k.role IS NULL AS alone
-FROM operation_batches AS o
+FROM batchline.operation_batches AS o
 LEFT JOIN LATERAL (
     SELECT role
-    FROM api_keys
+    FROM batchline.api_keys
     WHERE tenant = o.tenant AND name = o.user_id AND revoked_at IS NULL
     ORDER BY array_position(ARRAY['admin', 'approver', 'user'], role)
     LIMIT 1
@@ -17,6 +17,6 @@ WHERE o.batch_id = %(batch)s
       OR (
           o.user_id = %(anybody)s
           AND o.tenant = %(default_tenant)s
-          AND NOT EXISTS (SELECT FROM api_keys AS past WHERE past.tenant = o.tenant AND past.name = o.user_id)
+          AND NOT EXISTS (SELECT FROM batchline.api_keys AS past WHERE past.tenant = o.tenant AND past.name = o.user_id)
       )
   )

@@ -9,15 +9,15 @@ SELECT
     sum(failed)::bigint AS failed,
     sum(cancelled)::bigint AS cancelled
 FROM (
-    SELECT operation, succeeded, failed, cancelled FROM operation_totals
+    SELECT operation, succeeded, failed, cancelled FROM batchline.operation_totals
     UNION ALL
     SELECT
         o.operation,
         b.completed - o.counted_succeeded,
         b.failed + o.retried_children - o.counted_failed,
         CASE WHEN b.finalizing_at IS NULL THEN 0 ELSE b.total - b.completed - b.failed END
-    FROM operation_batches AS o
-    CROSS JOIN LATERAL (SELECT * FROM batches WHERE batches.id = o.batch_id LIMIT 1) AS b
+    FROM batchline.operation_batches AS o
+    CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = o.batch_id LIMIT 1) AS b
     WHERE o.counted_at IS NULL
 ) AS part
 GROUP BY operation

@@ -5,7 +5,7 @@
 -- `hold` begins with its lane shut, so nobody claims from it. Locks: none but its own rows.
 WITH
 file AS (
-    INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+    INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
     VALUES (
         %(file)s,
         %(tenant)s,
@@ -17,17 +17,17 @@ file AS (
     RETURNING id, no, line_count
 ),
 part AS (
-    INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+    INSERT INTO batchline.file_lanes (file_no, lane_no, model, url, total)
     SELECT no, 0, %(operation)s, %(url)s, line_count FROM file
 ),
 line AS (
-    INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+    INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
     SELECT file.no, 0, child.nth - 1, child.nth, child.custom_id, child.body
     FROM file
     CROSS JOIN unnest(%(custom_ids)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS child (custom_id, body, nth)
 ),
 batch AS (
-    INSERT INTO batches (
+    INSERT INTO batchline.batches (
         id, tenant, file_id, endpoint, completion_window, settings, total, in_progress_at, expires_at, model,
         submitted_by, held_at
     )
@@ -48,7 +48,7 @@ batch AS (
     RETURNING *
 ),
 governed AS (
-    INSERT INTO operation_batches (
+    INSERT INTO batchline.operation_batches (
         batch_id, tenant, user_id, operation, request_id, fingerprint, reason, approval, held
     )
     SELECT
@@ -64,7 +64,7 @@ governed AS (
     FROM batch
 ),
 lane AS (
-    INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, open)
+    INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, open)
     SELECT
         batch.id,
         batch.tenant,

@@ -4,14 +4,14 @@
 WITH
 expired AS (
     SELECT id
-    FROM files
+    FROM batchline.files
     WHERE expires_at <= now() AND deleted_at IS NULL
     ORDER BY expires_at
     LIMIT %(chunk)s
     FOR UPDATE SKIP LOCKED
 ),
 deleted AS (
-    UPDATE files AS f
+    UPDATE batchline.files AS f
     SET deleted_at = now()
     FROM expired
     WHERE f.id = expired.id

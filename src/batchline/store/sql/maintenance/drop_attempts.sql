@@ -5,11 +5,11 @@
 WITH
 chunk AS (
     SELECT r.row_id
-    FROM batches AS b
-    JOIN lanes AS n ON n.batch_id = b.id
+    FROM batchline.batches AS b
+    JOIN batchline.lanes AS n ON n.batch_id = b.id
     CROSS JOIN LATERAL (
         SELECT ctid AS row_id
-        FROM retry_attempts
+        FROM batchline.retry_attempts
         WHERE lane_id = n.id
         ORDER BY ordinal, attempt
         LIMIT %(chunk)s
@@ -19,7 +19,7 @@ chunk AS (
     LIMIT %(chunk)s
 ),
 dropped AS (
-    DELETE FROM retry_attempts
+    DELETE FROM batchline.retry_attempts
     WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 )

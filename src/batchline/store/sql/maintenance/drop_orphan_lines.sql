@@ -7,8 +7,8 @@
 WITH
 part AS (
     SELECT p.file_no, p.lane_no
-    FROM file_lanes AS p
-    WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.no = p.file_no)
+    FROM batchline.file_lanes AS p
+    WHERE NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = p.file_no)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ),
@@ -17,19 +17,19 @@ chunk AS (
     FROM part
     CROSS JOIN LATERAL (
         SELECT lines.ctid AS row_id
-        FROM lines
+        FROM batchline.lines
         WHERE lines.file_no = part.file_no AND lines.lane_no = part.lane_no
         ORDER BY lines.ordinal
         LIMIT %(chunk)s
     ) AS l
 ),
 dropped AS (
-    DELETE FROM lines
+    DELETE FROM batchline.lines
     WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 ),
 emptied AS (
-    DELETE FROM file_lanes AS p
+    DELETE FROM batchline.file_lanes AS p
     USING part
     WHERE p.file_no = part.file_no
       AND p.lane_no = part.lane_no

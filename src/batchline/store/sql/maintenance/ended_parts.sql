@@ -2,8 +2,8 @@
 --
 -- An upload that was begun to be completed before its time was over may still read its parts for `grace`. Locks: none.
 SELECT p.id, p.object_key
-FROM upload_parts AS p
-JOIN uploads AS u ON u.id = p.upload_id
+FROM batchline.upload_parts AS p
+JOIN batchline.uploads AS u ON u.id = p.upload_id
 WHERE (%(upload)s::uuid IS NULL OR u.id = %(upload)s::uuid)
   AND (
       u.completed_at IS NOT NULL

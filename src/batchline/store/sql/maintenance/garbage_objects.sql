@@ -8,6 +8,6 @@
 SELECT o.key
 FROM unnest(%(keys)s::text[], %(batches)s::uuid[], %(modified)s::timestamptz[]) AS o (key, batch_id, modified)
 WHERE o.modified < now() - %(older_than)s::interval
-  AND NOT EXISTS (SELECT FROM files AS f WHERE f.object_key = o.key AND f.purged_at IS NULL)
-  AND NOT EXISTS (SELECT FROM upload_parts AS p WHERE p.object_key = o.key)
-  AND NOT EXISTS (SELECT FROM batches AS b WHERE b.id = o.batch_id AND b.ended_at IS NULL)
+  AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.object_key = o.key AND f.purged_at IS NULL)
+  AND NOT EXISTS (SELECT FROM batchline.upload_parts AS p WHERE p.object_key = o.key)
+  AND NOT EXISTS (SELECT FROM batchline.batches AS b WHERE b.id = o.batch_id AND b.ended_at IS NULL)

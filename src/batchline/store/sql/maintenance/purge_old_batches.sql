@@ -4,14 +4,14 @@
 WITH
 old AS (
     SELECT id
-    FROM batches
+    FROM batchline.batches
     WHERE ended_at < now() - %(older_than)s::interval AND purging_at IS NULL AND submitted_by IS NULL
     ORDER BY ended_at
     LIMIT %(chunk)s
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 begun AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET purging_at = now()
     FROM old
     WHERE b.id = old.id

@@ -7,21 +7,21 @@
 WITH
 old AS (
     SELECT id, file_id, output_file_id, error_file_id
-    FROM batches
+    FROM batchline.batches
     WHERE ended_at < now() - %(older_than)s::interval AND purging_at IS NULL AND submitted_by IS NOT NULL
     ORDER BY ended_at
     LIMIT %(chunk)s
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 begun AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET purging_at = now()
     FROM old
     WHERE b.id = old.id
     RETURNING 1
 ),
 deleted AS (
-    UPDATE files AS f
+    UPDATE batchline.files AS f
     SET deleted_at = now()
     FROM old
     WHERE f.id IN (old.file_id, old.output_file_id, old.error_file_id) AND f.deleted_at IS NULL

@@ -8,10 +8,10 @@
         {before} || line_no || '","custom_id":' || to_json(custom_id)::text || {after} AS line
     FROM (
         SELECT l.line_no, l.custom_id
-        FROM lines AS l
+        FROM batchline.lines AS l
         WHERE l.file_no = {file}
           AND l.lane_no = {lane_no}
-          AND NOT EXISTS (SELECT FROM results AS r WHERE r.lane_id = {lane} AND r.line_no = l.line_no)
+          AND NOT EXISTS (SELECT FROM batchline.results AS r WHERE r.lane_id = {lane} AND r.line_no = l.line_no)
         ORDER BY l.line_no
         OFFSET 0
     ) AS never_run

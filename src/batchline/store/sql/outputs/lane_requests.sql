@@ -3,7 +3,7 @@
     SELECT
         line_no,
         {before} || to_json(custom_id)::text || {between} || body || '}}' AS line
-    FROM lines
+    FROM batchline.lines
     WHERE file_no = {file} AND lane_no = {lane_no}
     ORDER BY line_no
 )

@@ -4,7 +4,7 @@
 -- order the planner makes a Merge Append, of others an Append with a Sort above it.
 (
     SELECT line_no, output AS line
-    FROM results
+    FROM batchline.results
     WHERE lane_id = {lane} AND outcome = {outcome}
     ORDER BY line_no
 )

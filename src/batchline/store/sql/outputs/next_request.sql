@@ -2,4 +2,4 @@
 -- `lane_nos`, the ordinal of its next line. One look into the primary key for each lane. Locks: none.
 SELECT min(l.line_no)
 FROM unnest(%(lane_nos)s::integer[], %(cursors)s::integer[]) AS lane (lane_no, cursor)
-JOIN lines AS l ON l.file_no = %(file_no)s AND l.lane_no = lane.lane_no AND l.ordinal = lane.cursor
+JOIN batchline.lines AS l ON l.file_no = %(file_no)s AND l.lane_no = lane.lane_no AND l.ordinal = lane.cursor

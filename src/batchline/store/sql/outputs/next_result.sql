@@ -5,7 +5,7 @@ SELECT min(following.line_no)
 FROM unnest(%(lanes)s::bigint[]) AS lane (id)
 CROSS JOIN LATERAL (
     SELECT r.line_no
-    FROM results AS r
+    FROM batchline.results AS r
     WHERE r.lane_id = lane.id AND r.line_no > %(after)s
     ORDER BY r.line_no
     LIMIT 1

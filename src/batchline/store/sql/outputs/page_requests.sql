@@ -22,12 +22,12 @@ FROM (
         octet_length(l.body) AS size,
         sum(octet_length(l.body)) OVER (ORDER BY l.line_no) AS total
     FROM unnest(%(lane_nos)s::integer[], %(cursors)s::integer[], %(urls)s::text[]) AS lane (lane_no, cursor, url)
-    JOIN lines AS first
+    JOIN batchline.lines AS first
         ON first.file_no = %(file_no)s
         AND first.lane_no = lane.lane_no
         AND first.ordinal = lane.cursor
         AND first.line_no <= %(until)s
-    JOIN lines AS l
+    JOIN batchline.lines AS l
         ON l.file_no = %(file_no)s
         AND l.lane_no = lane.lane_no
         AND l.ordinal >= lane.cursor

@@ -11,7 +11,7 @@ FROM (
         output,
         octet_length(output) AS size,
         sum(octet_length(output)) OVER (ORDER BY line_no) AS total
-    FROM results
+    FROM batchline.results
     WHERE lane_id = ANY (%(lanes)s::bigint[])
       AND line_no > %(after)s
       AND line_no <= %(until)s

@@ -10,7 +10,7 @@
 WITH
 span AS (
     SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt
-    FROM spans AS s
+    FROM batchline.spans AS s
     WHERE s.id = %(span)s AND s.worker_id = %(worker)s
     FOR UPDATE
 ),
@@ -20,18 +20,18 @@ accepted AS (
     WHERE NOT isempty(s.outstanding * %(ordinals)s::int4multirange)
 ),
 shrunk AS (
-    UPDATE spans AS s
+    UPDATE batchline.spans AS s
     SET outstanding = a.outstanding - a.ordinals
     FROM accepted AS a
     WHERE s.id = a.id AND a.outstanding <> a.ordinals
 ),
 emptied AS (
-    DELETE FROM spans AS s
+    DELETE FROM batchline.spans AS s
     USING accepted AS a
     WHERE s.id = a.id AND a.outstanding = a.ordinals
     RETURNING 1
 )
-INSERT INTO spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
+INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
 SELECT
     lane_id,
     batch_id,
@@ -43,4 +43,4 @@ SELECT
 FROM accepted
 -- Asking for the count makes the delete run first; else the insert would meet the task's own old span.
 WHERE (SELECT count(*) FROM emptied) >= 0
-RETURNING id, span_size(outstanding) AS size
+RETURNING id, batchline.span_size(outstanding) AS size

@@ -1,2 +1,2 @@
 -- event_delivered: everybody who wanted to know was told.
-UPDATE outbox SET delivered_at = now() WHERE id = %(event)s
+UPDATE batchline.outbox SET delivered_at = now() WHERE id = %(event)s

@@ -6,21 +6,21 @@
 WITH
 webhook AS MATERIALIZED (
     SELECT w.id, o.id AS event_id, o.batch_id, o.type, o.created_at AS occurred_at
-    FROM outbox AS o
-    JOIN batches AS b ON b.id = o.batch_id
-    JOIN webhooks AS w ON w.tenant = b.tenant AND o.type = ANY (w.events)
+    FROM batchline.outbox AS o
+    JOIN batchline.batches AS b ON b.id = o.batch_id
+    JOIN batchline.webhooks AS w ON w.tenant = b.tenant AND o.type = ANY (w.events)
     WHERE o.id = %(event)s
     ORDER BY w.id
     FOR UPDATE OF w
 ),
 delivery AS (
-    INSERT INTO deliveries (webhook_id, event_id, batch_id, type, occurred_at)
+    INSERT INTO batchline.deliveries (webhook_id, event_id, batch_id, type, occurred_at)
     SELECT id, event_id, batch_id, type, occurred_at FROM webhook
     ON CONFLICT DO NOTHING
     RETURNING webhook_id
 ),
 notified AS (
-    UPDATE webhooks AS w
+    UPDATE batchline.webhooks AS w
     -- greatest and least pass over NULL.
     SET due_at = greatest(least(w.due_at, now()), w.rests_until)
     FROM delivery AS d

@@ -6,23 +6,23 @@
 -- until it is settled or the lease is over, so its deliveries are sent one at a time.
 WITH
 webhook AS (
-    UPDATE webhooks
+    UPDATE batchline.webhooks
     SET rests_until = now() + make_interval(secs => %(lease)s),
         due_at = now() + make_interval(secs => %(lease)s)
     WHERE id = (
-        SELECT id FROM webhooks WHERE due_at <= now() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
+        SELECT id FROM batchline.webhooks WHERE due_at <= now() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
     )
     RETURNING *
 ),
 delivery AS (
-    UPDATE deliveries AS d
+    UPDATE batchline.deliveries AS d
     SET attempts = d.attempts + 1
     FROM (
         SELECT open.webhook_id, open.event_id
         FROM webhook AS w
         CROSS JOIN LATERAL (
             SELECT *
-            FROM deliveries AS o
+            FROM batchline.deliveries AS o
             WHERE o.webhook_id = w.id
               AND o.delivered_at IS NULL
               AND o.failed_at IS NULL

@@ -137,14 +137,14 @@ class Claimer:
         if self._lease.worker is not worker:
             # The lease was lost while this was asked: what came is the old name's, and is left alone.
             return True
-        self._lease.renewed(requested_at)
+        self._lease.renewed(requested_at, claims[0].lease_left)
         if items is None:
             room = self._intake.room_for(sum(claim.size for claim in claims))
             items = await spans.fetch(self._session, worker.id, claims, room)
             if self._lease.worker is not worker:
                 return True
             # Nothing seemed to be held meanwhile, and a heartbeat may have laid the lease to rest.
-            self._lease.renewed(requested_at)
+            self._lease.renewed(requested_at, claims[0].lease_left)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)

@@ -3,7 +3,7 @@
 -- The caller has locked the lane's row, in a statement before this one: so each statement here sees everything that the
 -- last holder of that lock has committed. The row itself does not change before the lane is drained. The cursor is
 -- appended to `cursors` instead, and the one before it deleted: the newest is the first index entry, however many dead ones
--- a snapshot elsewhere keeps alive behind it (docs/decisions/0013).
+-- a snapshot elsewhere keeps alive behind it (docs/decisions/0014).
 --
 -- Returns the span and its items; nothing if the lane is closed or drained meanwhile.
 CREATE FUNCTION batchline.claim_fresh_v1(worker uuid, lane bigint, max_items integer, OUT span_id bigint, OUT items integer)

@@ -1,7 +1,8 @@
 -- claim: give up to `max_items` lines to `worker`, and make sure that its lease lasts.
 --
 -- Lines that were claimed before (retries that are due, released lines, lines of workers whose lease has expired) and fresh
--- lines compete: tenants by what each has in flight, the lines of one tenant by deadline, then by lane, then by line.
+-- lines compete: tenants by what each has in flight, the lines of one tenant by deadline; with the same deadline, those claimed before
+-- come first, because they are earlier lines.
 -- `keys`, `excluded` and `below` narrow the scope (in_scope), and so does `batch`. Returns the spans, in that order. Their
 -- lines are read by fetch.sql: a client that freezes while it reads a megabyte of lines must not hold a lock.
 --
@@ -69,18 +70,18 @@ BEGIN
                 sharer := lane.tenant;
                 share_left := lane.share;
             END IF;
-            IF lane.due > 0 AND share_left > 0 THEN
+            CONTINUE WHEN share_left <= 0;
+            IF lane.returned THEN
                 SELECT array_agg(c.span_id) AS spans, coalesce(sum(c.items), 0)::integer AS items INTO claimed
                 FROM batchline.claim_returned_v1(worker, lane.lane_id, expired, share_left) AS c;
                 taken := taken || claimed.spans;
-                missing := missing OR claimed.items < least(lane.due, share_left);
-                share_left := share_left - claimed.items;
+                missing := missing OR claimed.items < least(lane.items, share_left);
                 room := room - claimed.items;
-            END IF;
-            IF lane.fresh > 0 AND share_left > 0 THEN
+                share_left := share_left - claimed.items;
+            ELSE
                 chosen := chosen || lane.lane_id;
-                wanted := wanted || least(lane.fresh, share_left);
-                share_left := share_left - least(lane.fresh, share_left);
+                wanted := wanted || least(lane.items, share_left);
+                share_left := share_left - lane.items;
             END IF;
         END LOOP;
 
@@ -110,11 +111,11 @@ BEGIN
         extract(epoch FROM n.deadline - now())::double precision,
         b.settings,
         extract(epoch FROM w.lease_until - now())::double precision
-    FROM unnest(taken) AS mine (id)
+    FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)
     CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = mine.id LIMIT 1) AS s
     CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
     CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = s.batch_id LIMIT 1) AS b
     CROSS JOIN LATERAL (SELECT * FROM batchline.workers WHERE workers.id = s.worker_id LIMIT 1) AS w
-    ORDER BY n.deadline, n.id, lower(s.outstanding);
+    ORDER BY n.deadline, mine.nth;
 END
 $$;

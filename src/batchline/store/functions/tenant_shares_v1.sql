@@ -44,7 +44,7 @@ BEGIN
         FROM unnest(names, waiting) WITH ORDINALITY AS w (name, items, nth)
         LEFT JOIN unnest(sharers, shares) AS s (name, share) ON s.name = w.name
         LEFT JOIN (
-            SELECT lane.tenant, sum(lane.due + lane.fresh::bigint)::bigint AS items
+            SELECT lane.tenant, sum(lane.items)::bigint AS items
             FROM batchline.waiting_lanes_v1(
                 tenants, tenant_keys, sharers, shares, returned, expired, keys, excluded, below, batch
             ) AS lane

@@ -1,13 +1,14 @@
--- waiting_lanes: of each tenant the lanes that hold its share, in the order of claims: by deadline, then by lane. Within a
--- lane the lines that were claimed before come first: they are earlier lines.
+-- waiting_lanes: of each tenant the lanes that hold its share, in the order of claims: by deadline; with the same deadline,
+-- lines that were claimed before come before fresh ones, because they are earlier lines; then by lane.
 --
--- `tenants` and `tenant_keys` are from waiting_tenants, `sharers` and `shares` from fair_shares. `due` counts lines that can
--- be claimed again, up to the share; where the tenant has enough fresh lines in one lane it is just 1. No locks.
+-- `tenants` and `tenant_keys` are from waiting_tenants, `sharers` and `shares` from fair_shares. A lane with both kinds of
+-- lines has two rows. `items` counts no more returned lines than the share, and just one where the tenant has enough fresh
+-- lines in one lane anyway. No locks.
 -- Cost: one lane at each key of a tenant if the most urgent one is enough, else as many lanes as there are lines to share.
 CREATE FUNCTION batchline.waiting_lanes_v1(
-    tenants text[], tenant_keys text[], sharers text[], shares integer[], returned bigint[], expired uuid[],
+    tenants text[], tenant_keys text[], sharers text[], shares integer[], returned_lanes bigint[], expired uuid[],
     keys text[], excluded text[], below text[], batch uuid
-) RETURNS TABLE (tenant text, share integer, lane_id bigint, due integer, fresh integer)
+) RETURNS TABLE (tenant text, share integer, lane_id bigint, returned boolean, items integer)
 LANGUAGE sql STABLE
 AS $$
 WITH
@@ -63,7 +64,7 @@ fresh_lane AS (
       AND batchline.in_scope_v1(n.key, keys, excluded, below)
 ),
 returned_lane AS (
-    SELECT n.tenant, n.id, n.deadline, CASE WHEN u.enough THEN 1 ELSE counted.items END AS items
+    SELECT n.tenant, n.id, n.deadline, CASE WHEN u.enough THEN 1 ELSE counted.items END::bigint AS items
     FROM batchline.lanes AS n
     JOIN sharer AS s ON s.tenant = n.tenant
     LEFT JOIN urgent AS u ON u.tenant = n.tenant
@@ -84,33 +85,23 @@ returned_lane AS (
         ) AS claimable
         WHERE u.enough IS NOT TRUE
     ) AS counted
-    WHERE n.id = ANY (returned)
+    WHERE n.id = ANY (returned_lanes)
 ),
-lane AS (
-    SELECT
-        either.tenant,
-        either.id,
-        min(either.deadline) AS deadline,
-        coalesce(sum(either.due), 0)::integer AS due,
-        coalesce(sum(either.fresh), 0)::integer AS fresh
-    FROM (
-        SELECT r.tenant, r.id, r.deadline, r.items AS due, 0 AS fresh FROM returned_lane AS r
-        UNION ALL
-        SELECT f.tenant, f.id, f.deadline, 0, f.pending FROM fresh_lane AS f
-    ) AS either
-    GROUP BY either.tenant, either.id
+waiting AS (
+    SELECT r.tenant, r.id, r.deadline, true AS returned, r.items FROM returned_lane AS r
+    UNION ALL
+    SELECT f.tenant, f.id, f.deadline, false, f.pending FROM fresh_lane AS f
 ),
 ordered AS (
     SELECT
-        lane.*,
+        w.*,
         s.share,
-        sum(lane.due + lane.fresh::bigint) OVER (PARTITION BY lane.tenant ORDER BY lane.deadline, lane.id)
-            - lane.due - lane.fresh AS before
-    FROM lane
-    JOIN sharer AS s ON s.tenant = lane.tenant
+        sum(w.items) OVER (PARTITION BY w.tenant ORDER BY w.deadline, w.returned DESC, w.id) - w.items AS before
+    FROM waiting AS w
+    JOIN sharer AS s ON s.tenant = w.tenant
 )
-SELECT o.tenant, o.share, o.id, o.due, o.fresh
+SELECT o.tenant, o.share, o.id, o.returned, o.items::integer
 FROM ordered AS o
 WHERE o.before < o.share
-ORDER BY o.tenant, o.deadline, o.id
+ORDER BY o.tenant, o.deadline, o.returned DESC, o.id
 $$;

@@ -1,5 +1,12 @@
 -- forget_workers: remove workers whose lease is over and that hold nothing any more.
-DELETE FROM batchline.workers AS w
-WHERE w.lease_until < now()
-  AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.worker_id = w.id)
-  AND NOT EXISTS (SELECT FROM batchline.batches AS b WHERE b.finalizer = w.id AND b.ended_at IS NULL)
+--
+-- Locks: their rows, skipping those that are locked: a claim of such a worker may hold one while it waits for a lane.
+DELETE FROM batchline.workers
+WHERE id IN (
+    SELECT w.id
+    FROM batchline.workers AS w
+    WHERE w.lease_until < now()
+      AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.worker_id = w.id)
+      AND NOT EXISTS (SELECT FROM batchline.batches AS b WHERE b.finalizer = w.id AND b.ended_at IS NULL)
+    FOR UPDATE SKIP LOCKED
+)

@@ -426,6 +426,7 @@ class LifeOfItems(RuleBasedStateMachine):
             return False
         model.frozen = True
         self.forget(mine)
+        self.unborn = [span for span in self.unborn if span.batch is not model]
         return True
 
     @when(lambda self: not any(batch.overdue for batch in self.batches))

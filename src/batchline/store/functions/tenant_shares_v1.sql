@@ -24,10 +24,15 @@ BEGIN
         SELECT w.name, coalesce(sum(held.items), 0)::bigint AS items
         FROM (SELECT DISTINCT unnest(tenants)) AS w (name)
         LEFT JOIN (
-            SELECT n.tenant, batchline.span_size(s.outstanding) AS items
-            FROM batchline.spans AS s
-            CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
-            WHERE s.worker_id IS NOT NULL AND s.worker_id <> ALL (expired)
+            SELECT n.tenant, in_lane.items
+            FROM (
+                SELECT s.lane_id, sum(upper(piece) - lower(piece)) AS items
+                FROM batchline.spans AS s
+                CROSS JOIN LATERAL unnest(s.outstanding) AS piece
+                WHERE s.worker_id IS NOT NULL AND s.worker_id <> ALL (expired)
+                GROUP BY s.lane_id
+            ) AS in_lane
+            CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = in_lane.lane_id LIMIT 1) AS n
         ) AS held ON held.tenant = w.name
         GROUP BY w.name
         -- There is nothing for more tenants than lines.

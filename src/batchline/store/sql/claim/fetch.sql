@@ -11,7 +11,7 @@ SELECT
     CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN 0 ELSE octet_length(l.body) END AS left_out
 FROM unnest(%(spans)s::bigint[]) AS claimed (id)
 CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = claimed.id LIMIT 1) AS s
-JOIN batchline.lanes AS n ON n.id = s.lane_id
+CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
 CROSS JOIN LATERAL unnest(s.outstanding) AS piece
 CROSS JOIN LATERAL (
     SELECT lines.ordinal, lines.line_no, lines.custom_id, lines.body

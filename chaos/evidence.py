@@ -31,6 +31,7 @@ WHERE NOT b.id = ANY (%s)
 # Each query must return 0 once everything has ended.
 _LEFT_OVER = {
     "spans": "SELECT count(*) FROM batchline.spans",
+    "counters": "SELECT count(*) FROM batchline.counters",
     "batches that have not ended": "SELECT count(*) FROM batchline.batches WHERE ended_at IS NULL",
     "leases that hold spans": """
         SELECT count(*) FROM batchline.workers AS w WHERE EXISTS (SELECT FROM batchline.spans AS s

@@ -54,13 +54,13 @@ def test_fresh_lines_move_the_cursor(stage: Stage) -> None:
     assert (claim.batch_id, claim.lane_id, claim.size, claim.attempt) == (batch.id, batch.lanes[0], 4, 1)
     assert numbers(hand.items([claim])) == [0, 1, 2, 3]
     assert numbers(hand.take(4)) == [4, 5, 6, 7]
-    assert stage.rows("SELECT next, drained FROM batchline.lanes") == [(8, False)]
+    assert stage.rows("SELECT next, drained FROM batchline.current_lanes") == [(8, False)]
     assert numbers(hand.take(4)) == [8, 9]
-    assert stage.rows("SELECT next, drained FROM batchline.lanes") == [(10, True)]
+    assert stage.rows("SELECT next, drained FROM batchline.current_lanes") == [(10, True)]
     assert not stage.broken()
 
 
-def test_due_free_spans_come_before_fresh_lines(stage: Stage) -> None:
+def test_due_free_spans_come_before_fresh_lines_of_their_batch(stage: Stage) -> None:
     batch = stage.batch(10)
     stage.span(batch, [0, 1], attempt=2)
     stage.span(batch, [2, 3], due_in=60, attempt=2)
@@ -69,6 +69,37 @@ def test_due_free_spans_come_before_fresh_lines(stage: Stage) -> None:
 
     assert [(item.ordinal, item.claim.attempt) for item in items] == [(0, 2), (1, 2), (4, 1)]
     assert not stage.broken()
+
+
+@pytest.mark.parametrize("how", ["due", "abandoned"])
+def test_fresh_lines_of_a_batch_that_is_due_soon_come_before_retries_of_one_that_is_not(
+    stage: Stage, how: str
+) -> None:
+    next_week, soon = stage.batch(10, seconds=7 * 86_400), stage.batch(4, seconds=3600)
+    stage.span(next_week, [0, 1, 2], attempt=2, worker=new_id() if how == "abandoned" else None)
+    hand = stage.hand()
+
+    assert lanes(hand.take(3)) == {soon.lanes[0]: 3}
+    assert lanes(hand.take(3)) == {soon.lanes[0]: 1, next_week.lanes[0]: 2}
+    assert [(item.ordinal, item.claim.attempt) for item in hand.take(3)] == [(2, 2), (3, 1), (4, 1)]
+    assert not stage.broken()
+
+
+def test_retries_of_a_batch_that_is_due_soon_come_before_fresh_lines_of_one_that_is_not(stage: Stage) -> None:
+    next_week, soon = stage.batch(10, seconds=7 * 86_400), stage.batch(2, 3, seconds=3600)
+    stage.span(soon, [0, 1], attempt=2)
+    stage.span(soon, [0, 1, 2], lane=1, attempt=3)
+    hand = stage.hand()
+
+    assert lanes(hand.take(4)) == {soon.lanes[0]: 2, soon.lanes[1]: 2}
+    assert lanes(hand.take(4)) == {soon.lanes[1]: 1, next_week.lanes[0]: 3}
+
+
+def test_retries_have_a_share_as_fresh_lines_have(stage: Stage) -> None:
+    retried, fresh = stage.batch(100, tenant="acme"), stage.batch(100, tenant="bolt")
+    stage.span(retried, range(100), attempt=2)
+
+    assert lanes(stage.hand().take(50)) == {retried.lanes[0]: 25, fresh.lanes[0]: 25}
 
 
 def test_of_free_spans_the_one_that_waits_longest_comes_first(stage: Stage) -> None:
@@ -118,11 +149,9 @@ def test_a_task_that_is_still_running_can_be_parked_again(stage: Stage) -> None:
     ]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["lease over", "worker unknown"])
-def test_spans_of_a_worker_that_is_gone_are_taken_over_with_their_attempt(stage: Stage, known: bool) -> None:
+def test_spans_of_a_worker_that_is_gone_are_taken_over_with_their_attempt(stage: Stage) -> None:
     batch = stage.batch(10)
-    gone = stage.lease(new_id(), -1) if known else new_id()
-    stage.span(batch, [0, 1, 2], worker=gone, attempt=2)
+    stage.span(batch, [0, 1, 2], worker=stage.lease(new_id(), -1), attempt=2)
 
     items = stage.hand().take(2)
 
@@ -448,7 +477,7 @@ def test_after_a_crash_the_next_worker_sends_the_same_idempotency_keys(stage: St
     his = bert.take(5)
 
     assert [item.idempotency_key for item in his] == [item.idempotency_key for item in hers]
-    assert stage.rows("SELECT next FROM batchline.lanes") == [(5,)]
+    assert stage.rows("SELECT next FROM batchline.current_lanes") == [(5,)]
     assert {item.claim.batch_id for item in his} == {batch.id}
 
 

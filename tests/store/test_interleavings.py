@@ -218,7 +218,7 @@ WAITS_FOR: dict[str, set[str]] = {
     "expire": {"batches", "lanes"},
     "pause": {"batches", "lanes"},
     "resume": {"batches", "lanes"},
-    "conclude": {"spans", "batches"},
+    "conclude": {"batches"},
 }
 
 
@@ -254,25 +254,3 @@ def test_an_act_while_another_is_paused_at_each_of_its_lock_points(
         assert not stage.broken(), f"when the batch was brought to its end, paused at {point}"
         assert stage.finalizing(scene.batch), f"the batch is stuck, paused at {point}"
         assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}, paused at {point}"
-
-
-@pytest.mark.parametrize("second", ACTS, ids=lambda act: act.__name__)
-def test_an_act_between_the_two_halves_of_concluding(
-    theatre: tuple[Stage, Hand, Hand, Hand], second: Act
-) -> None:
-    stage, anna, bert, other = theatre
-    scene = set_the_scene(stage, anna, bert, other, "cancelling")
-    stage.lease(bert.id, -1)
-    anna.release()
-
-    with anna.holding():
-        assert anna.conclude_lock(scene.batch.id)
-        current_actor = stage.meanwhile(bert, lambda: second(scene, bert))
-        current_actor.waits()
-        scene.note("conclude", bool(anna.run("conclude", {"batch": scene.batch.id})))
-    current_actor.result()()
-
-    assert not stage.broken()
-    bring_to_its_end(scene, anna, bert, other)
-    assert not stage.broken()
-    assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}"

@@ -58,7 +58,7 @@ def test_the_command_without_operations_drains_past_them(database_url: str, tmp_
     assert "time is up" not in done.stderr
 
     async def untouched(db: Session) -> None:
-        assert await sql(db, "SELECT next FROM batchline.lanes") == [(0,)]
+        assert await sql(db, "SELECT next FROM batchline.current_lanes") == [(0,)]
         assert (await now(db, batch)).status is ParentStatus.IN_PROGRESS
 
     on(database_url, untouched)

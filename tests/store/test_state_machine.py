@@ -43,7 +43,7 @@ from batchline.model import (
     Usage,
     Verdict,
 )
-from batchline.store import batches, doctor, spans
+from batchline.store import batches, doctor, maintenance, spans
 from batchline.store.events import event_of
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
@@ -178,9 +178,9 @@ SELECT
     (
         SELECT coalesce(json_agg(n), '[]')
         FROM (
-            SELECT lanes.*, b.finalizing_at IS NOT NULL AS frozen
-            FROM batchline.lanes
-            JOIN batchline.batches AS b ON b.id = lanes.batch_id
+            SELECT lane.*, b.finalizing_at IS NOT NULL AS frozen
+            FROM batchline.current_lanes AS lane
+            JOIN batchline.batches AS b ON b.id = lane.batch_id
         ) AS n
     ),
     (
@@ -200,7 +200,7 @@ SELECT
     ),
     (SELECT coalesce(json_agg(json_build_array(q.lane_id, q.ordinal, q.state)), '[]')
     FROM batchline.requests AS q),
-    (SELECT coalesce(json_agg(b), '[]') FROM batchline.batches AS b)
+    (SELECT coalesce(json_agg(b), '[]') FROM batchline.current_batches AS b)
 """
 
 
@@ -426,6 +426,7 @@ class LifeOfItems(RuleBasedStateMachine):
             return False
         model.frozen = True
         self.forget(mine)
+        self.unborn = [span for span in self.unborn if span.batch is not model]
         return True
 
     @when(lambda self: not any(batch.overdue for batch in self.batches))
@@ -468,7 +469,8 @@ class LifeOfItems(RuleBasedStateMachine):
         """Check that everything that was claimed was free, and hand it over in the model."""
         free = self.claimable(scope)
         seen = self.run(look(self.db)).spans
-        was_fresh = False
+        fresh: list[LaneModel] = []
+        returned: list[LaneModel] = []
         for claim in claims:
             ordinals = seen[claim.span_id]["ordinals"]
             lane = self.lanes[claim.lane_id]
@@ -479,12 +481,13 @@ class LifeOfItems(RuleBasedStateMachine):
                 assert claim.span_id in free, "a span was taken that was not free"
                 assert span.ordinals == ordinals, "a span changed when it was taken"
                 free.remove(claim.span_id)
+                returned.append(lane)
                 span.holder = worker
             elif min(ordinals) >= lane.next:
                 assert self.served(lane, scope), "a lane was claimed that is shut, late or out of scope"
                 assert ordinals == set(range(lane.next, lane.next + claim.size)), "the cursor has jumped"
                 lane.next += claim.size
-                was_fresh = True
+                fresh.append(lane)
                 self.spans[claim.span_id] = SpanModel(lane, ordinals, holder=worker)
             else:
                 (split,) = (
@@ -492,14 +495,29 @@ class LifeOfItems(RuleBasedStateMachine):
                 )
                 assert split.task is None, "a task was split"
                 assert ordinals == set(sorted(split.ordinals)[: claim.size]), "a split takes the first ones"
+                returned.append(lane)
                 self.spans[claim.span_id] = SpanModel(lane, ordinals, split.attempt, worker)
                 split.ordinals -= ordinals
                 split.holder, split.due = None, True
             span = self.spans[claim.span_id]
             assert (claim.attempt, claim.task_id) == (span.attempt, span.task)
-        assert not (was_fresh and free), "fresh lines were handed out while free spans waited"
+        left = [self.spans[id].lane for id in free]
+        pending = [lane for lane in self.lanes.values() if lane.pending and self.served(lane, scope)]
+        for one, other in [(one, other) for one in fresh for other in left]:
+            assert self.later(other, one), (
+                "fresh lines were claimed before lines that had been claimed before"
+            )
+        for one, other in [(one, other) for one in [*fresh, *returned] for other in pending]:
+            assert one.batch is other.batch or self.later(other, one), (
+                "a batch with a later deadline came first"
+            )
         if claims:
             self.live.add(worker)
+
+    def later(self, one: LaneModel, other: LaneModel) -> bool:
+        """Of another tenant, or of a batch that was made later and so has a later deadline."""
+        made = self.batches.index
+        return one.batch.tenant != other.batch.tenant or made(one.batch) > made(other.batch)
 
     @when(lambda self: any(hand.unread for hand in self.hands))
     def fetch(self, worker: int) -> None:
@@ -603,18 +621,23 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def settled(self, worker: int, verdicts: Sequence[Verdict]) -> dict[UUID, tuple[int, bool, bool]]:
         touched: Counter[UUID] = Counter()
+        refused = False
         again: dict[tuple[object, ...], SpanModel] = {}
         judged: set[tuple[int, int]] = set()
         before = {id: (span.ordinals, span.attempt) for id, span in self.spans.items()}
         late = late_groups(verdicts, {id: ordinals for id, (ordinals, _) in before.items()})
         for each in verdicts:
             id, ordinal = each.item.claim.span_id, each.item.ordinal
-            if (id, ordinal) in judged or id not in before or ordinal not in before[id][0]:
+            if (id, ordinal) in judged:
                 continue
             judged.add((id, ordinal))
+            if id not in before or ordinal not in before[id][0]:
+                refused = True
+                continue
             span, attempt = self.spans[id], before[id][1]
             ended = isinstance(each, Completed | Failed)
             if not ended and span.holder != worker:
+                refused = True
                 continue
             counters = span.batch.counters
             touched[span.batch.id] += ended
@@ -644,6 +667,8 @@ class LifeOfItems(RuleBasedStateMachine):
         for batch in self.batches:
             if batch.id in touched:
                 batch.frozen |= batch.finished == batch.total
+                if not refused:
+                    self.concluded(batch)
                 outcome[batch.id] = (touched[batch.id], batch.frozen, batch.closing is not None)
         return outcome
 
@@ -766,13 +791,10 @@ class LifeOfItems(RuleBasedStateMachine):
 
     @when(lambda self: self.live)
     def die(self, worker: int, forgotten: bool) -> None:
-        """The lease is over; or even the worker's row is gone, as the sweep does it."""
+        """The lease is over; and if the worker holds nothing, the sweep may have removed its row."""
+        self.run(builders.kill(self.db, self.workers[worker]))
         if forgotten:
-            self.run(
-                sql(self.db, "DELETE FROM batchline.workers WHERE id = %(id)s", id=self.workers[worker].id)
-            )
-        else:
-            self.run(builders.kill(self.db, self.workers[worker]))
+            self.run(maintenance.forget_workers(self.db))
         self.live.discard(worker)
 
     @when(lambda self: any(span.holder is not None for span in self.spans.values()))

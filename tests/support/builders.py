@@ -85,7 +85,8 @@ async def wipe(db: Session) -> None:
         db,
         """
         TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
-            batchline.lanes, batchline.spans, batchline.results, batchline.retry_attempts, batchline.workers,
+            batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
+            batchline.retry_attempts, batchline.workers,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.operation_batches
         RESTART IDENTITY
         """,

@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
-import msgspec
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -38,7 +37,6 @@ from batchline.model import (
     Item,
     PollResult,
     Retry,
-    RunSettings,
     Settled,
     Usage,
     Verdict,
@@ -153,7 +151,7 @@ class Hand:
         scope = spans.Scope(None if keys is None else tuple(keys), batch).params()
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
         rows = self.run("claim", {**scope, **worker, "limit": limit})
-        return [Claim(*(*row[:-1], msgspec.convert(row[-1], RunSettings))) for row in rows]
+        return [spans.claim_of(row) for row in rows]
 
     def claim_new(self, limit: int, batch: UUID) -> int:
         """How many lines of a batch that was just announced it got."""
@@ -217,12 +215,9 @@ class Hand:
         return bool(self.run("resume", {"batch": batch}))
 
     def conclude(self, batch: UUID) -> bool:
-        """Both halves in one transaction; True if that froze the batch."""
-        with self.connection.transaction():
-            return self.conclude_lock(batch) and bool(self.run("conclude", {"batch": batch}))
-
-    def conclude_lock(self, batch: UUID) -> bool:
-        return bool(self.run("conclude_lock", {"batch": batch}))
+        """True if that froze the batch."""
+        ((frozen,),) = self.run("conclude", {"batch": batch})
+        return bool(frozen)
 
     def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> PollResult:
         scope = spans.Scope(None if keys is None else tuple(keys), batch)
@@ -291,7 +286,8 @@ class Stage:
     def clear(self) -> None:
         self.db.execute(
             "DELETE FROM batchline.results; DELETE FROM batchline.retry_attempts; DELETE"
-            " FROM batchline.spans; DELETE FROM batchline.lanes;"
+            " FROM batchline.spans; DELETE FROM batchline.cursors; DELETE FROM batchline.counters;"
+            "DELETE FROM batchline.lanes;"
             "DELETE FROM batchline.batches; DELETE FROM batchline.workers"
         )
 
@@ -366,16 +362,27 @@ class Stage:
         due_in: float = 0.0,
         task: str | None = None,
     ) -> int:
-        """Ordinals that were handed out before: held by a worker, or free from some time on."""
+        """Ordinals that were handed out before: held by a worker, or free from some time on. The lease of a
+        worker that nobody has seen before is over."""
         handed_out = multirange(numbers)
         self.db.execute(
             """
-            UPDATE batchline.lanes
-            SET next = greatest(next, upper(%(out)s::int4multirange)),
-                drained = greatest(next, upper(%(out)s::int4multirange)) = total
-            WHERE id = %(lane)s
+            WITH
+            moved AS (
+                UPDATE batchline.lanes AS n
+                SET next = greatest(c.next, upper(%(out)s::int4multirange)),
+                    drained = greatest(c.next, upper(%(out)s::int4multirange)) = n.total
+                FROM batchline.current_lanes AS c
+                WHERE n.id = %(lane)s AND c.id = n.id
+            ),
+            known AS (
+                INSERT INTO batchline.workers (id, name, lease_until)
+                SELECT %(worker)s, 'hand', now() - interval '1 second' WHERE %(worker)s::uuid IS NOT NULL
+                ON CONFLICT DO NOTHING
+            )
+            DELETE FROM batchline.cursors WHERE lane_id = %(lane)s
             """,
-            {"out": handed_out, "lane": batch.lanes[lane]},
+            {"out": handed_out, "lane": batch.lanes[lane], "worker": worker},
         )
         row = self.db.execute(
             """
@@ -421,7 +428,9 @@ class Stage:
 
     def counters(self, batch: Staged) -> tuple[int, int]:
         """Completed and failed."""
-        ((done, bad),) = self.rows("SELECT completed, failed FROM batchline.batches WHERE id = %s", batch.id)
+        ((done, bad),) = self.rows(
+            "SELECT completed, failed FROM batchline.current_batches WHERE id = %s", batch.id
+        )
         return done, bad
 
     def finalizing(self, batch: Staged) -> bool:
@@ -456,7 +465,7 @@ lane AS (
         b.finalizing_at IS NOT NULL AS frozen,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         b.paused_at IS NOT NULL AS paused
-    FROM batchline.lanes AS n
+    FROM batchline.current_lanes AS n
     JOIN batchline.batches AS b ON b.id = n.batch_id
     LEFT JOIN known ON known.lane_id = n.id
 )
@@ -475,7 +484,7 @@ UNION ALL
 SELECT
     'batch ' || b.id,
     'counted ' || b.completed || ' + ' || b.failed || ', results ' || r.completed || ' + ' || r.failed
-FROM batchline.batches AS b
+FROM batchline.current_batches AS b
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE results.outcome = 'completed') AS completed,
@@ -487,7 +496,7 @@ CROSS JOIN LATERAL (
 WHERE (b.completed, b.failed) <> (r.completed, r.failed)
 UNION ALL
 SELECT 'batch ' || b.id, 'frozen too early, or not although all is done'
-FROM batchline.batches AS b
+FROM batchline.current_batches AS b
 WHERE (b.finalizing_at IS NOT NULL) <> (b.completed + b.failed = b.total)
   AND NOT (b.finalizing_at IS NOT NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL))
 UNION ALL

@@ -31,7 +31,7 @@ LEASE = ("--lease", "2")
 def results(database: str) -> int:
     with psycopg.connect(database) as connection:
         row = connection.execute(
-            "SELECT coalesce(sum(completed + failed), 0) FROM batchline.batches"
+            "SELECT coalesce(sum(completed + failed), 0) FROM batchline.current_batches"
         ).fetchone()
     assert row is not None
     return int(row[0])

@@ -116,7 +116,7 @@ def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_aga
             gate.commit()
             worker.communicate(timeout=LIMIT)
         assert worker.returncode == 0
-        assert database.execute("SELECT completed FROM batchline.batches").fetchall() == [(LINES,)]
+        assert database.execute("SELECT completed FROM batchline.current_batches").fetchall() == [(LINES,)]
         assert batchline("worker", "--drain", *location).returncode == 0
         found = upstream.stats()
     assert (found["requests"], found["executed"], found["replays"]) == (LINES, LINES, 0)

@@ -21,6 +21,8 @@ class Claim(msgspec.Struct, frozen=True):
     key: str
     seconds_left: float
     settings: RunSettings
+    # Seconds that were left of the worker's lease when this was claimed.
+    lease_left: float = 0.0
     # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 

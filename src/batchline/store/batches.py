@@ -9,7 +9,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from batchline.model import DURATION_BOUNDS, Batch, ContentError, File, RunSettings
-from batchline.store.session import Session, run
+from batchline.store.session import Session
 from batchline.store.spans import WorkerId
 from batchline.store.statements import statement
 
@@ -132,14 +132,8 @@ async def resume(session: Session, batch_id: UUID) -> bool:
 
 async def conclude(session: Session, batch_id: UUID) -> bool:
     """Freeze a closing batch of which no live worker holds anything; True if that was done now."""
-    async with session.transaction() as connection:
-        params = {"batch": batch_id}
-        if not await run(connection, statement("conclude_lock"), params):
-            return False
-        frozen = await run(connection, statement("conclude"), params)
-        if frozen and frozen[0][1]:
-            await run(connection, statement("audit_cancelled"), params)
-        return bool(frozen)
+    ((frozen,),) = await session.rows(statement("conclude"), {"batch": batch_id})
+    return bool(frozen)
 
 
 async def claim_finalizing(

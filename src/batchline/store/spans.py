@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -64,7 +65,12 @@ async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) ->
         statement("claim"),
         {**scope.params(), "worker": worker.id, "name": worker.name, "lease": worker.lease, "limit": limit},
     )
-    return [Claim(*(*row[:-1], msgspec.convert(row[-1], RunSettings))) for row in rows]
+    return [claim_of(row) for row in rows]
+
+
+def claim_of(row: Sequence[Any]) -> Claim:
+    *of_span, settings, lease_left = row
+    return Claim(*of_span, settings=msgspec.convert(settings, RunSettings), lease_left=lease_left)
 
 
 async def claim_new(
@@ -84,7 +90,9 @@ async def claim_new(
     )
     if not rows:
         return [], []
-    span_id, lane_id, of, attempt, task_id, size, url, model, key, seconds_left, settings, *_ = rows[0]
+    span_id, lane_id, of, attempt, task_id, size, url, model, key, seconds_left, settings, lease_left, *_ = (
+        rows[0]
+    )
     claim = Claim(
         span_id=span_id,
         lane_id=lane_id,
@@ -97,6 +105,7 @@ async def claim_new(
         key=key.decode(),
         seconds_left=seconds_left,
         settings=msgspec.convert(settings, RunSettings),
+        lease_left=lease_left,
     )
     if any(body is None for *_, body in rows):
         return [claim], None

@@ -62,6 +62,13 @@ def statement(name: str) -> Statement:
     return Statement(name, f"/* {name} */\n" + _COMMENT.sub("", source))
 
 
+def function(name: str, schema: str) -> str:
+    """The definition in `functions/NAME.sql`, in a schema: for migrations. A released one is never changed:
+    programs of two versions may run side by side. A change is a new file with the next number."""
+    source = files("batchline.store") / "functions" / f"{name}.sql"
+    return _SCHEMA.sub(schema, source.read_text(encoding="utf-8"))
+
+
 @cache
 def _sources() -> dict[str, Traversable]:
     """Find all SQL files by name. Names are unique across folders."""

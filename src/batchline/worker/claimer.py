@@ -132,14 +132,14 @@ class Claimer(Service):
         if self._lease.worker is not worker:
             # The lease was lost during the claim: the items belong to the old name, and are left to others.
             return True
-        self._lease.renewed(requested_at)
+        self._lease.renewed(requested_at, claims[0].lease_left)
         if items is None:
             room = self._intake.room_for(sum(claim.size for claim in claims))
             items = await spans.fetch(self._context.session, worker.id, claims, room)
             if self._lease.worker is not worker:
                 return True
             # Nothing seemed to be held meanwhile, so a heartbeat may have put the lease to rest.
-            self._lease.renewed(requested_at)
+            self._lease.renewed(requested_at, claims[0].lease_left)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)

@@ -37,10 +37,14 @@ class Lease:
     def now(self) -> float:
         return self._clock()
 
-    def renewed(self, requested_at: float) -> None:
-        """A renewal that was sent at `requested_at` has succeeded. It comes too late for a lost lease."""
+    def renewed(self, requested_at: float, left: float | None = None) -> None:
+        """A renewal that was sent at `requested_at` has succeeded, or a claim, which renews the lease only
+        after a third of it and returns how many seconds are `left`. It comes too late for a lost lease.
+        """
         if not self.lost:
-            self.ends = requested_at + self._settings.fence_after
+            used = 0.0 if left is None else self._settings.lease - left
+            ends = requested_at - used + self._settings.fence_after
+            self.ends = ends if self.ends == _NEVER else max(self.ends, ends)
 
     def rest(self) -> None:
         """Nothing is held any more."""

@@ -1,7 +1,7 @@
 -- fetch: the lines of spans that `worker` has just claimed. No locks.
 --
 -- Reads `outstanding` again instead of being told it: a span that was taken away meanwhile (the lease
--- was over) yields nothing. A body that is longer than `largest` is left out: then `left_out` is its length.
+-- was over) yields nothing. Spans are looked up by id alone: the index of a worker's spans may be full of dead entries. A body that is longer than `largest` is left out: then `left_out` is its length.
 SELECT
     s.id AS span_id,
     l.ordinal,
@@ -9,8 +9,9 @@ SELECT
     l.custom_id,
     CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN l.body ELSE '' END AS body,
     CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN 0 ELSE octet_length(l.body) END AS left_out
-FROM batchline.spans AS s
-JOIN batchline.lanes AS n ON n.id = s.lane_id
+FROM unnest(%(spans)s::bigint[]) AS claimed (id)
+CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = claimed.id LIMIT 1) AS s
+CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
 CROSS JOIN LATERAL unnest(s.outstanding) AS piece
 CROSS JOIN LATERAL (
     SELECT lines.ordinal, lines.line_no, lines.custom_id, lines.body
@@ -21,4 +22,4 @@ CROSS JOIN LATERAL (
       AND lines.ordinal < upper(piece)
     ORDER BY lines.ordinal
 ) AS l
-WHERE s.id = ANY (%(spans)s::bigint[]) AND s.worker_id = %(worker)s
+WHERE s.worker_id = %(worker)s

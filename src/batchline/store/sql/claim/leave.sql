@@ -1,3 +1,2 @@
--- leave: a worker that has released everything takes its name off the list.
-DELETE FROM batchline.workers
-WHERE id = %(worker)s AND NOT EXISTS (SELECT FROM batchline.spans WHERE spans.worker_id = workers.id)
+-- leave: remove a worker that has released everything. See functions/leave_v1.sql.
+SELECT batchline.leave_v1(%(worker)s)

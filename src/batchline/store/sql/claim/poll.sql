@@ -3,49 +3,53 @@
 -- deadline, a maintenance task, an event, a delivery, a finalization that failed before)?
 -- No locks.
 WITH RECURSIVE
-freed AS (
-    SELECT s.available_at AS at
-    FROM batchline.spans AS s
-    CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
-    WHERE s.worker_id IS NULL
-      AND n.open
-      AND n.deadline > now()
-      AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-      AND n.key NOT LIKE ALL (%(excluded)s::text[])
-      AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
-    ORDER BY s.available_at
-    LIMIT 1
-),
--- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
-holder AS (
-    (SELECT worker_id FROM batchline.spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
+-- When each lane's first free span is due, by a loose index scan: one probe per lane, not one row per span.
+free AS (
+    (
+        SELECT s.lane_id, s.available_at
+        FROM batchline.spans AS s
+        WHERE s.worker_id IS NULL
+        ORDER BY s.lane_id, s.available_at
+        LIMIT 1
+    )
     UNION ALL
-    SELECT following.worker_id
-    FROM holder AS h
+    SELECT following.*
+    FROM free
     CROSS JOIN LATERAL (
-        SELECT s.worker_id FROM batchline.spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
+        SELECT s.lane_id, s.available_at
+        FROM batchline.spans AS s
+        WHERE s.worker_id IS NULL AND s.lane_id > free.lane_id
+        ORDER BY s.lane_id, s.available_at
+        LIMIT 1
     ) AS following
+),
+freed AS (
+    SELECT min(free.available_at) AS at
+    FROM free
+    CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = free.lane_id LIMIT 1) AS n
+    WHERE n.open
+      AND n.deadline > now()
+      AND batchline.in_scope_v1(n.key, %(keys)s::text[], %(excluded)s::text[], NULL)
+      AND (%(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid)
 ),
 -- When the first lease ends under which somebody else holds what this worker could run.
 held AS (
-    -- A worker without a row, or one that an older version buried with '-infinity', counts as just expired:
-    -- PostgreSQL before 17 refuses to subtract infinite times.
+    -- A worker that an older version buried with '-infinity' counts as just expired: PostgreSQL before 17 refuses to
+    -- subtract infinite times.
     SELECT min(greatest(w.lease_until, now() - interval '1 second')) AS at
-    FROM holder AS h
+    FROM batchline.workers AS w
     CROSS JOIN LATERAL (
         SELECT
         FROM batchline.spans AS s
         CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
-        WHERE s.worker_id = h.worker_id
+        WHERE s.worker_id = w.id
           AND n.open
           AND n.deadline > now()
-          AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
-          AND n.key NOT LIKE ALL (%(excluded)s::text[])
+          AND batchline.in_scope_v1(n.key, %(keys)s::text[], %(excluded)s::text[], NULL)
           AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
         LIMIT 1
     ) AS span
-    LEFT JOIN batchline.workers AS w ON w.id = h.worker_id
-    WHERE h.worker_id <> %(worker)s
+    WHERE w.id <> %(worker)s
 ),
 -- Whether a lane has fresh lines: one of all lanes, of some keys, or of one batch, each by its own index.
 fresh AS (
@@ -155,4 +159,4 @@ CROSS JOIN deadline
 CROSS JOIN event
 CROSS JOIN delivery
 CROSS JOIN finalizing
-LEFT JOIN freed ON true
+CROSS JOIN freed

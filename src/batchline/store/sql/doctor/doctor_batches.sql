@@ -10,7 +10,7 @@ batch AS (
         b.completed + b.failed = b.total AS done,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         num_nonnulls(b.completed_at, b.cancelled_at, b.expired_at, b.failed_at) AS ends
-    FROM batchline.batches AS b
+    FROM batchline.current_batches AS b
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
 -- Files that an ended batch must have, and those that it has.
@@ -25,9 +25,21 @@ made AS (
 ),
 finding AS (
     SELECT
-        'finalizing' AS name,
-        id AS batch_id,
-        'every item has an outcome, but finalizing has not begun: the batch is stuck' AS message
+        'counters' AS name,
+        b.id AS batch_id,
+        format(
+            'it has %%s rows of counters, and is%%s frozen',
+            c.rows,
+            CASE WHEN b.finalizing_at IS NULL THEN ' not' END
+        ) AS message
+    FROM batch AS b
+    JOIN (SELECT batch_id, count(*) AS rows FROM batchline.counters GROUP BY batch_id) AS c ON c.batch_id = b.id
+    WHERE c.rows > 1 OR b.finalizing_at IS NOT NULL
+    UNION ALL
+    SELECT
+        'finalizing',
+        id,
+        'every item has an outcome, but finalizing has not begun: the batch is stuck'
     FROM batch
     WHERE done AND finalizing_at IS NULL AND failed_at IS NULL
     UNION ALL

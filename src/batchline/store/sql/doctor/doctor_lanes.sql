@@ -1,5 +1,5 @@
 -- doctor_lanes: check that the lanes of a batch match those of its file and add up, that cursor and `drained` agree,
--- and that lanes are open exactly while items may be claimed.
+-- that a lane has at most one cursor, and that lanes are open exactly while items may be claimed.
 --
 -- Small tables only. A file may be deleted once its batches have ended; then there is nothing to compare with.
 WITH
@@ -19,7 +19,7 @@ lane AS (
         b.shut,
         b.finalizing_at IS NULL AND b.ended_at IS NULL AS running,
         b.file_no AS batch_file_no
-    FROM batchline.lanes AS n
+    FROM batchline.current_lanes AS n
     JOIN batch AS b ON b.id = n.batch_id
 ),
 summed AS (
@@ -33,6 +33,11 @@ finding AS (
         format('drained is %%s, but %%s of %%s items are claimed', drained, next, total) AS message
     FROM lane
     WHERE drained <> (next = total)
+    UNION ALL
+    SELECT 'cursors', n.batch_id, n.id, format('the lane has %%s cursors, and is%%s drained', c.rows, CASE WHEN NOT n.drained THEN ' not' END)
+    FROM lane AS n
+    JOIN (SELECT lane_id, count(*) AS rows FROM batchline.cursors GROUP BY lane_id) AS c ON c.lane_id = n.id
+    WHERE c.rows > 1 OR n.drained
     UNION ALL
     SELECT 'lane_open', batch_id, id, 'the lane is open, but its batch is paused, held, being cancelled or expired'
     FROM lane

@@ -8,16 +8,14 @@ note AS (
         s.batch_id,
         s.lane_id,
         format(
-            'span %%s with %%s items is held by worker %%s, %%s',
+            'span %%s with %%s items is held by worker %%s, whose lease has expired',
             s.id,
             batchline.span_size(s.outstanding),
-            s.worker_id,
-            CASE WHEN w.id IS NULL THEN 'which is not registered' ELSE 'whose lease has expired' END
+            s.worker_id
         ) AS message
     FROM batchline.spans AS s
-    LEFT JOIN batchline.workers AS w ON w.id = s.worker_id
-    WHERE s.worker_id IS NOT NULL
-      AND coalesce(w.lease_until < now(), true)
+    JOIN batchline.workers AS w ON w.id = s.worker_id
+    WHERE w.lease_until < now()
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
     UNION ALL
     SELECT

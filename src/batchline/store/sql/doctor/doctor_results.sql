@@ -22,7 +22,7 @@ lane AS MATERIALIZED (
         ) AS has_lines,
         coalesce(held.outstanding, '{}') AS outstanding,
         coalesce(held.items, 0) AS held
-    FROM batchline.lanes AS n
+    FROM batchline.current_lanes AS n
     JOIN batchline.batches AS b ON b.id = n.batch_id
     LEFT JOIN (
         SELECT s.lane_id, range_agg(piece) AS outstanding, sum(upper(piece) - lower(piece)) AS items
@@ -102,7 +102,7 @@ finding AS (
             t.input_tokens,
             t.output_tokens
         )
-    FROM batchline.batches AS b
+    FROM batchline.current_batches AS b
     JOIN tally AS t ON t.batch_id = b.id
     -- Counters outlive the results.
     WHERE b.purging_at IS NULL

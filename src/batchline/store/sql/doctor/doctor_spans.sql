@@ -5,7 +5,7 @@ WITH
 span AS (
     SELECT s.*, n.id AS known, n.batch_id AS lane_batch_id, n.next, b.finalizing_at, b.ended_at
     FROM batchline.spans AS s
-    LEFT JOIN batchline.lanes AS n ON n.id = s.lane_id
+    LEFT JOIN batchline.current_lanes AS n ON n.id = s.lane_id
     LEFT JOIN batchline.batches AS b ON b.id = n.batch_id
     WHERE %(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid OR n.batch_id = %(batch)s::uuid
 ),

@@ -27,7 +27,7 @@ SELECT
     ) AS exempt
 FROM (
     SELECT count(*)::integer AS parents, coalesce(sum(total - completed - failed), 0)::integer AS children
-    FROM batchline.batches
+    FROM batchline.current_batches
     WHERE tenant = %(tenant)s
       AND submitted_by = %(user)s
       AND finalizing_at IS NULL

@@ -17,7 +17,9 @@ FROM (
         b.failed + o.retried_children - o.counted_failed,
         CASE WHEN b.finalizing_at IS NULL THEN 0 ELSE b.total - b.completed - b.failed END
     FROM batchline.operation_batches AS o
-    CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = o.batch_id LIMIT 1) AS b
+    CROSS JOIN LATERAL (
+        SELECT * FROM batchline.current_batches WHERE current_batches.id = o.batch_id LIMIT 1
+    ) AS b
     WHERE o.counted_at IS NULL
 ) AS part
 GROUP BY operation

@@ -1,0 +1,78 @@
+-- claim_returned: give `worker` up to `max_items` lines of one lane that were claimed before and are free again: those of
+-- due spans, the longest waiting first, then those of the `expired` workers.
+--
+-- A span is split when it is too large; a provider's task is taken whole. Returns each span given, with its items.
+--
+-- Locks: spans, skipping those that others have locked, and no more of them than it takes. It never waits.
+CREATE FUNCTION batchline.claim_returned_v1(worker uuid, lane bigint, expired uuid[], max_items integer)
+RETURNS TABLE (span_id bigint, items integer)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
+WITH
+due AS (
+    SELECT s.id, s.outstanding, s.task_id, s.available_at AS since
+    FROM batchline.spans AS s
+    WHERE s.worker_id IS NULL AND s.lane_id = lane AND s.available_at <= now()
+    ORDER BY s.available_at, s.id
+    LIMIT max_items
+    FOR UPDATE SKIP LOCKED
+),
+abandoned AS (
+    SELECT s.id, s.outstanding, s.task_id, 'infinity'::timestamptz AS since
+    FROM batchline.spans AS s
+    WHERE s.worker_id = ANY (expired) AND s.lane_id = lane
+    FOR UPDATE SKIP LOCKED
+),
+-- One row per item, of which the first of each span is kept: so the limit ends the reading, and with it the locking, as
+-- soon as there are enough items, and the spans after that are left to others.
+found AS (
+    SELECT id, outstanding, task_id, size, sum(size) OVER (ORDER BY since, id) - size AS before
+    FROM (
+        SELECT span.*, generate_series(1, size) AS nth
+        FROM (
+            SELECT due.*, batchline.span_size(outstanding) AS size FROM due
+            UNION ALL
+            SELECT abandoned.*, batchline.span_size(outstanding) FROM abandoned
+        ) AS span
+        LIMIT max_items
+    ) AS item
+    WHERE nth = 1
+),
+wanted AS (
+    SELECT
+        id,
+        outstanding,
+        size,
+        CASE WHEN task_id IS NOT NULL THEN size ELSE least(size, max_items - before)::integer END AS take
+    FROM found
+    WHERE before < max_items
+),
+whole AS (
+    UPDATE batchline.spans AS s
+    SET worker_id = worker
+    FROM wanted AS w
+    WHERE s.id = w.id AND w.take = w.size
+    RETURNING s.id, w.size
+),
+split AS (
+    UPDATE batchline.spans AS s
+    SET worker_id = NULL,
+        available_at = least(s.available_at, now()),
+        outstanding = w.outstanding - batchline.span_head(w.outstanding, w.take)
+    FROM wanted AS w
+    WHERE s.id = w.id AND w.take < w.size
+    RETURNING s.lane_id, s.batch_id, s.attempt, batchline.span_head(w.outstanding, w.take) AS head
+),
+head AS (
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, attempt)
+    SELECT lane_id, batch_id, head, worker, attempt FROM split
+    RETURNING id, batchline.span_size(outstanding) AS size
+)
+SELECT id, size FROM whole
+UNION ALL
+SELECT id, size FROM head;
+END
+$$;

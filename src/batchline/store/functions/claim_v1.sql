@@ -1,0 +1,121 @@
+-- claim: give up to `max_items` lines to `worker`, and make sure that its lease lasts.
+--
+-- Lines that were claimed before (retries that are due, released lines, lines of workers whose lease has expired) and fresh
+-- lines compete: tenants by what each has in flight, the lines of one tenant by deadline; with the same deadline, those claimed before
+-- come first, because they are earlier lines.
+-- `keys`, `excluded` and `below` narrow the scope (in_scope), and so does `batch`. Returns the spans, in that order. Their
+-- lines are read by fetch.sql: a client that freezes while it reads a megabyte of lines must not hold a lock.
+--
+-- Locks: the worker's row, if the lease needs renewal; spans, never waiting; then lanes in id order, waiting, because another
+-- claim holds one for a millisecond only and this worker must not go idle for that. If others were faster and left less
+-- than expected, it looks again, and does not wait for any lane then: so no two claims can wait for each other.
+--
+-- Safe because each statement of a function sees what was committed before it began, and what a lane has left is read
+-- after its row was locked (claim_fresh).
+CREATE FUNCTION batchline.claim_v1(
+    worker uuid, worker_name text, lease interval,
+    keys text[], excluded text[], below text[], batch uuid, max_items integer
+) RETURNS TABLE (
+    span_id bigint, lane_id bigint, batch_id uuid, attempt integer, task_id text, size integer, url text, model text,
+    key text, seconds_left double precision, settings jsonb, lease_left double precision
+)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+    max_looks CONSTANT integer := 3;
+    room integer := max_items;
+    taken bigint[] := '{}';
+    expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now());
+    returned bigint[];
+    tenants text[];
+    tenant_keys text[];
+    sharers text[];
+    shares integer[];
+    lane record;
+    sharer text;
+    share_left integer;
+    claimed record;
+    chosen bigint[];
+    locked bigint[];
+    wanted integer[];
+    missing boolean;
+BEGIN
+    FOR look IN 1 .. max_looks LOOP
+        returned := ARRAY (SELECT lane_id FROM batchline.returned_lanes_v1(keys, excluded, below, batch, expired));
+        SELECT array_agg(tenant), array_agg(key) INTO tenants, tenant_keys
+        FROM batchline.waiting_tenants_v1(keys, excluded, below, batch, returned);
+        EXIT WHEN tenants IS NULL;
+
+        PERFORM batchline.renew_lease_v1(worker, worker_name, lease);
+        sharers := tenants[1:1];
+        shares := ARRAY[room];
+        IF tenants[1] <> ANY (tenants) THEN
+            SELECT array_agg(tenant), array_agg(share) INTO sharers, shares
+            FROM batchline.tenant_shares_v1(
+                tenants, tenant_keys, returned, expired, keys, excluded, below, batch, room
+            );
+        END IF;
+
+        chosen := '{}';
+        wanted := '{}';
+        sharer := NULL;
+        missing := false;
+        FOR lane IN
+            SELECT * FROM batchline.waiting_lanes_v1(
+                tenants, tenant_keys, sharers, shares, returned, expired, keys, excluded, below, batch
+            )
+        LOOP
+            IF sharer IS DISTINCT FROM lane.tenant THEN
+                sharer := lane.tenant;
+                share_left := lane.share;
+            END IF;
+            CONTINUE WHEN share_left <= 0;
+            IF lane.returned THEN
+                SELECT array_agg(c.span_id) AS spans, coalesce(sum(c.items), 0)::integer AS items INTO claimed
+                FROM batchline.claim_returned_v1(worker, lane.lane_id, expired, share_left) AS c;
+                taken := taken || claimed.spans;
+                missing := missing OR claimed.items < least(lane.items, share_left);
+                room := room - claimed.items;
+                share_left := share_left - claimed.items;
+            ELSE
+                chosen := chosen || lane.lane_id;
+                wanted := wanted || least(lane.items, share_left);
+                share_left := share_left - lane.items;
+            END IF;
+        END LOOP;
+
+        IF look = 1 THEN
+            locked := ARRAY (
+                SELECT id FROM batchline.lanes WHERE id = ANY (chosen) ORDER BY id FOR NO KEY UPDATE
+            );
+        ELSE
+            locked := ARRAY (
+                SELECT id FROM batchline.lanes WHERE id = ANY (chosen) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+            );
+        END IF;
+        FOR nth IN 1 .. cardinality(chosen) LOOP
+            CONTINUE WHEN chosen[nth] <> ALL (locked);
+            SELECT c.span_id, coalesce(c.items, 0) AS items INTO claimed
+            FROM batchline.claim_fresh_v1(worker, chosen[nth], wanted[nth]) AS c;
+            taken := taken || claimed.span_id;
+            missing := missing OR claimed.items < wanted[nth];
+            room := room - claimed.items;
+        END LOOP;
+        EXIT WHEN room <= 0 OR NOT missing;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT
+        s.id, s.lane_id, s.batch_id, s.attempt, s.task_id, batchline.span_size(s.outstanding), n.url, n.model, n.key,
+        extract(epoch FROM n.deadline - now())::double precision,
+        b.settings,
+        extract(epoch FROM w.lease_until - now())::double precision
+    FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)
+    CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = mine.id LIMIT 1) AS s
+    CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+    CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = s.batch_id LIMIT 1) AS b
+    CROSS JOIN LATERAL (SELECT * FROM batchline.workers WHERE workers.id = s.worker_id LIMIT 1) AS w
+    ORDER BY n.deadline, mine.nth;
+END
+$$;

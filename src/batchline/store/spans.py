@@ -70,7 +70,8 @@ async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) ->
 
 def claim_of(row: Sequence[Any]) -> Claim:
     *of_span, settings, lease_left = row
-    return Claim(*of_span, settings=msgspec.convert(settings, RunSettings), lease_left=lease_left)
+    values = (*of_span, msgspec.convert(settings, RunSettings), lease_left)
+    return Claim(*values)
 
 
 async def claim_new(

@@ -72,7 +72,7 @@ async def _come_to_an_end(
 ) -> list[Finding]:
     """Wait until all orders are confirmed and all batches have ended.
 
-    Whatever has not by the limit is a finding.
+    If that takes longer than the limit, it is a finding.
     """
     try:
         async with asyncio.timeout(_CALM_LIMIT):

@@ -34,12 +34,12 @@ def test_the_table_of_wal_has_each_kind_in_bytes_an_item_and_adds_up() -> None:
     rows = wal_table({"accept": (accept, 10), "settle": (settle, 10)}).splitlines()[2:]
 
     assert rows == [
-        "| `Heap2/MULTI_INSERT` | rows that COPY brings, many at once | 300.0 |  |",
+        "| `Heap2/MULTI_INSERT` | rows of COPY, many at once | 300.0 |  |",
         "| `Heap/INSERT` | a row |  | 200.0 |",
         "| others |  | 0.4 |  |",
         "| page images | whole pages, at their first change after a checkpoint | 50.0 |  |",
         "| **all** |  | **350.4** | **200.0** |",
-        "| records an item |  | 0.20 | 1.00 |",
+        "| records per item |  | 0.20 | 1.00 |",
     ]
 
 

@@ -53,7 +53,7 @@ finding AS (
     WHERE lower(piece) < reached
     GROUP BY lane_batch_id, lane_id
 )
--- Cut the message: nobody can read a multirange of thousands of ranges.
+-- Cut the message: a multirange of thousands of ranges is unreadable.
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, left(message, 500) AS message
 FROM finding
 ORDER BY name, batch_id, lane_id, message

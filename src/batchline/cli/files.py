@@ -1,6 +1,7 @@
 """Reads input files into the store, and output lines from it."""
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -88,7 +89,7 @@ async def stored_lines(
         raise _gone(f"{elsewhere}, and its results were deleted on {batch.purging_at:%Y-%m-%d}")
     if which == "errors" and batch.finished < batch.total and await _without_input(session, batch):
         raise _gone(f"{elsewhere}, and its input, which is needed to rebuild it, was deleted")
-    async with outputs.lines(session, batch.id, which) as lines:
+    async with aclosing(aiter(await outputs.lines(session, batch.id, which))) as lines:
         async for block in lines:
             yield block
 

@@ -18,7 +18,7 @@ from batchline.config.settings import ServerSettings
 from batchline.governance.access import Actor
 from batchline.governance.children import Reported
 from batchline.governance.errors import LimitReached, Refused
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.model import Child, GovernedBatch, Role, ids
 
 Tenant = Annotated[str, typer.Option("--tenant", metavar="T", help="The tenant of the operations.")]
@@ -46,10 +46,10 @@ def current_actor(user: str | None) -> str:
         return "command line"
 
 
-def governor(config: Path | None) -> tuple[Governor, ServerSettings]:
+def load_rules(config: Path | None) -> tuple[Rules, ServerSettings]:
     """The operations and limits of the settings."""
     settings = read_settings({"config": config}).server
-    return Governor(registry(settings), settings.limits, settings.operation_window), settings
+    return Rules(registry(settings), settings.limits, settings.operation_window), settings
 
 
 @contextmanager

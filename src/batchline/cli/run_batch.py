@@ -37,9 +37,11 @@ from batchline.store import batches, files
 from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.pause import Pause
-from batchline.worker.worker import Worker
+from batchline.worker.producer import ProducerScope
+from batchline.worker.worker import Worker, WorkerOptions
 
 Result = TypeVar("Result")
 
@@ -158,11 +160,11 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
 
 async def _check_upstream(settings: RunSettings) -> None:
     """An upstream that is not there is found out before anything is written."""
-    executor = HttpExecutor()
+    upstream = Upstreams().get(settings.upstream or "")
     try:
-        trouble = await executor.check(settings.upstream or "", settings.api_key_env)
+        trouble = await upstream.check(settings.api_key_env)
     finally:
-        await executor.close()
+        await upstream.close()
     if trouble is not None:
         raise CommandError(f"{trouble}; nothing was run")
 
@@ -172,22 +174,27 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
     ended = asyncio.Event()
     settings = WorkerSettings(concurrency=order.concurrency)
     memory = BodyMemory(settings.body_memory, settings.concurrency)
-    executor = HttpExecutor(memory=memory)
+    upstreams = Upstreams()
+    executor = HttpExecutor(upstreams, memory=memory)
     worker = Worker(
         runtime.url,
         executor,
         runtime.objects,
         settings,
-        Scope(batch_id=batch.id),
-        memory=memory,
-        on_ended=lambda _: ended.set(),
+        scope := Scope(batch_id=batch.id),
+        WorkerOptions(
+            producers=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
+            upstreams=upstreams,
+            memory=memory,
+            on_ended=lambda _: ended.set(),
+        ),
     )
     signals = _Signals(worker, order.as_json)
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
             with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
-                batch = await _watch(runtime, session, batch.id, screen, ended, working, executor, worker)
+                batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
                 worker.stop()
                 await working
     finally:
@@ -203,7 +210,7 @@ async def _watch(
     screen: progress.Display,
     ended: asyncio.Event,
     working: asyncio.Task[None],
-    executor: HttpExecutor,
+    upstreams: Upstreams,
     worker: Worker,
 ) -> Batch:
     """Show the batch until it has ended or the worker has."""
@@ -212,7 +219,7 @@ async def _watch(
         room.check()
         over = working.done()
         try:
-            batch, snapshot = await gauge.read(_note(executor, worker))
+            batch, snapshot = await gauge.read(_note(upstreams, worker))
             screen.show(snapshot)
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
@@ -231,8 +238,8 @@ def _cannot_end(batch: Batch) -> bool:
     return batch.ended_at is None and batch.finalize_failures >= _FINALIZE_TRIES
 
 
-def _note(executor: HttpExecutor, worker: Worker) -> str:
-    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in executor.unreachable.items())
+def _note(upstreams: Upstreams, worker: Worker) -> str:
+    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in upstreams.unreachable.items())
     return unreachable or worker.finalizer.trouble or worker.settler.trouble or ""
 
 

@@ -172,7 +172,7 @@ async def _lines(
             async for block in blocks:
                 yield block
         return
-    async with outputs.lines(session, batch.id, which) as lines:
+    async with aclosing(aiter(await outputs.lines(session, batch.id, which))) as lines:
         async for block in lines:
             yield block
 

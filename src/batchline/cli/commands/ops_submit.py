@@ -11,10 +11,11 @@ import typer
 from batchline.cli import options
 from batchline.cli.display.console import CommandError
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import Reason, Tenant, User, admin, governor, refusing, tell
+from batchline.cli.ops_context import Reason, Tenant, User, admin, load_rules, refusing, tell
 from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.governance import submissions
 from batchline.governance.access import Actor
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission
 from batchline.model import DEFAULT_TENANT, GovernedBatch
 from batchline.model.json_limits import MAX_DEPTH, why_not_json
@@ -45,16 +46,16 @@ def submit(
     """Submit a batch of items. If one item is refused, none is submitted. All limits apply."""
     with reported_errors(as_json):
         requested = Submission(operation, _items(items), _request_id(request_id), reason, hold)
-        rules, _ = governor(config)
+        rules, _ = load_rules(config)
         with open_runtime(database, data_dir) as runtime:
             batch = run_async(_submit(runtime, rules, admin(tenant, user), requested))
         tell(batch, as_json)
 
 
-async def _submit(runtime: Runtime, rules: Governor, actor: Actor, requested: Submission) -> GovernedBatch:
+async def _submit(runtime: Runtime, rules: Rules, actor: Actor, requested: Submission) -> GovernedBatch:
     async with Session(runtime.url, "ops") as session:
         with refusing():
-            return (await rules.submit(session, actor, requested)).batch
+            return (await submissions.submit(rules, session, actor, requested)).batch
 
 
 def _request_id(text: str | None) -> UUID | None:

@@ -22,15 +22,16 @@ from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
-from batchline.governance.governor import Governor
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
+from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -96,11 +97,11 @@ async def _work(
     # What no upstream of the settings takes goes to that of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
     scope = Scope(excluded_prefixes=() if operations else (BELOW,))
-    scopes, upstreams = scopes_for_producers(routed, operations, settings, scope)
-    runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * upstreams.concurrency
-    memory = BodyMemory(settings.body_memory, runners)
-    http = HttpExecutor(upstream=upstream, memory=memory)
-    approvals = Approvals(runtime.url, Governor(operations, server.limits, server.operation_window))
+    scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
+    runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
+    memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams()
+    http = HttpExecutor(upstreams, default=upstream, memory=memory)
+    approvals = Approvals(runtime.url, Rules(operations, server.limits, server.operation_window))
     executor = OperationExecutor(
         operations,
         routed.upstreams,
@@ -114,10 +115,13 @@ async def _work(
         runtime.objects,
         settings,
         scope,
-        scopes=scopes,
-        upstreams=upstreams,
-        memory=memory,
-        listen_url=listen,
+        WorkerOptions(
+            producers=scopes,
+            discovered=discovered,
+            upstreams=upstreams,
+            memory=memory,
+            listen_url=listen,
+        ),
     )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -135,18 +139,26 @@ async def _work(
 
 
 def scopes_for_producers(
-    server: ServerSettings, operations: Registry, settings: WorkerSettings, scope: Scope
+    server: ServerSettings,
+    operations: Registry,
+    settings: WorkerSettings,
+    scope: Scope,
+    default: str | None = None,
 ) -> tuple[list[ProducerScope], ProducerScope]:
     """One producer for each configured upstream, so that a slow one delays no other, and one for all other
-    models. Also the scope in which each upstream that a batch names gets a producer, while it has work."""
-    named = [(_named(upstream, operations), upstream.concurrency) for upstream in server.upstreams]
-    scopes = [ProducerScope(Scope(keys=keys), concurrency) for keys, concurrency in named if keys]
+    models, which go to the `default` upstream or to that for any model. Also the scope in which each upstream
+    that a batch names gets a producer, while it has work."""
+    named = [(_named(upstream, operations), upstream) for upstream in server.upstreams]
+    scopes = [
+        ProducerScope(Scope(keys=keys), upstream.concurrency, upstream.base_url)
+        for keys, upstream in named
+        if keys
+    ]
     served = tuple(key for keys, _ in named for key in keys)
+    default = default or next((up.base_url for up in server.upstreams if ANY_MODEL in up.models), None)
     models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
-    upstreams = Scope(excluded=served, below=urls.SCHEMES)
-    return [*scopes, ProducerScope(models, settings.concurrency)], ProducerScope(
-        upstreams, settings.concurrency
-    )
+    discovered = ProducerScope(Scope(excluded=served, below=urls.SCHEMES), settings.concurrency)
+    return [*scopes, ProducerScope(models, settings.concurrency, default)], discovered
 
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:

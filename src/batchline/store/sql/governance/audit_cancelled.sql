@@ -1,4 +1,5 @@
--- audit_cancelled: children of a governed batch that never ran have ended with it. After conclude, in its transaction.
+-- audit_cancelled: add audit records for the children of a governed batch that never ran and ended with it. Runs after
+-- conclude, in its transaction.
 INSERT INTO batchline.audit_log (tenant, actor, action, batch_id, sequence_no, detail)
 SELECT
     b.tenant,

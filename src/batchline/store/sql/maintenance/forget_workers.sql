@@ -1,4 +1,4 @@
--- forget_workers: remove workers whose lease is over and that hold nothing any more.
+-- forget_workers: delete workers whose lease has expired and that hold neither spans nor a batch to finalize.
 DELETE FROM batchline.workers AS w
 WHERE w.lease_until < now()
   AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.worker_id = w.id)

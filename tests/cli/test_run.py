@@ -199,7 +199,7 @@ def test_an_upstream_that_is_not_there_is_exit_code_2_and_nothing_is_run(
     done = batchline("run", str(inputs), "--upstream", "http://127.0.0.1:9", *location)
     assert done.returncode == 2
     assert "unreachable" in done.stderr
-    assert "nothing was run" in done.stderr
+    assert "nothing was sent" in done.stderr
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT count(*) FROM batchline.batches").fetchone() == (0,)
 

@@ -159,14 +159,14 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
 
 
 async def _check_upstream(settings: RunSettings) -> None:
-    """An upstream that is not there is found out before anything is written."""
+    """Check that the upstream answers, before anything is written."""
     upstream = Upstreams().get(settings.upstream or "")
     try:
         trouble = await upstream.check(settings.api_key_env)
     finally:
         await upstream.close()
     if trouble is not None:
-        raise CommandError(f"{trouble}; nothing was run")
+        raise CommandError(f"{trouble}; nothing was sent")
 
 
 async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
@@ -213,7 +213,7 @@ async def _watch(
     upstreams: Upstreams,
     worker: Worker,
 ) -> Batch:
-    """Show the batch until it has ended or the worker has."""
+    """Show progress until the batch or the worker has ended."""
     gauge, room = progress.Gauge(session, batch_id), _Room(runtime, worker)
     while True:
         room.check()

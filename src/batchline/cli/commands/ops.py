@@ -33,7 +33,7 @@ _MAX_CHILDREN = 1000
 
 
 def register(app: typer.Typer) -> None:
-    ops = typer.Typer(help="Governed operations: what there is, submit, decide, retry.", no_args_is_help=True)
+    ops = typer.Typer(help="Governed operations: list, submit, approve, retry.", no_args_is_help=True)
     ops.command("list")(list_operations)
     ops.command("submit")(submit)
     ops.command("batches")(list_batches)

@@ -1,7 +1,6 @@
 """`batchline ops approve`, `reject`, `retry`, `release` and `cancel`: each changes one governed batch.
 
-Those that decide have options of their own. The others differ only in the act, so their options are
-stated once.
+`approve` and `reject` have their own options. The others differ only in the act, so they share theirs.
 """
 
 from collections.abc import Awaitable, Callable
@@ -42,9 +41,7 @@ class Change:
 
 
 CHANGES = (
-    Change(
-        "retry", "Run the failed children of a batch again, those that have attempts left.", changes.retry
-    ),
+    Change("retry", "Retry the failed children of a batch that have attempts left.", changes.retry),
     Change(
         "release",
         "Release a batch that was submitted with --hold.",
@@ -52,7 +49,7 @@ CHANGES = (
     ),
     Change(
         "cancel",
-        "Cancel a governed batch: what is in flight finishes, the rest never runs.",
+        "Cancel a governed batch: requests in flight finish, the rest never runs.",
         lambda _, session, actor, batch_id: changes.cancel(session, actor, batch_id),
     ),
 )

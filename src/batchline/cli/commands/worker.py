@@ -94,7 +94,7 @@ async def _work(
     listen: str | None,
     until_eof: bool,
 ) -> int:
-    # What no upstream of the settings takes goes to that of the command line, if there is one.
+    # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None else without_any(server)
     scope = Scope(excluded_prefixes=() if operations else (BELOW,))
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)

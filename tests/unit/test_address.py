@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchline.store.address import Address, InvalidSchema, in_schema_of, parse
+from batchline.store.address import Address, InvalidSchemaName, in_schema_of, parse
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_the_schema_is_taken_out_of_the_url(url: str, conninfo: str, schema: str
 
 @pytest.mark.parametrize("name", ["Jobs", "pg_jobs", "a-b", 'a"b', "1a", "", "x" * 64, "a;DROP SCHEMA b"])
 def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
-    with pytest.raises(InvalidSchema, match="not a valid name"):
+    with pytest.raises(InvalidSchemaName, match="not a valid name"):
         parse(f"postgresql://h/app?schema={name}")
 
 
 def test_two_schemas_are_refused() -> None:
-    with pytest.raises(InvalidSchema, match="more than once"):
+    with pytest.raises(InvalidSchemaName, match="more than once"):
         parse("postgresql://h/app?schema=a&schema=b")
 
 

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 _SCHEMA_WORD = re.compile(r"(?:^|(?<=\s))schema\s*=\s*('(?:[^'\\]|\\.)*'|\S*)\s*")
 
 
-class InvalidSchema(ValueError):
+class InvalidSchemaName(ValueError):
     """The name of the schema is not valid. The message says what a name may contain."""
 
 
@@ -36,7 +36,7 @@ def parse(url: str) -> Address:
         names = [word.strip("'") for word in _SCHEMA_WORD.findall(url)]
         conninfo = _SCHEMA_WORD.sub("", url).strip()
     if len(names) > 1:
-        raise InvalidSchema("the database URL names schema more than once; give it once")
+        raise InvalidSchemaName("the database URL names schema more than once; give it once")
     return Address(conninfo, _checked(names[0]) if names else DEFAULT_SCHEMA)
 
 
@@ -62,7 +62,7 @@ def in_schema_of(url: str, other: str) -> str:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or name.startswith("pg_"):
-        raise InvalidSchema(
+        raise InvalidSchemaName(
             f"schema={name} is not a valid name: use up to 63 characters of a-z, 0-9 and _;"
             " start with a letter or _, but not with pg_"
         )

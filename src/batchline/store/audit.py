@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from psycopg.types.json import Jsonb
 
-from batchline.store.session import Connection, Session, run
+from batchline.store.session import Session, StoreConnection, run
 from batchline.store.statements import statement
 
 # The actor of everything that no user requested.
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True):
     detail: dict[str, Any]
 
 
-async def add(connection: Connection, event: AuditEvent) -> None:
+async def add(connection: StoreConnection, event: AuditEvent) -> None:
     params = {
         "tenant": event.tenant,
         "actor": event.actor,

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from batchline.model import ids
-from batchline.store.session import Connection, Session, run
+from batchline.store.session import Session, StoreConnection, run
 from batchline.store.statements import statement
 
 # Cheap ones first. Each returns one row per finding: (name of the check, file, batch, lane, message).
@@ -86,7 +86,7 @@ async def examine(
     return Report(batches, lanes, spans, results, tuple(findings), tuple(notes))
 
 
-async def _look(connection: Connection, name: str, params: dict[str, Any]) -> list[Finding]:
+async def _look(connection: StoreConnection, name: str, params: dict[str, Any]) -> list[Finding]:
     rows = await run(connection, statement(name), params)
     findings = [Finding(check, _where(*location), message) for check, *location, message in rows]
     if len(findings) == _MAXIMUM:

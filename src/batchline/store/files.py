@@ -21,7 +21,7 @@ from batchline.model import ContentError, File
 from batchline.store import idempotency
 from batchline.store.arrays import TextArray
 from batchline.store.idempotency import IdempotencyKey
-from batchline.store.session import Connection, Row, Session, run
+from batchline.store.session import Row, Session, StoreConnection, run
 from batchline.store.statements import statement
 
 # PostgreSQL's binary COPY format: a signature, flags and the length of a header extension. Then each row: its
@@ -126,7 +126,7 @@ def _file(row: Row) -> File:
 class Incoming:
     """Ingest of one file: first its lines, then the check for duplicates, then the file itself."""
 
-    def __init__(self, connection: Connection, no: int) -> None:
+    def __init__(self, connection: StoreConnection, no: int) -> None:
         self._connection = connection
         self._no = no
 

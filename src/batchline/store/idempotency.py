@@ -4,7 +4,7 @@ from uuid import UUID
 
 import msgspec
 
-from batchline.store.session import Connection, run
+from batchline.store.session import StoreConnection, run
 from batchline.store.statements import statement
 
 
@@ -31,7 +31,7 @@ class IdempotencyConflict(Exception):
         return IdempotencyConflict, (self.object_id, self.same)
 
 
-async def remember(connection: Connection, idempotency_key: IdempotencyKey, object_id: UUID) -> None:
+async def remember(connection: StoreConnection, idempotency_key: IdempotencyKey, object_id: UUID) -> None:
     """Record the key, in the transaction that creates the object. Waits for a concurrent use of the key."""
     params = {**msgspec.structs.asdict(idempotency_key), "object": object_id}
     while not await run(connection, statement("remember_made"), params):

@@ -13,7 +13,7 @@ import msgspec
 from batchline.model import RequestKind
 from batchline.store import audit
 from batchline.store.audit import AuditEvent
-from batchline.store.session import Connection, Row, Session, run
+from batchline.store.session import Row, Session, StoreConnection, run
 from batchline.store.statements import statement
 
 
@@ -54,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True):
     exempt: bool
 
 
-async def lock(connection: Connection, tenant: str, user: str) -> Measured:
+async def lock(connection: StoreConnection, tenant: str, user: str) -> Measured:
     """Lock the limits and count. Until the transaction ends, no other transaction can add pending work."""
     params = {"tenant": tenant, "user": user}
     await run(connection, statement("bound_idle"), {})

@@ -27,7 +27,7 @@ from batchline.store import audit, limits
 from batchline.store.arrays import TextArray
 from batchline.store.audit import AuditEvent
 from batchline.store.limits import Measured
-from batchline.store.session import Connection, Row, Session, run
+from batchline.store.session import Row, Session, StoreConnection, run
 from batchline.store.statements import statement
 
 _CHILD_STATUS = {
@@ -86,7 +86,7 @@ class NewOperationBatch(msgspec.Struct, frozen=True):
 class Submitting:
     """A submission in progress, with the limits locked. If the transaction fails, nothing of it remains."""
 
-    def __init__(self, connection: Connection, measured: Measured) -> None:
+    def __init__(self, connection: StoreConnection, measured: Measured) -> None:
         self._connection = connection
         self.measured = measured
 
@@ -131,7 +131,7 @@ async def submitting(session: Session, tenant: str, user: str) -> AsyncIterator[
 class Changing:
     """A change in progress. The batch's row is locked, so `batch` stays true until the transaction ends."""
 
-    def __init__(self, connection: Connection, batch: GovernedBatch, measured: Measured | None) -> None:
+    def __init__(self, connection: StoreConnection, batch: GovernedBatch, measured: Measured | None) -> None:
         self._connection = connection
         self.batch = batch
         # None if the change cannot add pending work.

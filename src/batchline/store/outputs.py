@@ -22,7 +22,7 @@ from psycopg.waiting import Wait
 
 from batchline.model import Batch, File
 from batchline.store import batches
-from batchline.store.session import Connection, Session, StoreUnavailable
+from batchline.store.session import Session, StoreConnection, StoreUnavailable
 from batchline.store.statements import statement
 
 Which = Literal["output", "errors"]
@@ -121,7 +121,7 @@ class LineBlocks:
         return b"".join(map(_mended, rows)) if _QUOTE in block else block
 
 
-async def _rows(connection: Connection) -> tuple[list[memoryview], bool]:
+async def _rows(connection: StoreConnection) -> tuple[list[memoryview], bool]:
     try:
         async with asyncio.timeout(_SILENCE):
             return await connection.wait(_receive(connection.pgconn))
@@ -137,8 +137,8 @@ async def lines(session: Session, batch_id: UUID, which: Which) -> LineBlocks:
     never_run = which == "errors" and lanes[0].ending is not None
     ((last,),) = await session.rows(statement("last_line"), {"batch": batch_id, "never_run": never_run})
     if never_run:
-        return LineBlocks(session, _Errors(batch_id, lanes, session.schema), last)
-    return LineBlocks(session, _Results(which, lanes, session.schema), last)
+        return LineBlocks(session, _ErrorLines(batch_id, lanes, session.schema), last)
+    return LineBlocks(session, _ResultLines(which, lanes, session.schema), last)
 
 
 class _Source(Protocol):
@@ -151,7 +151,7 @@ class _Source(Protocol):
         ...
 
 
-class _Results:
+class _ResultLines:
     """Lines that have a result of one outcome."""
 
     def __init__(self, which: Which, lanes: Sequence[OutputLane], schema: str) -> None:
@@ -166,7 +166,7 @@ class _Results:
         return None
 
 
-class _Errors:
+class _ErrorLines:
     """Lines that failed, and lines that never ran in a batch that has ended."""
 
     def __init__(self, batch_id: UUID, lanes: Sequence[OutputLane], schema: str) -> None:

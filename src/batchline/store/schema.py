@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from batchline.store.address import InvalidSchema, parse
+from batchline.store.address import InvalidSchemaName, parse
 from batchline.store.errors import summary, translate
 
 # The newest version that this program knows.
@@ -123,7 +123,7 @@ def connect(url: str, *, autocommit: bool = False) -> psycopg.Connection[Row]:
     except psycopg.OperationalError as error:
         said = summary(error)
         raise DatabaseUnreachable(f"cannot connect to the database: {said}; {_remedy(said)}") from error
-    except InvalidSchema as error:
+    except InvalidSchemaName as error:
         raise DatabaseUnreachable(f"--database: {error}") from error
     except psycopg.ProgrammingError as error:
         raise DatabaseUnreachable(

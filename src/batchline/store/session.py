@@ -48,7 +48,7 @@ _PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
 _WATCHED = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 
 
-class Connection(psycopg.AsyncConnection[Row]):
+class StoreConnection(psycopg.AsyncConnection[Row]):
     """A connection that knows the schema of the tables."""
 
     schema: str = DEFAULT_SCHEMA
@@ -76,7 +76,7 @@ class Session:
         self._url = url
         self._name = name
         self._timeout = timeout
-        self._connection: Connection | None = None
+        self._connection: StoreConnection | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -115,7 +115,7 @@ class Session:
             return await _execute(connection, cursor, statement, params, prepare=True)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[StoreConnection]:
         """Run several statements in one transaction, within one time limit.
 
         The server has the same limit, so that it releases the locks if this process hangs between statements.
@@ -131,13 +131,13 @@ class Session:
                 raise
 
     @asynccontextmanager
-    async def open_ended(self) -> AsyncIterator[Connection]:
+    async def open_ended(self) -> AsyncIterator[StoreConnection]:
         """Use the connection without a time limit, for streams. Errors are translated."""
         async with self._guarded(limit=None) as connection:
             yield connection
 
     @asynccontextmanager
-    async def _guarded(self, limit: float | None = -1) -> AsyncIterator[Connection]:
+    async def _guarded(self, limit: float | None = -1) -> AsyncIterator[StoreConnection]:
         async with self._lock:
             try:
                 async with asyncio.timeout(self._timeout if limit == -1 else limit):
@@ -165,10 +165,10 @@ class Session:
             connection.pgconn.finish()
 
 
-async def connect(url: str, name: str) -> Connection:
+async def connect(url: str, name: str) -> StoreConnection:
     """Open a connection. It prepares statements unless a pooler would mix them up."""
     address = parse(url)
-    connection = await Connection.connect(
+    connection = await StoreConnection.connect(
         address.conninfo, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
     )
     connection.schema = address.schema
@@ -185,7 +185,7 @@ async def connect(url: str, name: str) -> Connection:
 
 
 async def run_records(
-    connection: Connection, statement: Statement, params: Mapping[str, Any]
+    connection: StoreConnection, statement: Statement, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Like `run`, but return dicts by column name."""
     async with connection.cursor(binary=True, row_factory=dict_row) as cursor:
@@ -194,7 +194,7 @@ async def run_records(
 
 
 async def run(
-    connection: Connection,
+    connection: StoreConnection,
     statement: Statement,
     params: Mapping[str, Any],
     *,
@@ -205,7 +205,7 @@ async def run(
 
 
 async def _execute(
-    connection: Connection,
+    connection: StoreConnection,
     cursor: psycopg.AsyncRawCursor[AnyRow],
     statement: Statement,
     params: Mapping[str, Any],

@@ -104,11 +104,12 @@ def whole_tenant(server: Server, tenant: str) -> list[Any]:
         found: list[Any] = []
         for table in ("files", "batches", "uploads", "webhooks"):
             rows = await sql(
-                db, f"SELECT t::text FROM {table} AS t WHERE tenant = %(t)s ORDER BY 1", t=tenant
+                db, f"SELECT t::text FROM batchline.{table} AS t WHERE tenant = %(t)s ORDER BY 1", t=tenant
             )
             found += [(table, text) for (text,) in rows]
         parts = (
-            "SELECT p::text FROM upload_parts AS p JOIN uploads AS u ON u.id = upload_id WHERE tenant = %(t)s"
+            "SELECT p::text FROM batchline.upload_parts AS p"
+            " JOIN batchline.uploads AS u ON u.id = upload_id WHERE tenant = %(t)s"
         )
         return found + await sql(db, parts, t=tenant)
 

@@ -288,7 +288,7 @@ def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
                 database_url,
                 lambda db: sql(
                     db,
-                    "INSERT INTO api_windows (starts_at, requests, kind, tenant, user_id)"
+                    "INSERT INTO batchline.api_windows (starts_at, requests, kind, tenant, user_id)"
                     " SELECT date_trunc('minute', now()) + n * interval '1 minute', 9, 'write', '', ''"
                     " FROM generate_series(0, 9) AS n"
                     " ON CONFLICT (starts_at, kind, tenant, user_id) DO UPDATE SET requests = 9",
@@ -533,7 +533,7 @@ def test_a_decision_of_somebody_whose_keys_are_revoked_fails(server: Server, ten
             server,
             lambda db: sql(
                 db,
-                "UPDATE api_keys SET revoked_at = now() WHERE tenant = %(t)s AND name = 'carla'",
+                "UPDATE batchline.api_keys SET revoked_at = now() WHERE tenant = %(t)s AND name = 'carla'",
                 t=tenant.name,
             ),
         )
@@ -577,7 +577,7 @@ def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tena
             server,
             lambda db: sql(
                 db,
-                "SELECT action, actor, subject FROM audit_log"
+                "SELECT action, actor, subject FROM batchline.audit_log"
                 " WHERE tenant = %(t)s AND action LIKE 'limits%%' ORDER BY id",
                 t=tenant.name,
             ),
@@ -704,7 +704,7 @@ def test_no_secret_comes_back_from_a_child(server: Server, tenant: Tenant) -> No
 def test_after_all_of_it_the_database_is_sound(server: Server) -> None:
     async def settle_all(db: Session) -> None:
         await run_all(db)
-        for (batch_id,) in await sql(db, "SELECT id FROM batches WHERE finalizing_at IS NULL"):
+        for (batch_id,) in await sql(db, "SELECT id FROM batchline.batches WHERE finalizing_at IS NULL"):
             await batches.close(db, batch_id, "cancel")
         await end_all(db)
         await is_sound(db)

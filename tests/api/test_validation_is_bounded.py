@@ -211,7 +211,7 @@ def test_a_refused_pattern_is_named_with_its_line(tmp_path: Path) -> None:
         """
     )
     with pytest.raises(SettingsError) as refused:
-        registry_of(load(path, {}))
+        registry_of(load(path, {}).server)
     said = str(refused.value)
     assert "line 9: operations.x.schema: the pattern at ['properties']['name']['pattern']" in said
     assert "Write it without look-around and back-references" in said

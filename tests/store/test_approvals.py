@@ -427,7 +427,7 @@ def test_the_way_back_leaves_held_batches_paused(database_url: str) -> None:
         await submit(db, some_rules(), ANNA, 2, hold=True)
 
     async def paused(db: Session) -> list[Any]:
-        return await sql(db, "SELECT paused_at IS NOT NULL FROM batches")
+        return await sql(db, "SELECT paused_at IS NOT NULL FROM batchline.batches")
 
     on(database_url, hold)
     migrate.down(database_url, "0004")
@@ -438,11 +438,11 @@ def test_the_way_back_leaves_held_batches_paused(database_url: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "check"),
     [
-        ("UPDATE batches SET held_at = NULL; UPDATE lanes SET open = true", "held"),
-        ("UPDATE operation_batches SET approval = 'not_required'", "held"),
-        ("UPDATE operation_batches SET user_id = 'nobody'", "governed"),
-        ("DELETE FROM operation_batches", "governed"),
-        ("UPDATE operation_batches SET approval = 'rejected', decided_by = 'x'", "rejected"),
+        ("UPDATE batchline.batches SET held_at = NULL; UPDATE batchline.lanes SET open = true", "held"),
+        ("UPDATE batchline.operation_batches SET approval = 'not_required'", "held"),
+        ("UPDATE batchline.operation_batches SET user_id = 'nobody'", "governed"),
+        ("DELETE FROM batchline.operation_batches", "governed"),
+        ("UPDATE batchline.operation_batches SET approval = 'rejected', decided_by = 'x'", "rejected"),
     ],
 )
 def test_the_doctor_finds_batches_that_run_past_their_rules(

@@ -41,15 +41,15 @@ from tests.support.repository import ROOT
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE audit_log SET actor = 'nobody'",
-        "UPDATE audit_log SET actor = 'nobody' WHERE false",
-        "DELETE FROM audit_log",
-        "DELETE FROM audit_log WHERE id = -1",
-        "TRUNCATE audit_log",
-        "TRUNCATE audit_log, batches CASCADE",
-        "INSERT INTO audit_log (id, tenant, actor, action) OVERRIDING SYSTEM VALUE"
-        " SELECT id, 'x', 'x', 'x' FROM audit_log ON CONFLICT (id) DO UPDATE SET actor = 'nobody'",
-        "MERGE INTO audit_log AS l USING (SELECT 1) AS s ON true WHEN MATCHED THEN DELETE",
+        "UPDATE batchline.audit_log SET actor = 'nobody'",
+        "UPDATE batchline.audit_log SET actor = 'nobody' WHERE false",
+        "DELETE FROM batchline.audit_log",
+        "DELETE FROM batchline.audit_log WHERE id = -1",
+        "TRUNCATE batchline.audit_log",
+        "TRUNCATE batchline.audit_log, batchline.batches CASCADE",
+        "INSERT INTO batchline.audit_log (id, tenant, actor, action) OVERRIDING SYSTEM VALUE"
+        " SELECT id, 'x', 'x', 'x' FROM batchline.audit_log ON CONFLICT (id) DO UPDATE SET actor = 'nobody'",
+        "MERGE INTO batchline.audit_log AS l USING (SELECT 1) AS s ON true WHEN MATCHED THEN DELETE",
     ],
 )
 def test_the_database_itself_refuses_to_change_the_log(database_url: str, change: str) -> None:
@@ -85,12 +85,12 @@ def test_the_owner_parts_with_old_rows_as_the_guide_says_and_the_rest_stays_guar
     on(database_url, scenario)
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute(of_the_page("DISABLE TRIGGER").replace("2026-01-01", "infinity").encode())
-        assert owner.execute("SELECT count(*) FROM audit_log").fetchone() == (0,)
+        assert owner.execute("SELECT count(*) FROM batchline.audit_log").fetchone() == (0,)
         on(database_url, scenario)
         for setting in ("origin", "replica"):
             owner.execute(f"SET session_replication_role = {setting}")
             with pytest.raises(psycopg.Error, match="append-only"):
-                owner.execute("DELETE FROM audit_log")
+                owner.execute("DELETE FROM batchline.audit_log")
 
 
 def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the_log(
@@ -116,11 +116,11 @@ def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the
         on(theirs, scenario)
         with psycopg.connect(theirs, autocommit=True) as app:
             for change in (
-                "DELETE FROM audit_log",
-                "TRUNCATE audit_log",
-                "ALTER TABLE audit_log DISABLE TRIGGER audit_log_append_only",
+                "DELETE FROM batchline.audit_log",
+                "TRUNCATE batchline.audit_log",
+                "ALTER TABLE batchline.audit_log DISABLE TRIGGER audit_log_append_only",
                 "SET session_replication_role = replica",
-                "DROP TABLE audit_log",
+                "DROP TABLE batchline.audit_log",
             ):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     app.execute(change)
@@ -178,7 +178,7 @@ def test_no_secret_reaches_the_log(database_url: str) -> None:
         text = msgspec.json.encode(await audit.page(db)).decode()
         assert not [secret for secret in secrets if secret in text]
         assert text.count(MASK) >= 6
-        stored = await sql(db, "SELECT reason, decision_reason FROM operation_batches")
+        stored = await sql(db, "SELECT reason, decision_reason FROM batchline.operation_batches")
         assert "swordfish" not in str(stored)
         assert await count(db, "lines", "body LIKE '%%hunter2%%'") == 2, "what runs is what was asked for"
 
@@ -243,7 +243,7 @@ def test_every_key_that_is_made_or_revoked_is_there(database_url: str) -> None:
 def test_a_key_is_not_made_unless_the_log_tells_of_it(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         key, _ = await keys.create(db, "anna")
-        await sql(db, "ALTER TABLE audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
+        await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
         with pytest.raises(psycopg.errors.CheckViolation):
             await keys.create(db, "bert")
         with pytest.raises(psycopg.errors.CheckViolation):
@@ -260,7 +260,7 @@ def test_limits_and_webhooks_do_not_change_unless_the_log_tells_of_it(database_u
         url = "https://example.com/hook"
         made = await webhooks.add(db, EMIL, name="mine", url=url, events=["batch.failed"], secret="s")
         assert made is not None
-        await sql(db, "ALTER TABLE audit_log ADD CHECK (action = 'x') NOT VALID")
+        await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action = 'x') NOT VALID")
         for act in (
             limit_changes.exempt(db, EMIL, "anna", reason="move", expires_at=until),
             limit_changes.set_limits(db, EMIL, "anna", parents=1, children=1, cooldown=0, reason="move"),
@@ -273,7 +273,7 @@ def test_limits_and_webhooks_do_not_change_unless_the_log_tells_of_it(database_u
                 await act
         assert await limits.exemptions(db, "acme") == []
         assert await limits.overrides(db, "acme") == []
-        assert await sql(db, "SELECT name, secret FROM webhooks") == [("mine", "s")]
+        assert await sql(db, "SELECT name, secret FROM batchline.webhooks") == [("mine", "s")]
 
     on(database_url, scenario)
 

@@ -25,7 +25,7 @@ def test_a_key_is_known_by_its_secret_and_by_nothing_else(database_url: str) -> 
 def test_the_secret_is_stored_nowhere(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         key, secret = await keys.create(db, "mine")
-        ((row,),) = await sql(db, "SELECT api_keys::text FROM api_keys")
+        ((row,),) = await sql(db, "SELECT api_keys::text FROM batchline.api_keys")
         assert secret not in row
         assert secret[len(key.hint) :] not in row
         assert len(secret) == len("bl-") + 43, "256 random bits"

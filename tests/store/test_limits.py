@@ -210,7 +210,7 @@ def test_what_one_tenants_user_may_do_is_not_what_his_namesake_may(database_url:
         await submit(db, one_each, ANNA, 1)
         with pytest.raises(LimitReached):
             await submit(db, one_each, namesake, 1)
-        await sql(db, "DELETE FROM limit_exemptions")
+        await sql(db, "DELETE FROM batchline.limit_exemptions")
 
         event = AuditEvent("acme", EMIL.user, "limits.set", subject="anna")
         await limits.set_override(
@@ -251,7 +251,7 @@ def test_the_cooldown_ends_by_the_databases_clock(database_url: str) -> None:
         with pytest.raises(LimitReached) as refused:
             await submit(db, rules, ANNA, 1)
         assert (refused.value.limit_type, refused.value.retry_after) == ("user_cooldown", 120)
-        await sql(db, "UPDATE operation_batches SET created_at = created_at - interval '121 s'")
+        await sql(db, "UPDATE batchline.operation_batches SET created_at = created_at - interval '121 s'")
         await submit(db, rules, ANNA, 1)
 
     on(database_url, scenario)
@@ -316,7 +316,7 @@ def test_an_expired_exemption_is_ignored(database_url: str) -> None:
         await exempt(db, "anna", 3600)
         await submit(db, rules, ANNA, 1)
         await submit(db, rules, ANNA, 1)
-        await sql(db, "UPDATE limit_exemptions SET expires_at = now()")
+        await sql(db, "UPDATE batchline.limit_exemptions SET expires_at = now()")
         with pytest.raises(LimitReached):
             await submit(db, rules, ANNA, 1)
 
@@ -341,7 +341,7 @@ def test_an_exemption_that_expires_while_a_submission_waits_for_its_turn_is_igno
                     await sql(
                         admin,
                         "SELECT pg_sleep(extract(epoch FROM expires_at - clock_timestamp()) + 0.01)"
-                        " FROM limit_exemptions WHERE expires_at > clock_timestamp()",
+                        " FROM batchline.limit_exemptions WHERE expires_at > clock_timestamp()",
                     )
             with pytest.raises(LimitReached):
                 await waiting
@@ -399,7 +399,7 @@ def test_a_users_own_limits_take_the_place_of_the_defaults_up_and_down(database_
 
 def test_minutes_that_are_over_are_forgotten(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        old = "INSERT INTO api_windows VALUES (now() - interval '1 day', 7, 'read', 'acme', 'anna')"
+        old = "INSERT INTO batchline.api_windows VALUES (now() - interval '1 day', 7, 'read', 'acme', 'anna')"
         await sql(db, old)
         await limits.count_request(db, "acme", "anna", RequestKind.READ, 10)
         assert await count(db, "api_windows", "starts_at < now() - interval '1 hour'") == 0
@@ -456,21 +456,21 @@ async def _history(db: Session, ended: int) -> None:
             FROM generate_series(1, %(ended)s) AS n
         ),
         batch AS (
-            INSERT INTO batches (
+            INSERT INTO batchline.batches (
                 id, tenant, file_id, completion_window, settings, total, completed, created_at,
                 in_progress_at, expires_at, finalizing_at, completed_at, submitted_by
             )
             SELECT id, 'acme', id, '7d', '{}', 3, 3, at, at, at, at, at, who FROM past
         )
-        INSERT INTO operation_batches (
+        INSERT INTO batchline.operation_batches (
             batch_id, tenant, user_id, operation, request_id, fingerprint, created_at, approval, counted_at
         )
         SELECT id, 'acme', who, 'resize', id, '', at, 'not_required', at FROM past
         """,
         ended=ended,
     )
-    await sql(db, "ANALYZE batches")
-    await sql(db, "ANALYZE operation_batches")
+    await sql(db, "ANALYZE batchline.batches")
+    await sql(db, "ANALYZE batchline.operation_batches")
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_what_is_asked_costs_the_same_however_long_the_past_is(
         await _history(db, 20_000)
         for _ in range(3):
             await submit(db, some_rules(), ANNA, 2)
-        text, names = statement(name).numbered
+        text, names = statement(name).numbered_in("batchline")
         params = {"tenant": "acme", "user": "anna", **more}
         values = ", ".join("NULL" if params[each] is None else f"'{params[each]}'" for each in names)
         # As a session plans: once, for any parameters.

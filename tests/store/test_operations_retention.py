@@ -34,7 +34,8 @@ async def ended(db: Session, objects: Objects, days: float, **more: object) -> G
     assert await finalize_one(db, objects, a_worker(), batch.id) is not None
     await sql(
         db,
-        "UPDATE batches SET completed_at = now() - make_interval(secs => %(ago)s) WHERE id = %(id)s",
+        "UPDATE batchline.batches SET completed_at = now() - make_interval(secs => %(ago)s)"
+        " WHERE id = %(id)s",
         ago=days * DAY,
         id=batch.id,
     )
@@ -80,11 +81,11 @@ def test_nothing_goes_that_is_young_or_has_not_ended_or_is_to_be_kept(
     async def scenario(db: Session) -> None:
         await ended(db, objects, 89)
         waiting = await submit(db, some_rules(), ANNA, production(3))
-        await sql(db, "UPDATE batches SET created_at = created_at - interval '1 year'")
+        await sql(db, "UPDATE batchline.batches SET created_at = created_at - interval '1 year'")
         await clear(db, objects)
         assert (await count(db, "results"), await count(db, "lines")) == (2, 5)
         assert len(await operations.children(db, waiting.id)) == 3
-        await sql(db, "UPDATE batches SET completed_at = completed_at - interval '1 year'")
+        await sql(db, "UPDATE batchline.batches SET completed_at = completed_at - interval '1 year'")
         await clear(db, objects, None)
         assert (await count(db, "results"), await count(db, "lines")) == (2, 5)
 

@@ -165,7 +165,9 @@ def test_the_history_keeps_what_each_attempt_said(database_url: str) -> None:
         await work(db, failing={1})
         await changes.retry(rules, db, ANNA, batch.id)
         await work(db)
-        history = await sql(db, "SELECT attempt, error_code, message FROM retry_attempts ORDER BY attempt")
+        history = await sql(
+            db, "SELECT attempt, error_code, message FROM batchline.retry_attempts ORDER BY attempt"
+        )
         assert history == [(1, "http_400", '{"error": 1}'), (2, "http_400", '{"error": 1}')]
         assert [action for action, _, _ in await audited(db, batch)] == [
             "batch.submitted",
@@ -203,8 +205,8 @@ def test_a_retry_has_the_whole_window_again(database_url: str) -> None:
         rules = some_rules()
         batch = await submit(db, rules, ANNA, 1)
         await work(db, failing={1})
-        await sql(db, "UPDATE batches SET expires_at = now() - interval '1 s'")
-        await sql(db, "UPDATE lanes SET deadline = now() - interval '1 s'")
+        await sql(db, "UPDATE batchline.batches SET expires_at = now() - interval '1 s'")
+        await sql(db, "UPDATE batchline.lanes SET deadline = now() - interval '1 s'")
         await changes.retry(rules, db, ANNA, batch.id)
         assert await work(db) == [1]
         assert (await now(db, batch)).status is ParentStatus.COMPLETED

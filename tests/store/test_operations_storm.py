@@ -122,12 +122,12 @@ async def _end_some(db: Session) -> None:
 
 async def _adds_up(db: Session) -> None:
     await is_sound(db)
-    for (batch_id,) in await sql(db, "SELECT id FROM batches WHERE finalizing_at IS NULL"):
+    for (batch_id,) in await sql(db, "SELECT id FROM batchline.batches WHERE finalizing_at IS NULL"):
         await batches.close(db, batch_id, "cancel")
         # What a hand held when it stopped is held by nobody any more.
-        await sql(db, "UPDATE workers SET lease_until = now() - interval '1 s'")
+        await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 s'")
         await batches.conclude(db, batch_id)
-    await sql(db, "UPDATE batches SET finalizer = NULL WHERE ended_at IS NULL")
+    await sql(db, "UPDATE batchline.batches SET finalizer = NULL WHERE ended_at IS NULL")
     await end_all(db)
     await is_sound(db)
     for batch in await operations.page(db, "acme", limit=1000):
@@ -138,6 +138,6 @@ async def _adds_up(db: Session) -> None:
     ((ends, retried),) = await sql(
         db,
         "SELECT sum(b.total), sum(o.retried_children)"
-        " FROM batches AS b JOIN operation_batches AS o ON o.batch_id = b.id",
+        " FROM batchline.batches AS b JOIN batchline.operation_batches AS o ON o.batch_id = b.id",
     )
     assert await count(db, "audit_log", "action = 'child.ended'") == ends + retried

@@ -86,7 +86,7 @@ def test_a_failure_at_any_step_leaves_nothing(database_url: str, table: str, wha
             db,
             f"""
             CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
-            CREATE TRIGGER fail AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION fail();
+            CREATE TRIGGER fail AFTER INSERT ON batchline.{table} FOR EACH ROW EXECUTE FUNCTION fail();
             """,
         )
         requested: Any = production(2) if what == "approval" else items(2)
@@ -94,7 +94,7 @@ def test_a_failure_at_any_step_leaves_nothing(database_url: str, table: str, wha
         with pytest.raises(psycopg.errors.RaiseException):
             await submit(db, rules, ANNA, requested, request_id=request_id, hold=what == "hold")
         assert [await count(db, each) for each in TABLES] == before
-        await sql(db, f"DROP TRIGGER fail ON {table}")
+        await sql(db, f"DROP TRIGGER fail ON batchline.{table}")
         batch = await submit(db, rules, ANNA, requested, request_id=request_id, hold=what == "hold")
         assert batch.total == 2, "neither a limit nor the request_id was used up"
         await is_sound(db)
@@ -409,7 +409,7 @@ def test_ordinary_routes_do_not_show_governed_batches_and_their_files(database_u
         assert await batches.of_tenant(db, "acme", batch.id) is None
         assert await batches.list_newest(db, "acme", limit=10) == []
         assert await files.page(db, "acme", limit=10) == []
-        for (file_id,) in await sql(db, "SELECT id FROM files"):
+        for (file_id,) in await sql(db, "SELECT id FROM batchline.files"):
             assert await files.visible(db, "acme", file_id) is None
             assert not await files.delete(db, "acme", file_id)
         assert await count(db, "files", "purpose = 'operation_output'") == 2

@@ -57,7 +57,8 @@ def test_a_batch_lasts_until_its_first_end_and_is_timed_once(database_url: str) 
         for batch, seconds in zip(batches, (0, 30, 100_000), strict=True):
             await sql(
                 db,
-                "UPDATE batches SET created_at = now() - make_interval(secs => %(ago)s) WHERE id = %(id)s",
+                "UPDATE batchline.batches SET created_at = now() - make_interval(secs => %(ago)s)"
+                " WHERE id = %(id)s",
                 ago=seconds,
                 id=batch.id,
             )
@@ -79,7 +80,7 @@ def test_batches_that_end_at_once_are_all_counted(database_url: str) -> None:
         for _ in range(24):
             await submit(sessions[0], some_rules(), BERT, 2)
         await work(sessions[0], failing={2}, end=False)
-        over = [row[0] for row in await sql(sessions[0], "SELECT id FROM batches")]
+        over = [row[0] for row in await sql(sessions[0], "SELECT id FROM batchline.batches")]
 
         async def end(nth: int) -> None:
             for batch_id in over[nth::8]:
@@ -114,7 +115,7 @@ def test_the_doctor_finds_totals_that_are_not_what_was_added(database_url: str) 
         await submit(db, some_rules(), ANNA, 2)
         await work(db)
         await is_sound(db)
-        await sql(db, "UPDATE operation_totals SET succeeded = succeeded + 1")
+        await sql(db, "UPDATE batchline.operation_totals SET succeeded = succeeded + 1")
         assert [finding.check for finding in (await doctor.examine(db)).findings] == ["totals"]
 
     on(database_url, scenario)

@@ -58,7 +58,7 @@ def test_the_command_without_operations_drains_past_them(database_url: str, tmp_
     assert "time is up" not in done.stderr
 
     async def untouched(db: Session) -> None:
-        assert await sql(db, "SELECT next FROM lanes") == [(0,)]
+        assert await sql(db, "SELECT next FROM batchline.lanes") == [(0,)]
         assert (await now(db, batch)).status is ParentStatus.IN_PROGRESS
 
     on(database_url, untouched)
@@ -69,8 +69,8 @@ def test_a_batch_whose_operation_nobody_has_ends_with_a_code(database_url: str, 
 
     async def scenario(db: Session) -> list[tuple[Child, Reported]]:
         batch = await submit(db, some_rules(), ANNA, 2)
-        await sql(db, "UPDATE batches SET expires_at = now()")
-        await sql(db, "UPDATE lanes SET deadline = now()")
+        await sql(db, "UPDATE batchline.batches SET expires_at = now()")
+        await sql(db, "UPDATE batchline.lanes SET deadline = now()")
         await maintenance.attend(db, Objects.at(tmp_path))
         await end_all(db)
         assert (await read(db, batch.id)).ended_at is not None

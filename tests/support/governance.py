@@ -123,7 +123,9 @@ async def work(
 
 async def end_all(db: Session) -> None:
     """Finalize whatever is frozen."""
-    over = await sql(db, "SELECT id FROM batches WHERE finalizing_at IS NOT NULL AND ended_at IS NULL")
+    over = await sql(
+        db, "SELECT id FROM batchline.batches WHERE finalizing_at IS NOT NULL AND ended_at IS NULL"
+    )
     for (batch_id,) in over:
         await finalize(db, a_worker(), await read(db, batch_id))
 
@@ -134,7 +136,9 @@ async def is_sound(db: Session) -> None:
 
 
 async def count(db: Session, table: str, where: str = "true") -> int:
-    ((rows,),) = await sql(db, f"SELECT count(*) FROM {table} WHERE {where}")
+    """Rows of one of our tables, or of a view of PostgreSQL's."""
+    name = table if table.startswith("pg_") else f"batchline.{table}"
+    ((rows,),) = await sql(db, f"SELECT count(*) FROM {name} WHERE {where}")
     return int(rows)
 
 
@@ -142,7 +146,7 @@ async def audited(db: Session, batch: GovernedBatch) -> list[tuple[str, str, int
     """(action, actor, child) of all that the audit log says of a batch, in order."""
     rows = await sql(
         db,
-        "SELECT action, actor, sequence_no FROM audit_log WHERE batch_id = %(id)s ORDER BY id",
+        "SELECT action, actor, sequence_no FROM batchline.audit_log WHERE batch_id = %(id)s ORDER BY id",
         id=batch.id,
     )
     return [(row[0], row[1], row[2]) for row in rows]

@@ -89,7 +89,7 @@ def an_operation(**changes: Any) -> Operation:
 def written(folder: Path, text: str) -> ServerSettings:
     path = folder / "batchline.toml"
     path.write_text(text)
-    return load(path, {})
+    return load(path, {}).server
 
 
 def refusal(folder: Path, text: str) -> str:
@@ -182,7 +182,11 @@ def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_pat
             "largest_batch = 0",
             ", line 18: operations[0].largest_batch: must be a whole",
         ),
-        ("largest_batch", "largest_bach", ", line 18: operations[0].largest_bach: there is no such key"),
+        (
+            "largest_batch",
+            "largest_bach",
+            ", line 18: operations[0].largest_bach: unknown key; did you mean largest_batch?",
+        ),
         (
             'means = "retry"',
             'means = "again"',
@@ -208,7 +212,7 @@ def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_pat
             'name = "VM"',
             ", line 12: operations.VM.name: must begin with a lower-case letter",
         ),
-        ('path = "/apis', '# path = "/apis', ", line 11: operations[0].path: it is missing"),
+        ('path = "/apis', '# path = "/apis', ", line 11: operations[0].path: is missing"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(

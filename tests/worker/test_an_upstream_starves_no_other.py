@@ -18,7 +18,7 @@ from batchline.model import Batch, Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, a_worker, on, read, sql, take
 from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, working, write_requests
@@ -104,9 +104,11 @@ def a_worker_for_any_upstream(
         Objects.at(folder / "objects"),
         settings,
         Scope(),
-        scopes=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
-        upstreams=ProducerScope(Scope(below=UPSTREAMS), at_once),
-        on_ended=executor.on_ended,
+        WorkerOptions(
+            producers=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
+            discovered=ProducerScope(Scope(below=UPSTREAMS), at_once),
+            on_ended=executor.on_ended,
+        ),
     )
 
 
@@ -126,7 +128,7 @@ def test_each_upstream_has_its_own_slots_and_models_have_theirs(database_url: st
             assert [(await read(db, batch)).completed for batch in bad] == [0, 0, 0]
             executor.go_on.set()
         assert [(await read(db, batch)).completed for batch in bad] == [50] * 3
-        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
         assert worker.claimed == 150 + 4 * 160
         assert len(worker.producers) == 1, "producers of upstreams without work are closed"
 
@@ -166,8 +168,8 @@ def test_what_is_in_flight_at_many_upstreams_is_finished_when_the_worker_stops(
             await executor.until(lambda: sum(executor.in_flight.values()) == 50)
             worker.stop()
             executor.go_on.set()
-        assert await sql(db, "SELECT count(*) FROM results") == [(50,)]
-        assert await sql(db, "SELECT count(*) FROM spans WHERE worker_id IS NOT NULL") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.results") == [(50,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL") == [(0,)]
 
     on(database_url, scenario)
     assert len(executor.sent) == 50
@@ -181,7 +183,8 @@ def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> No
         )
     )
     scopes, upstreams = scopes_for_producers(server, Registry([]), WorkerSettings(), Scope())
-    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7)
+    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7, "http://gpu/v1")
+    assert scopes[1].upstream == "http://any/v1"
     assert scopes[1].scope.excluded == upstreams.scope.excluded == ("large", "http://gpu/v1")
     assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == UPSTREAMS
 

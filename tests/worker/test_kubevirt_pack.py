@@ -18,7 +18,7 @@ from batchline.config.settings import (
     UpstreamSettings,
     WorkerSettings,
 )
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.files.objects import Objects
@@ -34,6 +34,7 @@ from batchline.secrets.masking import MASK
 from batchline.store import operations
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from batchline.upstreams.retry import Backoff
 from batchline.worker.worker import Worker
 from tests.support.builders import on, sql
@@ -90,7 +91,7 @@ async def a_cluster(url: str, folder: Path, **simulated: Any) -> AsyncIterator[C
         api.headers = {"Authorization": f"Bearer {TOKEN}"}
         chosen = settings(f"http://{api.host}:{api.port}")
         registry = packs.registry(chosen)
-        http = HttpExecutor(QUICK, environ={"CLUSTER_TOKEN": TOKEN})
+        http = HttpExecutor(Upstreams(QUICK, environ={"CLUSTER_TOKEN": TOKEN}))
         executor = OperationExecutor(
             registry, chosen.upstreams, http, RoutingExecutor(chosen.upstreams, http)
         )
@@ -274,7 +275,7 @@ def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
             f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\n'
             '[packs.kubevirt]\nupstream = "cluster"\napproval = "never"\n'
         )
-        rules = Rules(packs.registry(load(config, {})), NO_LIMITS)
+        rules = Rules(packs.registry(load(config, {}).server), NO_LIMITS)
         wanted = [an_item(f"vm-{number}") for number in range(10)]
 
         async def submit(session: Session) -> UUID:
@@ -322,7 +323,7 @@ def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path)
         assert made["spec"]["template"]["spec"]["volumes"][1]["cloudInitNoCloud"] == {"userData": secret}
         assert "hunter2" not in (child.output or "")
         assert MASK in (child.output or "")
-        audited = await sql(cluster.session, "SELECT detail::text FROM audit_log")
+        audited = await sql(cluster.session, "SELECT detail::text FROM batchline.audit_log")
         assert audited
         assert not any("hunter2" in text for (text,) in audited)
 
@@ -366,10 +367,10 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
     [
         ('kubvirt = { upstream = "cluster" }', "unknown pack 'kubvirt'; known packs: kubevirt"),
         ('kubevirt = { upstream = "nowhere" }', "there is no upstream 'nowhere'"),
-        ("kubevirt = { }", "packs.kubevirt.upstream: it is missing"),
+        ("kubevirt = { }", "packs.kubevirt.upstream: is missing"),
         (
             'kubevirt = { upstream = "cluster", aproval = "x" }',
-            "packs.kubevirt.aproval: there is no such key",
+            "packs.kubevirt.aproval: unknown key; did you mean approval?",
         ),
         ('kubevirt = { upstream = "cluster", approval = { vm_crate = "never" } }', "unknown operation 'vm_crate'"),
         ('kubevirt = { upstream = "cluster", approval = "cpu > `8`" }', "the schema has no field 'cpu'"),
@@ -379,7 +380,7 @@ def test_a_mistake_in_the_packs_settings_is_named_with_its_line(tmp_path: Path, 
     path = tmp_path / "batchline.toml"
     path.write_text(f'[[upstreams]]\nname = "cluster"\nbase_url = "http://x"\n\n[packs]\n{pack}\n')
     with pytest.raises(SettingsError, match="line 6: ") as refused:
-        packs.registry(load(path, {}))
+        packs.registry(load(path, {}).server)
     assert said in str(refused.value)
 
 

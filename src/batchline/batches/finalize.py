@@ -8,7 +8,7 @@ recorded file exists and has as many lines as the batch's counters.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -172,8 +172,9 @@ class _Finalizing:
         """Stream one file into the object store, unless it would be empty."""
         if expected == 0:
             return None
-        async with outputs.lines(self.session, self.batch.id, which) as lines:
-            size = await self.objects.write(_key(file), lines)
+        lines = await outputs.lines(self.session, self.batch.id, which)
+        async with aclosing(aiter(lines)) as blocks:
+            size = await self.objects.write(_key(file), blocks)
         if lines.count != expected:
             raise FinalizeMismatch(self.batch.id, f"{which} lines", expected, lines.count)
         return msgspec.structs.replace(file, bytes=size, line_count=lines.count)

@@ -1,4 +1,4 @@
-"""Runs decisions on batches, each for the user who submitted it. A refusal is that child's failure alone."""
+"""Runs decisions on batches, each on behalf of the user who submitted it. A refusal fails that item only."""
 
 import msgspec
 

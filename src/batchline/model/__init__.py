@@ -18,7 +18,17 @@ from batchline.model.operation import (
 )
 from batchline.model.tenant import ANYBODY, DEFAULT_TENANT, ApiKey, RequestKind, Role
 from batchline.model.usage import NO_USAGE, Usage
-from batchline.model.verdict import Completed, Deferred, Failed, Ran, Retry, Settled, TimedOut, Verdict
+from batchline.model.verdict import (
+    Completed,
+    Deferred,
+    Failed,
+    Parked,
+    Ran,
+    Retry,
+    Settled,
+    TimedOut,
+    Verdict,
+)
 from batchline.model.work import PollResult
 
 __all__ = [
@@ -42,6 +52,7 @@ __all__ = [
     "GovernedBatch",
     "Item",
     "ParentStatus",
+    "Parked",
     "PollResult",
     "Ran",
     "RequestKind",

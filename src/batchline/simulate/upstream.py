@@ -50,7 +50,7 @@ class _Execution:
     to_drop: Requester | None = None
 
 
-class Upstream:
+class SimulatedUpstream:
     def __init__(self, settings: SimulateSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
         self._loop = loop

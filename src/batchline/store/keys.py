@@ -1,4 +1,4 @@
-"""API keys: only their hashes are here. Every change is in the audit log from its commit on."""
+"""API keys, of which only hashes are stored. Each change and its audit record are one transaction."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ async def add(session: Session, new: NewKey, event: AuditEvent) -> ApiKey:
 
 
 async def add_first(session: Session, new: NewKey, event: AuditEvent) -> ApiKey | None:
-    """None where there is a key already, or has been one."""
+    """Add the first key of the database. Return None if a key exists or ever existed."""
     async with session.transaction() as connection:
         await run(connection, statement("lock_keys"), {})
         rows = await run(connection, statement("add_first_key"), new.params())
@@ -44,7 +44,7 @@ async def add_first(session: Session, new: NewKey, event: AuditEvent) -> ApiKey 
 
 
 async def find(session: Session, hash: bytes) -> ApiKey | None:
-    """The key with this hash, unless it was revoked."""
+    """Find the key with this hash, unless it was revoked."""
     rows = await session.rows(statement("find_key"), {"hash": hash})
     return _key(rows[0]) if rows else None
 
@@ -54,7 +54,7 @@ async def list_all(session: Session, tenant: str | None = None) -> list[ApiKey]:
 
 
 async def revoke(session: Session, key_id: UUID, event: Callable[[ApiKey], AuditEvent]) -> ApiKey | None:
-    """None where there is no such key, or it was revoked before."""
+    """Revoke a key. Return None if it does not exist or was already revoked."""
     async with session.transaction() as connection:
         rows = await run(connection, statement("revoke_key"), {"id": key_id})
         if not rows:

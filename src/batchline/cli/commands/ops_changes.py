@@ -63,7 +63,7 @@ def approve(
     reason: Reason = None,
     children: Annotated[
         int | None,
-        typer.Option("--children", min=1, metavar="N", help="Only if it has as many children as you saw."),
+        typer.Option("--children", min=1, metavar="N", help="Approve only if it has this many children."),
     ] = None,
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
@@ -72,7 +72,7 @@ def approve(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Approve a batch that waits for it: it runs from now on."""
+    """Approve a batch that waits for an approval. It then runs."""
 
     def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
         return decisions.approve(rules, session, actor, batch_id, reason, children)
@@ -90,7 +90,7 @@ def reject(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Reject a batch that waits for an approval: none of it ever runs."""
+    """Reject a batch that waits for an approval. It never runs."""
 
     def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
         return decisions.reject(session, actor, batch_id, reason)

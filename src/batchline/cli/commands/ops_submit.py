@@ -1,4 +1,4 @@
-"""`batchline ops submit`: a file of items becomes a governed batch."""
+"""`batchline ops submit`: creates a governed batch from a file of items."""
 
 import sys
 from pathlib import Path
@@ -23,17 +23,19 @@ from batchline.store.session import Session
 
 
 def submit(
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="As `batchline ops list` shows it.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="A name from `batchline ops list`.")],
     items: Annotated[
         Path,
-        typer.Argument(metavar="ITEMS", help="A JSON array of items, or one item a line. - is stdin."),
+        typer.Argument(metavar="ITEMS", help="A JSON array of items, or one item per line. - is stdin."),
     ],
     request_id: Annotated[
         str | None,
-        typer.Option("--request-id", metavar="UUID", help="Sent again with the same, it is one batch."),
+        typer.Option(
+            "--request-id", metavar="UUID", help="Submitting again with the same id creates no second batch."
+        ),
     ] = None,
     reason: Reason = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Do not run it before it is released.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not run it until `ops release`.")] = False,
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
@@ -41,7 +43,7 @@ def submit(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Submit a batch of items: all of them, or none and why. The limits hold here as everywhere."""
+    """Submit a batch of items. If one item is refused, none is submitted. All limits apply."""
     with reported_errors(as_json):
         requested = Submission(operation, _items(items), _request_id(request_id), reason, hold)
         rules, _ = load_rules(config)
@@ -62,7 +64,7 @@ def _request_id(text: str | None) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
-        raise CommandError(f"--request-id: {text!r} is no UUID") from None
+        raise CommandError(f"--request-id: {text!r} is not a UUID") from None
 
 
 def _items(path: Path) -> list[Any]:
@@ -73,7 +75,7 @@ def _items(path: Path) -> list[Any]:
     except msgspec.DecodeError:
         return _lines(path, content)
     except RecursionError:
-        raise CommandError(f"{path}: it is nested more than {MAX_DEPTH} levels deep") from None
+        raise CommandError(f"{path} is nested more than {MAX_DEPTH} levels deep") from None
     if isinstance(read, dict) and isinstance(read.get("items"), list):
         read = read["items"]
     return read if isinstance(read, list) else [read]
@@ -87,5 +89,5 @@ def _lines(path: Path, content: bytes) -> list[Any]:
                 items.append(msgspec.json.decode(line))
             except (msgspec.DecodeError, RecursionError) as error:
                 why = why_not_json(line) or error
-                raise CommandError(f"{path}, line {number}: it is not JSON: {why}") from None
+                raise CommandError(f"{path}, line {number} is not JSON: {why}") from None
     return items

@@ -372,7 +372,10 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
             'kubevirt = { upstream = "cluster", aproval = "x" }',
             "packs.kubevirt.aproval: unknown key; did you mean approval?",
         ),
-        ('kubevirt = { upstream = "cluster", approval = { vm_crate = "never" } }', "no operation 'vm_crate'"),
+        (
+            'kubevirt = { upstream = "cluster", approval = { vm_crate = "never" } }',
+            "unknown operation 'vm_crate'",
+        ),
         ('kubevirt = { upstream = "cluster", approval = "cpu > `8`" }', "the schema has no field 'cpu'"),
     ],
 )

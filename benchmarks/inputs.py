@@ -1,4 +1,4 @@
-"""What contestants work on: lines in the database, lines in a file, results. The same payload for all."""
+"""Inputs of the contests: lines in the database, lines in a file, results. All have the same payload."""
 
 from pathlib import Path
 from uuid import UUID
@@ -34,17 +34,17 @@ USAGE = Usage(input_tokens=70, output_tokens=6)
 
 
 def add_file(url: str, lines: int) -> UUID:
-    """A file that says it has so many lines, all in one lane."""
+    """Add a file whose row has this number of lines, all in one lane, but no lines."""
     file_id = new_id()
     execute(
         url,
         sql.SQL("""
             WITH file AS (
-                INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+                INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
                 VALUES (%(id)s, %(tenant)s, 'batch', 'input.jsonl', 0, %(lines)s)
                 RETURNING no
             )
-            INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+            INSERT INTO batchline.file_lanes (file_no, lane_no, model, url, total)
             SELECT no, 0, %(model)s, %(url)s, %(lines)s FROM file
         """),
         {"id": file_id, "tenant": DEFAULT_TENANT, "lines": lines, "model": MODEL, "url": URL},
@@ -53,19 +53,19 @@ def add_file(url: str, lines: int) -> UUID:
 
 
 def fill_file(url: str, lines: int) -> UUID:
-    """A file with its lines, made in the database: ingest is measured elsewhere."""
+    """Add a file and generate its lines in the database; ingest is measured elsewhere."""
     file_id = add_file(url, lines)
     execute(
         url,
         sql.SQL("""
-            INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+            INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
             SELECT no, 0, g, g + 1, 'line-' || g, {body}
-            FROM files CROSS JOIN generate_series(0, line_count - 1) AS g
+            FROM batchline.files CROSS JOIN generate_series(0, line_count - 1) AS g
             WHERE id = %(id)s
         """).format(body=BODY),
         {"id": file_id},
     )
-    execute(url, sql.SQL("VACUUM ANALYZE lines"))
+    execute(url, sql.SQL("VACUUM ANALYZE batchline.lines"))
     return file_id
 
 
@@ -75,7 +75,7 @@ async def a_batch(session: Session, file_id: UUID, upstream: str | None = None) 
 
 
 def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500) -> Path:
-    """An input file as users bring it; every line has about `line_bytes` bytes."""
+    """Write an input file; every line has about `line_bytes` bytes."""
     line = (
         '{{"custom_id":"line-{nth:08}","method":"POST","url":"' + URL + '","body":{{"model":"' + MODEL + '",'
         '"messages":[{{"role":"user","content":"Line {nth:08}: {words}"}}]}}}}\n'

@@ -1,7 +1,7 @@
-"""How much memory a worker needs that has 2,000 requests in flight.
+"""Memory of a worker with 2,000 requests in flight.
 
-`batchline worker` on a batch of 10,000 lines of 500 bytes whose upstream takes two seconds for each, so that
-2,000 are in flight all the time; its peak (VmHWM) when the batch has ended.
+`batchline worker` runs a batch of 10,000 lines of 500 bytes. The upstream takes two seconds per request, so
+2,000 are in flight all the time. The figure is the worker's peak (VmHWM) when the batch has ended.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from benchmarks.inputs import a_batch, write_jsonl
 from benchmarks.processes import batchline, running, simulator
 from benchmarks.server import execute
 
-_UNENDED = sql.SQL("SELECT 1 FROM batches WHERE ended_at IS NULL")
-_FILE = sql.SQL("SELECT id FROM files")
+_UNENDED = sql.SQL("SELECT 1 FROM batchline.batches WHERE ended_at IS NULL")
+_FILE = sql.SQL("SELECT id FROM batchline.files")
 
 
 async def compare(bench: Bench) -> list[Figure]:

@@ -163,7 +163,9 @@ def test_a_file_for_another_purpose_is_refused_at_once(server: Server, client: o
     act(
         server,
         lambda db: sql(
-            db, "UPDATE files SET purpose = 'vision' WHERE id = %(id)s", id=ids.read(ids.FILE, file_id)
+            db,
+            "UPDATE batchline.files SET purpose = 'vision' WHERE id = %(id)s",
+            id=ids.read(ids.FILE, file_id),
         ),
     )
     with pytest.raises(openai.BadRequestError) as refused:
@@ -176,7 +178,9 @@ def test_a_file_that_is_gone_is_not_found(server: Server, client: openai.OpenAI,
     file_id = upload(server, client)
     act(
         server,
-        lambda db: sql(db, f"UPDATE files SET {gone} WHERE id = %(id)s", id=ids.read(ids.FILE, file_id)),
+        lambda db: sql(
+            db, f"UPDATE batchline.files SET {gone} WHERE id = %(id)s", id=ids.read(ids.FILE, file_id)
+        ),
     )
     with pytest.raises(openai.NotFoundError):
         create(client, file_id)
@@ -191,7 +195,7 @@ def test_a_file_with_errors_makes_a_batch_that_has_failed_and_tells_of_it(
         lambda db: sql(
             db,
             """
-            UPDATE files
+            UPDATE batchline.files
             SET errors = '[{"code": "invalid_json_line", "message": "no", "param": null, "line": 2}]'
             WHERE id = %(id)s
             """,
@@ -212,7 +216,8 @@ def test_a_file_with_errors_makes_a_batch_that_has_failed_and_tells_of_it(
     assert batch.request_counts.total == 0
     assert batch.metadata == {"a": "b"}
     events = act(
-        server, lambda db: sql(db, "SELECT type FROM outbox WHERE batch_id = %(id)s", id=uuid_of(batch))
+        server,
+        lambda db: sql(db, "SELECT type FROM batchline.outbox WHERE batch_id = %(id)s", id=uuid_of(batch)),
     )
     assert events == [("batch.failed",)]
     assert_well(server, batch)
@@ -437,7 +442,9 @@ def test_the_output_expires_as_it_was_asked(server: Server, client: openai.OpenA
             ended = await finalize_one(db, server.objects, worker, uuid_of(batch))
             assert ended is not None
             ((left,),) = await sql(
-                db, "SELECT expires_at - created_at FROM files WHERE id = %(id)s", id=ended.output_file_id
+                db,
+                "SELECT expires_at - created_at FROM batchline.files WHERE id = %(id)s",
+                id=ended.output_file_id,
             )
             kept.append(left)
         return kept
@@ -528,7 +535,7 @@ def test_of_two_finalizers_only_the_one_that_committed_says_it_ended_the_batch(
             if point != "committing":
                 return
             async with Session(server.database, "rival") as rival:
-                await sql(rival, "UPDATE workers SET lease_until = now() - interval '1 second'")
+                await sql(rival, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
                 assert await finalize_one(rival, server.objects, a_worker("rival"), uuid_of(batch))
 
     async def scenario(db: Session) -> None:
@@ -537,7 +544,9 @@ def test_of_two_finalizers_only_the_one_that_committed_says_it_ended_the_batch(
         assert await finalize_one(db, server.objects, worker, uuid_of(batch), Overtaken(db)) is None
         ended = await read(db, uuid_of(batch))
         assert ended.output_file_id == ended.planned_output_id
-        ((key,),) = await sql(db, "SELECT object_key FROM files WHERE id = %(id)s", id=ended.output_file_id)
+        ((key,),) = await sql(
+            db, "SELECT object_key FROM batchline.files WHERE id = %(id)s", id=ended.output_file_id
+        )
         assert await server.objects.exists(key)
 
     act(server, scenario)

@@ -124,7 +124,7 @@ def test_a_file_whose_lines_cannot_be_run_is_kept_with_its_errors(server: Server
         ("invalid_json_line", 4),
         ("duplicate_custom_id", 5),
     ]
-    ((lines,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM lines"))
+    ((lines,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM batchline.lines"))
     assert lines == 0
 
 
@@ -133,10 +133,10 @@ def test_an_empty_file_and_one_with_too_many_lines_are_errors_of_content(server:
 
     empty, crowded = upload(client, b""), upload(client, requests(1001))
 
-    assert (empty.status, empty.status_details) == ("error", "there is no request in it")
+    assert (empty.status, empty.status_details) == ("error", "the file contains no requests")
     assert (crowded.status, crowded.status_details) == (
         "error",
-        "line 1001: more than 1,000 lines in one file",
+        "line 1001: the file has more than 1,000 lines; split it",
     )
     assert client.files.content(empty.id).content == b""
 
@@ -158,7 +158,7 @@ def test_a_file_expires_when_it_was_asked_to(server: Server, database_url: str) 
     )
     assert file.expires_at == file.created_at + 3600
 
-    on(database_url, lambda db: sql(db, "UPDATE files SET expires_at = now()"))
+    on(database_url, lambda db: sql(db, "UPDATE batchline.files SET expires_at = now()"))
 
     assert client.files.list().data == []
     with pytest.raises(openai.NotFoundError):
@@ -368,7 +368,7 @@ def test_a_running_batchs_output_can_be_read_and_is_said_to_be_incomplete(
         server.client("other").files.content(output)
 
     async def finish_all(db: Session) -> None:
-        await sql(db, "UPDATE workers SET lease_until = now() - interval '1 second'")
+        await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
         other = a_worker()
         await complete(db, other, await take(db, other, 5))
         assert await finalize_one(db, server.objects, other)
@@ -404,7 +404,7 @@ def test_fifty_at_once_with_one_key_make_one_file_and_one_object(
     assert len(made) == 1
     assert [file.id for file in client.files.list()] == [*made]
     assert len(stored(tmp_path)) == 1
-    ((lines,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM lines"))
+    ((lines,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM batchline.lines"))
     assert lines == 50
 
 
@@ -461,7 +461,7 @@ def test_a_client_that_leaves_half_way_leaves_nothing(database_url: str, tmp_pat
         connection.close()
 
         wait_for("the object store to be empty again", lambda: not stored(tmp_path), 30)
-    ((files,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM files"))
+    ((files,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM batchline.files"))
     assert files == 0
 
 
@@ -525,7 +525,7 @@ def on_hold(database_url: str) -> psycopg.Connection[tuple[Any, ...]]:
     """A transaction that has used a key and does not end."""
     connection = psycopg.connect(database_url)
     connection.execute(
-        "INSERT INTO idempotency (tenant, scope, key, fingerprint, object_id)"
+        "INSERT INTO batchline.idempotency (tenant, scope, key, fingerprint, object_id)"
         " VALUES ('acme', 'files', 'held', '', gen_random_uuid())"
     )
     return connection

@@ -39,10 +39,10 @@ async def a_webhook(db: Session, tenant: str) -> str:
         db,
         """
         WITH webhook AS (
-            INSERT INTO webhooks (id, tenant, name, url, events, secret)
+            INSERT INTO batchline.webhooks (id, tenant, name, url, events, secret)
             VALUES (%(id)s, %(tenant)s, 'x', 'https://example.com', '{batch.completed}', 'whsec_x')
         )
-        INSERT INTO deliveries (webhook_id, event_id, batch_id, type, occurred_at)
+        INSERT INTO batchline.deliveries (webhook_id, event_id, batch_id, type, occurred_at)
         VALUES (%(id)s, %(event)s, %(event)s, 'batch.completed', now())
         """,
         id=webhook_id,

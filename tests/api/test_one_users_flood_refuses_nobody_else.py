@@ -39,7 +39,7 @@ def flood(client: httpx2.Client, path: str = "/batches") -> httpx2.Response:
 def fill_windows(server: Server) -> None:
     """All users together have used up this minute, and those in which the test may still run."""
     fill = """
-        INSERT INTO api_windows (starts_at, kind, tenant, user_id, requests)
+        INSERT INTO batchline.api_windows (starts_at, kind, tenant, user_id, requests)
         SELECT date_trunc('minute', now()) + n * interval '1 minute', kind, '', '', 1000000
         FROM generate_series(0, 9) AS n, unnest(ARRAY['read', 'write']) AS kind
         ON CONFLICT (starts_at, kind, tenant, user_id) DO UPDATE SET requests = 1000000

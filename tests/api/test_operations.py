@@ -14,8 +14,8 @@ from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.governance.approvals import APPROVE
-from batchline.governance.governor import Governor
 from batchline.governance.operations import APPROVALS
+from batchline.governance.rules import Rules
 from batchline.model import Failed, Role, TimedOut
 from batchline.store import batches, spans
 from batchline.store.session import Session
@@ -247,7 +247,7 @@ def test_thirty_one_of_thirty_is_a_400_that_says_so(database_url: str, tmp_path:
         answer = anna.post("/operations/resize/batches", json={"items": items(31)})
         error = refused(answer, 400, "BATCH_SIZE_EXCEEDED")
         assert "31 children" in error["message"]
-        assert "no wait" in error["message"]
+        assert "smaller batch" in error["message"]
         submit(anna, 30)
 
 
@@ -288,7 +288,7 @@ def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
                 database_url,
                 lambda db: sql(
                     db,
-                    "INSERT INTO api_windows (starts_at, requests, kind, tenant, user_id)"
+                    "INSERT INTO batchline.api_windows (starts_at, requests, kind, tenant, user_id)"
                     " SELECT date_trunc('minute', now()) + n * interval '1 minute', 9, 'write', '', ''"
                     " FROM generate_series(0, 9) AS n"
                     " ON CONFLICT (starts_at, kind, tenant, user_id) DO UPDATE SET requests = 9",
@@ -512,7 +512,7 @@ def test_decisions_in_bulk_are_children_of_a_batch_of_their_own(server: Server, 
 
 async def _decide(db: Session, url: str) -> None:
     """What a worker does with the decisions."""
-    approvals = Approvals(url, Governor(REGISTRY, GENEROUS))
+    approvals = Approvals(url, Rules(REGISTRY, GENEROUS))
     http = HttpExecutor()
     executor = OperationExecutor(REGISTRY, (), http, http, {APPROVALS: approvals})
     worker = a_worker()
@@ -533,7 +533,7 @@ def test_a_decision_of_somebody_whose_keys_are_revoked_fails(server: Server, ten
             server,
             lambda db: sql(
                 db,
-                "UPDATE api_keys SET revoked_at = now() WHERE tenant = %(t)s AND name = 'carla'",
+                "UPDATE batchline.api_keys SET revoked_at = now() WHERE tenant = %(t)s AND name = 'carla'",
                 t=tenant.name,
             ),
         )
@@ -577,7 +577,7 @@ def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tena
             server,
             lambda db: sql(
                 db,
-                "SELECT action, actor, subject FROM audit_log"
+                "SELECT action, actor, subject FROM batchline.audit_log"
                 " WHERE tenant = %(t)s AND action LIKE 'limits%%' ORDER BY id",
                 t=tenant.name,
             ),
@@ -704,7 +704,7 @@ def test_no_secret_comes_back_from_a_child(server: Server, tenant: Tenant) -> No
 def test_after_all_of_it_the_database_is_sound(server: Server) -> None:
     async def settle_all(db: Session) -> None:
         await run_all(db)
-        for (batch_id,) in await sql(db, "SELECT id FROM batches WHERE finalizing_at IS NULL"):
+        for (batch_id,) in await sql(db, "SELECT id FROM batchline.batches WHERE finalizing_at IS NULL"):
             await batches.close(db, batch_id, "cancel")
         await end_all(db)
         await is_sound(db)

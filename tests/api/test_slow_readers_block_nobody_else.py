@@ -63,8 +63,8 @@ def test_a_stalled_download_of_an_input_file_holds_nothing_in_the_database(
 
         async def taken_in_by_a_command(db: Session) -> str:
             await a_running_output(db, lines=LINES, width=0)
-            await sql(db, "UPDATE lines SET body = body || repeat(' ', 20000)")
-            ((file_id,),) = await sql(db, "SELECT id FROM files")
+            await sql(db, "UPDATE batchline.lines SET body = body || repeat(' ', 20000)")
+            ((file_id,),) = await sql(db, "SELECT id FROM batchline.files")
             return f"file-{file_id.hex}"
 
         file_id = on(database_url, taken_in_by_a_command)
@@ -84,7 +84,7 @@ def test_lines_that_vanish_while_they_are_read_break_the_answer_off(
     with serving(database_url, tmp_path, SETTINGS) as server:
         output = on(database_url, a_running_output)
         with begun_reading(server.url, server.key(), output) as reader:
-            on(database_url, lambda db: sql(db, "DELETE FROM results WHERE line_no > 1990"))
+            on(database_url, lambda db: sql(db, "DELETE FROM batchline.results WHERE line_no > 1990"))
             assert not rest_of(reader).endswith(END)
 
 
@@ -107,7 +107,7 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
 
     async def ten_thousand_files(db: Session) -> None:
         query = """
-            INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+            INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
             SELECT gen_random_uuid(), %(tenant)s, 'user_data', repeat('ä', 600), 0, 0
             FROM generate_series(1, 10000)
         """
@@ -126,7 +126,7 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
 
 def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database_url: str) -> None:
     async def scenario() -> None:
-        downloads = Downloads(Sessions(database_url), at_once=3, at_once_of_a_tenant=2, patience=0.1)
+        downloads = Downloads(Sessions(database_url), maximum=3, max_per_tenant=2, patience=0.1)
         async with downloads.slot("slow"), downloads.slot("slow"):
             with pytest.raises(ApiError) as refused:
                 async with downloads.slot("slow"):

@@ -178,10 +178,10 @@ def test_an_upload_whose_time_is_over_is_expired_and_its_parts_go(
     async def age(hours: int, db: Session) -> None:
         await sql(
             db,
-            "UPDATE uploads SET expires_at = now() - make_interval(hours => %(hours)s);",
+            "UPDATE batchline.uploads SET expires_at = now() - make_interval(hours => %(hours)s);",
             hours=hours,
         )
-        await sql(db, "UPDATE duties SET due_at = now()")
+        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
         await maintenance.attend(db, server.objects)
 
     on(database_url, lambda db: age(0, db))
@@ -197,10 +197,10 @@ def test_an_upload_whose_time_is_over_is_expired_and_its_parts_go(
 
     on(database_url, lambda db: age(2, db))
     assert stored(tmp_path) == []
-    assert on(database_url, lambda db: sql(db, "SELECT * FROM upload_parts")) == []
+    assert on(database_url, lambda db: sql(db, "SELECT * FROM batchline.upload_parts")) == []
 
     on(database_url, lambda db: age(24 * 31, db))
-    assert on(database_url, lambda db: sql(db, "SELECT * FROM uploads")) == []
+    assert on(database_url, lambda db: sql(db, "SELECT * FROM batchline.uploads")) == []
 
 
 def test_the_sweep_leaves_parts_alone_until_their_upload_is_over(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -9,7 +10,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from batchline.model.ids import new_id
-from batchline.store import migrate
+from batchline.store import migrate, schema
 from tests.support.builders import a_database
 from tests.support.pgbouncer import pooled
 from tests.support.processes import batchline
@@ -46,13 +47,45 @@ def run_sql(database: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-@pytest.mark.parametrize("command", [("list",), ("migrate", "up")])
-def test_a_user_who_may_not_create_tables(
-    empty: str, guest: str, tmp_path: Path, command: tuple[str, ...]
+def test_a_user_who_may_not_create_the_schema(empty: str, guest: str, tmp_path: Path) -> None:
+    said = reported(tmp_path, make_conninfo(empty, user=guest), "migrate", "up")
+    assert "permission denied for database" in said
+    assert "GRANT CREATE ON DATABASE" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("list",), ("run", "in.jsonl", "--upstream", "http://127.0.0.1:9"), ("worker", "--drain"), ("serve",)],
+)
+def test_a_database_that_was_not_migrated(
+    empty: str, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = reported(tmp_path, make_conninfo(empty, user=guest), *command)
-    assert "permission denied for schema public" in said
-    assert "GRANT USAGE, CREATE ON SCHEMA public" in said
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_text(
+        '{"custom_id": "1", "method": "POST", "url": "/v1/x", "body": {"model": "m"}}\n'
+    )
+    said = reported(tmp_path, empty, *command)
+    assert "no Batchline tables in schema batchline" in said
+    assert "batchline migrate up" in said
+
+
+def test_an_older_schema(database_url: str, tmp_path: Path) -> None:
+    migrate.down(database_url, "0010")
+    said = reported(tmp_path, database_url)
+    assert f"at version 0010, and this Batchline needs {schema.OLDEST_USABLE}" in said
+    assert "batchline migrate up" in said
+
+
+def test_a_newer_schema_that_is_marked_compatible(database_url: str, tmp_path: Path) -> None:
+    run_sql(database_url, "UPDATE batchline.alembic_version SET version_num = '9999'")
+    done = batchline("list", "--database", database_url, "--data-dir", str(tmp_path / "data"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["Batches", "pg_mine", "a b", "1st", "x" * 64, ""])
+def test_a_name_that_no_schema_may_have(server_url: str, tmp_path: Path, name: str) -> None:
+    said = reported(tmp_path, f"postgresql://localhost/app?schema={quote(name)}")
+    assert "not a valid name" in said
 
 
 @pytest.mark.parametrize("command", [("list",), ("keys", "create", "me"), ("worker", "--drain")])
@@ -60,12 +93,16 @@ def test_a_user_who_may_not_read_the_tables(
     database_url: str, guest: str, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     said = reported(tmp_path, make_conninfo(database_url, user=guest), *command)
-    assert "permission denied for table alembic_version" in said
+    assert "permission denied for schema batchline" in said
     assert "grant" in said
 
 
 def test_a_user_who_may_read_nothing_but_the_version(database_url: str, guest: str, tmp_path: Path) -> None:
-    run_sql(database_url, f"GRANT SELECT ON alembic_version TO {guest}")
+    run_sql(
+        database_url,
+        f"GRANT USAGE ON SCHEMA batchline TO {guest};"
+        f" GRANT SELECT ON batchline.alembic_version, batchline.schema_compatibility TO {guest}",
+    )
     try:
         said = reported(tmp_path, make_conninfo(database_url, user=guest), "keys", "create", "me")
     finally:
@@ -73,40 +110,40 @@ def test_a_user_who_may_read_nothing_but_the_version(database_url: str, guest: s
     assert "permission denied for table" in said
 
 
-def test_a_schema_that_does_not_exist(empty: str, tmp_path: Path) -> None:
-    said = reported(tmp_path, make_conninfo(empty, options="-c search_path=nowhere"))
-    assert "no schema" in said
-    assert "search_path in --database" in said
-
-
-def test_tables_that_are_not_where_the_search_path_looks(database_url: str, tmp_path: Path) -> None:
-    run_sql(database_url, "CREATE SCHEMA aside; ALTER TABLE batches SET SCHEMA aside")
+def test_tables_that_are_missing(database_url: str, tmp_path: Path) -> None:
+    run_sql(database_url, "CREATE SCHEMA aside; ALTER TABLE batchline.batches SET SCHEMA aside")
     said = reported(tmp_path, database_url)
-    assert 'relation "batches" does not exist' in said
+    assert 'relation "batchline.batches" does not exist' in said
     assert "batchline migrate status" in said
 
 
-def test_tables_of_another_program_with_the_same_names(empty: str, tmp_path: Path) -> None:
-    run_sql(empty, "CREATE TABLE files (name text)")
-    said = reported(tmp_path, empty)
+def test_tables_of_another_program_in_the_schema(empty: str, tmp_path: Path) -> None:
+    run_sql(empty, "CREATE SCHEMA batchline; CREATE TABLE batchline.files (name text)")
+    said = reported(tmp_path, empty, "migrate", "up")
     assert 'relation "files" already exists' in said
-    assert "a database or a schema of its own" in said
+    assert "choose another schema" in said
 
 
 def test_the_version_table_of_another_program(empty: str, tmp_path: Path) -> None:
     run_sql(
-        empty, "CREATE TABLE alembic_version (version_num text); INSERT INTO alembic_version VALUES ('3f9')"
+        empty,
+        "CREATE SCHEMA batchline; CREATE TABLE batchline.alembic_version (version_num text);"
+        " INSERT INTO batchline.alembic_version VALUES ('3f9')",
     )
-    said = reported(tmp_path, empty)
+    said = reported(tmp_path, empty, "migrate", "up")
     assert "'3f9'" in said
-    assert "a database or a schema of its own" in said
+    assert "choose another one with ?schema=NAME" in said
 
 
 @pytest.mark.parametrize("command", [("list",), ("worker",), ("migrate", "up"), ("migrate", "down", "0001")])
 def test_a_newer_schema(database_url: str, tmp_path: Path, command: tuple[str, ...]) -> None:
-    run_sql(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    run_sql(
+        database_url,
+        "UPDATE batchline.alembic_version SET version_num = '9999';"
+        " UPDATE batchline.schema_compatibility SET compatible_from = '9999'",
+    )
     said = reported(tmp_path, database_url, *command)
-    assert f"knows versions up to {migrate.HEAD}" in said
+    assert f"knows versions up to {schema.HEAD}" in said
     assert "upgrade Batchline" in said
 
 
@@ -139,4 +176,4 @@ def test_no_server(tmp_path: Path) -> None:
 
 def test_no_url(tmp_path: Path) -> None:
     said = reported(tmp_path, "postgresql//me@here")
-    assert "give one such as postgresql://user@host/name" in said
+    assert "use one like postgresql://user@host/name" in said

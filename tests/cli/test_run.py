@@ -129,9 +129,11 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_tells_how_to_go_on(
         assert process.returncode == 130
         assert "batchline run" in errors
         with psycopg.connect(database_url) as connection:
-            held = connection.execute("SELECT count(*) FROM spans WHERE worker_id IS NOT NULL").fetchone()
-            workers = connection.execute("SELECT count(*) FROM workers").fetchone()
-            results = connection.execute("SELECT count(*) FROM results").fetchone()
+            held = connection.execute(
+                "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL"
+            ).fetchone()
+            workers = connection.execute("SELECT count(*) FROM batchline.workers").fetchone()
+            results = connection.execute("SELECT count(*) FROM batchline.results").fetchone()
         assert held == (0,), "a graceful stop leaves nothing held"
         assert workers == (0,)
         seen = upstream.stats()
@@ -150,7 +152,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_what_was_sent_is_replayed(
         wait_for("all in flight", lambda: upstream.stats()["in_flight"] == 100)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        assert "once more" in process.stderr.readline()
+        assert "press Ctrl-C again" in process.stderr.readline()
         kill(process, signal.SIGINT)
         assert process.returncode == 130
         assert batchline(*command).returncode == 0
@@ -199,7 +201,7 @@ def test_an_upstream_that_is_not_there_is_exit_code_2_and_nothing_is_run(
     assert "unreachable" in done.stderr
     assert "nothing was run" in done.stderr
     with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT count(*) FROM batches").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM batchline.batches").fetchone() == (0,)
 
 
 BAD_LINES = {
@@ -243,7 +245,9 @@ def test_bad_input_is_named_and_nothing_is_left(
     assert code in done.stderr
     with psycopg.connect(database_url) as connection:
         for table in ("files", "file_lanes", "lines", "batches"):
-            query = psycopg.sql.SQL("SELECT count(*) FROM {}").format(psycopg.sql.Identifier(table))
+            query = psycopg.sql.SQL("SELECT count(*) FROM {}").format(
+                psycopg.sql.Identifier("batchline", table)
+            )
             assert connection.execute(query).fetchone() == (0,), table
 
 

@@ -54,9 +54,9 @@ def test_fresh_lines_move_the_cursor(stage: Stage) -> None:
     assert (claim.batch_id, claim.lane_id, claim.size, claim.attempt) == (batch.id, batch.lanes[0], 4, 1)
     assert numbers(hand.items([claim])) == [0, 1, 2, 3]
     assert numbers(hand.take(4)) == [4, 5, 6, 7]
-    assert stage.rows("SELECT next, drained FROM lanes") == [(8, False)]
+    assert stage.rows("SELECT next, drained FROM batchline.lanes") == [(8, False)]
     assert numbers(hand.take(4)) == [8, 9]
-    assert stage.rows("SELECT next, drained FROM lanes") == [(10, True)]
+    assert stage.rows("SELECT next, drained FROM batchline.lanes") == [(10, True)]
     assert not stage.broken()
 
 
@@ -91,7 +91,8 @@ def test_a_free_span_that_is_too_large_is_split_and_the_rest_stays_free(stage: S
     assert claim.attempt == 3
     assert claim.span_id != span
     rest = stage.rows(
-        "SELECT outstanding, worker_id, attempt, available_at <= now() FROM spans WHERE id = %s", span
+        "SELECT outstanding, worker_id, attempt, available_at <= now() FROM batchline.spans WHERE id = %s",
+        span,
     )
     assert rest == [(scenes.multirange([6, 9]), None, 3, True)]
 
@@ -112,7 +113,7 @@ def test_a_task_that_is_still_running_can_be_parked_again(stage: Stage) -> None:
 
     assert hand.park(hand.take(6), "task-1", delay=60) == 6
 
-    assert stage.rows("SELECT task_id, worker_id, available_at > now() FROM spans") == [
+    assert stage.rows("SELECT task_id, worker_id, available_at > now() FROM batchline.spans") == [
         ("task-1", None, True)
     ]
 
@@ -126,7 +127,9 @@ def test_spans_of_a_worker_that_is_gone_are_taken_over_with_their_attempt(stage:
     items = stage.hand().take(2)
 
     assert [(item.ordinal, item.claim.attempt) for item in items] == [(0, 2), (1, 2)]
-    assert stage.value("SELECT outstanding FROM spans WHERE worker_id IS NULL") == scenes.multirange([2])
+    assert stage.value(
+        "SELECT outstanding FROM batchline.spans WHERE worker_id IS NULL"
+    ) == scenes.multirange([2])
 
 
 def test_spans_of_a_live_worker_are_left_alone(stage: Stage) -> None:
@@ -160,21 +163,25 @@ def test_a_claim_renews_the_lease(stage: Stage) -> None:
 
     hand.claim(1)
 
-    assert 50 < stage.value("SELECT extract(epoch FROM lease_until - now())::float8 FROM workers") <= 60
+    assert (
+        50
+        < stage.value("SELECT extract(epoch FROM lease_until - now())::float8 FROM batchline.workers")
+        <= 60
+    )
 
 
 def test_a_claim_of_nothing_writes_nothing(stage: Stage) -> None:
     batch = stage.batch(3)
     stage.span(batch, [0, 1, 2], due_in=60)
     hand = stage.hand()
-    before = stage.lease(hand.id, 60), stage.rows("SELECT * FROM workers")
+    before = stage.lease(hand.id, 60), stage.rows("SELECT * FROM batchline.workers")
 
     with hand.holding():
         assert hand.claim(10) == []
         written = hand.connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()
 
     assert written == (None,), "an empty claim was given a transaction id, so it wrote something"
-    assert (hand.id, stage.rows("SELECT * FROM workers")) == before
+    assert (hand.id, stage.rows("SELECT * FROM batchline.workers")) == before
 
 
 # What a worker is there for
@@ -441,7 +448,7 @@ def test_after_a_crash_the_next_worker_sends_the_same_idempotency_keys(stage: St
     his = bert.take(5)
 
     assert [item.idempotency_key for item in his] == [item.idempotency_key for item in hers]
-    assert stage.rows("SELECT next FROM lanes") == [(5,)]
+    assert stage.rows("SELECT next FROM batchline.lanes") == [(5,)]
     assert {item.claim.batch_id for item in his} == {batch.id}
 
 
@@ -456,7 +463,7 @@ def test_what_a_worker_gives_back_is_sent_under_the_same_idempotency_keys(stage:
     his = bert.take(6)
 
     assert [item.idempotency_key for item in his] == [item.idempotency_key for item in hers]
-    assert stage.value("SELECT count(*) FROM retry_attempts") == 0
+    assert stage.value("SELECT count(*) FROM batchline.retry_attempts") == 0
     assert not stage.broken()
 
 
@@ -465,14 +472,14 @@ def test_claims_of_two_lanes_and_a_close_meet_without_deadlock(stage: Stage, act
     """The rows of the lanes lie in the other order on disk, so that to lock them as found would be wrong."""
     batch = stage.batch(5, 5)
     for flag in ("false", "true"):
-        stage.db.execute(f"UPDATE lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
+        stage.db.execute(f"UPDATE batchline.lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
     if act == "resume":
         # Paused, as far as the batch knows; a claim that began before it was still has its lanes.
-        stage.db.execute("UPDATE batches SET paused_at = now()")
+        stage.db.execute("UPDATE batchline.batches SET paused_at = now()")
     gates = [stage.hand(), stage.hand()]
     for gate, lane in zip(gates, batch.lanes, strict=True):
         gate.connection.execute("BEGIN")
-        gate.connection.execute("SELECT FROM lanes WHERE id = %s FOR UPDATE", (lane,))
+        gate.connection.execute("SELECT FROM batchline.lanes WHERE id = %s FOR UPDATE", (lane,))
     hand, other = stage.hand(), stage.hand()
 
     claiming = stage.meanwhile(hand, lambda: hand.take(10))
@@ -516,7 +523,7 @@ def test_a_poll_promises_exactly_what_a_claim_finds(stage: Stage) -> None:
 
 
 def test_a_poll_tells_when_the_next_retry_and_the_next_lease_come_due(stage: Stage) -> None:
-    stage.db.execute("UPDATE duties SET due_at = now() + interval '1 day'")
+    stage.db.execute("UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
     stage.span(stage.batch(1, seconds=86_400), [0], due_in=300)
     hand = stage.hand()
 
@@ -526,7 +533,7 @@ def test_a_poll_tells_when_the_next_retry_and_the_next_lease_come_due(stage: Sta
 
 
 def test_a_dead_worker_that_holds_nothing_claimable_is_not_waited_for(stage: Stage) -> None:
-    stage.db.execute("UPDATE duties SET due_at = now() + interval '1 day'")
+    stage.db.execute("UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
     batch = stage.batch(2, seconds=86_400)
     stage.span(batch, [0], worker=new_id())
     hand = stage.hand()

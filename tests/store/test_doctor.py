@@ -93,7 +93,7 @@ def test_closing_frozen_and_ended_batches_are_clean(database_url: str, reason: s
         if reason == "pause":
             await batches.resume(db, batch.id)
             assert await findings(db) == [], "after resume"
-            await sql(db, "UPDATE spans SET available_at = now()")
+            await sql(db, "UPDATE batchline.spans SET available_at = now()")
             await spans.release(db, worker.id)
             await run_to_the_end(db, worker)
         else:
@@ -147,90 +147,97 @@ class Damage:
         return f"{self.check}: {self.damage}"
 
 
-SMALL = "(SELECT id FROM lanes WHERE model = 'small')"
-LARGE = "(SELECT id FROM lanes WHERE model = 'large')"
-RESULT = f"lane_id = {SMALL} AND line_no = (SELECT min(line_no) FROM results)"
-SPAN = "id = (SELECT max(id) FROM spans)"
+SMALL = "(SELECT id FROM batchline.lanes WHERE model = 'small')"
+LARGE = "(SELECT id FROM batchline.lanes WHERE model = 'large')"
+RESULT = f"lane_id = {SMALL} AND line_no = (SELECT min(line_no) FROM batchline.results)"
+SPAN = "id = (SELECT max(id) FROM batchline.spans)"
 
 DAMAGES = [
     # The invariant.
-    Damage("partition", f"UPDATE lanes SET next = next + 1 WHERE id = {LARGE}"),
-    Damage("partition", f"UPDATE lanes SET next = next - 1, drained = false WHERE id = {SMALL}"),
-    Damage("partition", f"DELETE FROM results WHERE {RESULT}"),
-    Damage("partition", f"DELETE FROM spans WHERE {SPAN}"),
-    Damage("span_range", f"UPDATE spans SET outstanding = '{{[90,95)}}' WHERE {SPAN}"),
-    Damage("span_range", f"UPDATE spans SET outstanding = '{{[-2,1)}}' WHERE {SPAN}"),
+    Damage("partition", f"UPDATE batchline.lanes SET next = next + 1 WHERE id = {LARGE}"),
+    Damage("partition", f"UPDATE batchline.lanes SET next = next - 1, drained = false WHERE id = {SMALL}"),
+    Damage("partition", f"DELETE FROM batchline.results WHERE {RESULT}"),
+    Damage("partition", f"DELETE FROM batchline.spans WHERE {SPAN}"),
+    Damage("span_range", f"UPDATE batchline.spans SET outstanding = '{{[90,95)}}' WHERE {SPAN}"),
+    Damage("span_range", f"UPDATE batchline.spans SET outstanding = '{{[-2,1)}}' WHERE {SPAN}"),
     Damage(
         "span_overlap",
-        f"INSERT INTO spans (lane_id, batch_id, outstanding, attempt) "
-        f"SELECT lane_id, batch_id, outstanding, attempt FROM spans WHERE {SPAN}",
+        f"INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt) "
+        f"SELECT lane_id, batch_id, outstanding, attempt FROM batchline.spans WHERE {SPAN}",
     ),
     Damage(
         "result_outstanding",
-        f"UPDATE spans SET outstanding = outstanding + '{{[0,1)}}' "
-        f"WHERE id = (SELECT max(id) FROM spans WHERE lane_id = {SMALL})",
+        f"UPDATE batchline.spans SET outstanding = outstanding + '{{[0,1)}}' "
+        f"WHERE id = (SELECT max(id) FROM batchline.spans WHERE lane_id = {SMALL})",
     ),
-    Damage("result_range", f"UPDATE results SET ordinal = 99 WHERE {RESULT}"),
-    Damage("result_line", f"UPDATE results SET ordinal = ordinal + 1 WHERE {RESULT}"),
-    Damage("result_line", f"UPDATE results SET line_no = 999 WHERE {RESULT}"),
-    Damage("drained", f"UPDATE lanes SET drained = NOT drained WHERE id = {SMALL}"),
-    Damage("drained", f"UPDATE lanes SET drained = NOT drained WHERE id = {LARGE}"),
+    Damage("result_range", f"UPDATE batchline.results SET ordinal = 99 WHERE {RESULT}"),
+    Damage("result_line", f"UPDATE batchline.results SET ordinal = ordinal + 1 WHERE {RESULT}"),
+    Damage("result_line", f"UPDATE batchline.results SET line_no = 999 WHERE {RESULT}"),
+    Damage("drained", f"UPDATE batchline.lanes SET drained = NOT drained WHERE id = {SMALL}"),
+    Damage("drained", f"UPDATE batchline.lanes SET drained = NOT drained WHERE id = {LARGE}"),
     # Spans and their batch.
-    Damage("span_lane", f"UPDATE spans SET batch_id = gen_random_uuid() WHERE {SPAN}"),
-    Damage("span_lane", f"UPDATE spans SET lane_id = 999 WHERE {SPAN}"),
+    Damage("span_lane", f"UPDATE batchline.spans SET batch_id = gen_random_uuid() WHERE {SPAN}"),
+    Damage("span_lane", f"UPDATE batchline.spans SET lane_id = 999 WHERE {SPAN}"),
     Damage(
         "span_frozen",
-        "INSERT INTO spans (lane_id, batch_id, outstanding) SELECT id, batch_id, '{[9,10)}' FROM lanes",
+        "INSERT INTO batchline.spans (lane_id, batch_id, outstanding) SELECT id, batch_id, '{[9,10)}'"
+        " FROM batchline.lanes",
         "frozen",
     ),
     # Lanes and their file.
-    Damage("lane_open", f"UPDATE lanes SET open = false WHERE id = {LARGE}"),
-    Damage("lane_open", f"UPDATE lanes SET open = true WHERE id = {LARGE}", "cancelling"),
-    Damage("lane_open", f"UPDATE lanes SET open = true WHERE id = {LARGE}", "paused"),
-    Damage("lane_total", f"UPDATE lanes SET total = total + 1, drained = false WHERE id = {SMALL}"),
-    Damage("lane_total", "UPDATE lanes SET lane_no = 7"),
-    Damage("batch_total", "UPDATE batches SET total = total + 1"),
-    Damage("batch_total", f"DELETE FROM lanes WHERE id = {LARGE}"),
-    Damage("batch_file", "DELETE FROM files"),
-    Damage("file_lines", "UPDATE files SET line_count = line_count + 1"),
-    Damage("file_lines", "DELETE FROM lines WHERE ordinal = 9"),
-    Damage("file_lanes", "DELETE FROM lines WHERE ordinal = 9"),
-    Damage("file_lanes", "UPDATE lines SET ordinal = 99 WHERE ordinal = 9"),
-    Damage("file_lanes", "DELETE FROM file_lanes WHERE lane_no = 1"),
-    Damage("file_numbers", "UPDATE lines SET line_no = 26 WHERE ordinal = 9"),
+    Damage("lane_open", f"UPDATE batchline.lanes SET open = false WHERE id = {LARGE}"),
+    Damage("lane_open", f"UPDATE batchline.lanes SET open = true WHERE id = {LARGE}", "cancelling"),
+    Damage("lane_open", f"UPDATE batchline.lanes SET open = true WHERE id = {LARGE}", "paused"),
+    Damage("lane_total", f"UPDATE batchline.lanes SET total = total + 1, drained = false WHERE id = {SMALL}"),
+    Damage("lane_total", "UPDATE batchline.lanes SET lane_no = 7"),
+    Damage("batch_total", "UPDATE batchline.batches SET total = total + 1"),
+    Damage("batch_total", f"DELETE FROM batchline.lanes WHERE id = {LARGE}"),
+    Damage("batch_file", "DELETE FROM batchline.files"),
+    Damage("file_lines", "UPDATE batchline.files SET line_count = line_count + 1"),
+    Damage("file_lines", "DELETE FROM batchline.lines WHERE ordinal = 9"),
+    Damage("file_lanes", "DELETE FROM batchline.lines WHERE ordinal = 9"),
+    Damage("file_lanes", "UPDATE batchline.lines SET ordinal = 99 WHERE ordinal = 9"),
+    Damage("file_lanes", "DELETE FROM batchline.file_lanes WHERE lane_no = 1"),
+    Damage("file_numbers", "UPDATE batchline.lines SET line_no = 26 WHERE ordinal = 9"),
     # Counters.
-    Damage("counters", "UPDATE batches SET completed = completed + 1"),
-    Damage("counters", "UPDATE batches SET failed = failed + 1, completed = completed - 1"),
-    Damage("counters", "UPDATE batches SET input_tokens = input_tokens + 1"),
-    Damage("counters", "UPDATE batches SET output_tokens = 0"),
-    Damage("counters", f"UPDATE results SET outcome = 'failed' WHERE {RESULT}"),
-    Damage("counters", f"DELETE FROM results WHERE {RESULT}", "frozen"),
+    Damage("counters", "UPDATE batchline.batches SET completed = completed + 1"),
+    Damage("counters", "UPDATE batchline.batches SET failed = failed + 1, completed = completed - 1"),
+    Damage("counters", "UPDATE batchline.batches SET input_tokens = input_tokens + 1"),
+    Damage("counters", "UPDATE batchline.batches SET output_tokens = 0"),
+    Damage("counters", f"UPDATE batchline.results SET outcome = 'failed' WHERE {RESULT}"),
+    Damage("counters", f"DELETE FROM batchline.results WHERE {RESULT}", "frozen"),
     # The way to the end.
-    Damage("finalizing", "UPDATE batches SET finalizing_at = now()"),
-    Damage("finalizing", "UPDATE batches SET completed = total - failed"),
-    Damage("finalizing", "UPDATE batches SET finalizing_at = NULL", "completed"),
-    Damage("end", "UPDATE batches SET finalizing_at = NULL", "completed"),
-    Damage("end", "UPDATE batches SET cancelled_at = now()", "completed"),
-    Damage("end", "UPDATE batches SET completed_at = NULL, expired_at = now()", "completed"),
-    Damage("end", "UPDATE batches SET completed_at = now(), cancelled_at = NULL", "cancelled"),
-    Damage("end_files", "UPDATE batches SET output_file_id = NULL", "completed"),
-    Damage("end_files", "UPDATE batches SET error_file_id = NULL", "cancelled"),
-    Damage("end_files", "UPDATE batches SET output_file_id = file_id"),
+    Damage("finalizing", "UPDATE batchline.batches SET finalizing_at = now()"),
+    Damage("finalizing", "UPDATE batchline.batches SET completed = total - failed"),
+    Damage("finalizing", "UPDATE batchline.batches SET finalizing_at = NULL", "completed"),
+    Damage("end", "UPDATE batchline.batches SET finalizing_at = NULL", "completed"),
+    Damage("end", "UPDATE batchline.batches SET cancelled_at = now()", "completed"),
+    Damage("end", "UPDATE batchline.batches SET completed_at = NULL, expired_at = now()", "completed"),
+    Damage("end", "UPDATE batchline.batches SET completed_at = now(), cancelled_at = NULL", "cancelled"),
+    Damage("end_files", "UPDATE batchline.batches SET output_file_id = NULL", "completed"),
+    Damage("end_files", "UPDATE batchline.batches SET error_file_id = NULL", "cancelled"),
+    Damage("end_files", "UPDATE batchline.batches SET output_file_id = file_id"),
     Damage(
         "end_files",
-        "UPDATE batches SET error_file_id = output_file_id, completed = total, failed = 0",
+        "UPDATE batchline.batches SET error_file_id = output_file_id, completed = total, failed = 0",
         "completed",
     ),
-    Damage("end_files", "DELETE FROM files WHERE id = (SELECT output_file_id FROM batches)", "completed"),
-    Damage("end_files", "UPDATE files SET line_count = 1 WHERE object_key IS NOT NULL", "completed"),
+    Damage(
+        "end_files",
+        "DELETE FROM batchline.files WHERE id = (SELECT output_file_id FROM batchline.batches)",
+        "completed",
+    ),
+    Damage(
+        "end_files", "UPDATE batchline.files SET line_count = 1 WHERE object_key IS NOT NULL", "completed"
+    ),
     # The history of attempts.
-    Damage("attempts", "DELETE FROM retry_attempts WHERE attempt = 1"),
-    Damage("attempts", "DELETE FROM retry_attempts WHERE attempt = 2"),
-    Damage("attempts", "UPDATE retry_attempts SET attempt = 1"),
-    Damage("attempts", "UPDATE spans SET attempt = attempt + 1 WHERE attempt = 3"),
-    Damage("attempts", f"UPDATE spans SET attempt = 2 WHERE {SPAN}"),
-    Damage("attempts", f"UPDATE results SET attempt = 2 WHERE {RESULT}"),
-    Damage("attempts", "UPDATE results SET attempt = 1 WHERE attempt = 3", "completed"),
+    Damage("attempts", "DELETE FROM batchline.retry_attempts WHERE attempt = 1"),
+    Damage("attempts", "DELETE FROM batchline.retry_attempts WHERE attempt = 2"),
+    Damage("attempts", "UPDATE batchline.retry_attempts SET attempt = 1"),
+    Damage("attempts", "UPDATE batchline.spans SET attempt = attempt + 1 WHERE attempt = 3"),
+    Damage("attempts", f"UPDATE batchline.spans SET attempt = 2 WHERE {SPAN}"),
+    Damage("attempts", f"UPDATE batchline.results SET attempt = 2 WHERE {RESULT}"),
+    Damage("attempts", "UPDATE batchline.results SET attempt = 1 WHERE attempt = 3", "completed"),
 ]
 
 
@@ -249,7 +256,7 @@ async def bring(db: Session, state: str) -> None:
                 await finalize(db, worker, batch)
         case "completed":
             await spans.release(db, worker.id)
-            await sql(db, "UPDATE spans SET available_at = now()")
+            await sql(db, "UPDATE batchline.spans SET available_at = now()")
             await run_to_the_end(db, worker)
             await finalize(db, worker, batch)
 
@@ -278,8 +285,8 @@ def test_damage_is_placed(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         sound, hurt = await a_batch(db, 4), await a_batch(db, 4)
         await run_to_the_end(db, a_worker())
-        await sql(db, "UPDATE batches SET input_tokens = 7 WHERE id = %(batch)s", batch=hurt.id)
-        await sql(db, "UPDATE files SET line_count = 9 WHERE id = %(file)s", file=sound.file_id)
+        await sql(db, "UPDATE batchline.batches SET input_tokens = 7 WHERE id = %(batch)s", batch=hurt.id)
+        await sql(db, "UPDATE batchline.files SET line_count = 9 WHERE id = %(file)s", file=sound.file_id)
         assert [(finding.check, finding.where) for finding in await findings(db)] == [
             ("batch_total", show(BATCH, sound.id)),
             ("counters", show(BATCH, hurt.id)),
@@ -297,7 +304,7 @@ def test_damage_is_placed(database_url: str) -> None:
 def test_findings_are_no_more_than_a_person_reads(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         await a_batch(db, {f"model-{n}": 1 for n in range(150)})
-        await sql(db, "UPDATE lanes SET drained = true")
+        await sql(db, "UPDATE batchline.lanes SET drained = true")
         found = await findings(db)
         assert len(found) == 101
         assert found[-1] == Finding("drained", "everywhere", "only the first 100 are shown")
@@ -312,12 +319,12 @@ def test_work_of_a_lost_worker_is_a_note_and_not_a_finding(database_url: str) ->
         for worker in (dead, gone, live):
             await take(db, worker, 2)
         await kill(db, dead)
-        await sql(db, "DELETE FROM workers WHERE id = %(worker)s", worker=gone.id)
+        await sql(db, "DELETE FROM batchline.workers WHERE id = %(worker)s", worker=gone.id)
         report = await doctor.examine(db)
         assert report.clean
         assert [(note.check, note.message) for note in report.notes] == [
-            ("worker_gone", f"span 1 with 2 items is held by worker {dead.id}, whose lease is over"),
-            ("worker_gone", f"span 2 with 2 items is held by worker {gone.id}, of which nothing is known"),
+            ("worker_gone", f"span 1 with 2 items is held by worker {dead.id}, whose lease has expired"),
+            ("worker_gone", f"span 2 with 2 items is held by worker {gone.id}, which is not registered"),
         ]
 
     on(database_url, scenario)
@@ -328,17 +335,17 @@ def test_what_a_deletion_leaves_behind_is_a_note_and_not_a_finding(database_url:
         worker, batch = a_worker(), await a_batch(db, 3)
         await run_to_the_end(db, worker)
         await finalize(db, worker, batch)
-        await sql(db, "DELETE FROM files WHERE id = %(file)s", file=batch.file_id)
+        await sql(db, "DELETE FROM batchline.files WHERE id = %(file)s", file=batch.file_id)
         report = await doctor.examine(db)
         assert report.clean, "the input of a batch that has ended may be deleted"
         assert [note.check for note in report.notes] == ["orphans"]
-        await sql(db, "DELETE FROM lines")
+        await sql(db, "DELETE FROM batchline.lines")
         report = await doctor.examine(db)
         assert (report.findings, report.notes) == ((), ()), "its lines may be deleted as well"
-        await sql(db, "DELETE FROM batches")
+        await sql(db, "DELETE FROM batchline.batches")
         report = await doctor.examine(db)
         assert report.clean
-        assert [note.message for note in report.notes] == ["3 results are of a lane that is gone"]
+        assert [note.message for note in report.notes] == ["3 results belong to a lane that does not exist"]
 
     on(database_url, scenario)
 
@@ -373,7 +380,10 @@ def test_the_doctor_changes_nothing_and_waits_for_nobody(database_url: str) -> N
     async def scenario(db: Session) -> None:
         await half_run(db, a_worker())
         async with Session(database_url, "writer") as writer, writer.transaction() as connection:
-            await connection.execute("LOCK TABLE batches, lanes, spans, results IN EXCLUSIVE MODE")
+            await connection.execute(
+                "LOCK TABLE batchline.batches, batchline.lanes, batchline.spans, batchline.results"
+                " IN EXCLUSIVE MODE"
+            )
             assert await asyncio.wait_for(findings(db), timeout=20) == []
 
     on(database_url, scenario)

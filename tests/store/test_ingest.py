@@ -64,13 +64,13 @@ def rows(url: str, query: LiteralString) -> list[tuple[object, ...]]:
 
 def assert_nothing_stored(url: str) -> None:
     for table in ("files", "file_lanes", "lines"):
-        assert rows(url, f"SELECT count(*) FROM {table}") == [(0,)], f"expected no row in {table}"
+        assert rows(url, f"SELECT count(*) FROM batchline.{table}") == [(0,)], f"expected no row in {table}"
 
 
 def wait_until_nobody_writes(url: str) -> None:
     """Returns when every transaction that has written lines has ended."""
     with psycopg.connect(url, options="-c lock_timeout=30s") as connection:
-        connection.execute("LOCK TABLE lines IN ACCESS EXCLUSIVE MODE")
+        connection.execute("LOCK TABLE batchline.lines IN ACCESS EXCLUSIVE MODE")
 
 
 def test_a_file_is_stored_with_its_lines_and_lanes(database_url: str, tmp_path: Path) -> None:
@@ -85,14 +85,17 @@ def test_a_file_is_stored_with_its_lines_and_lanes(database_url: str, tmp_path: 
     file = take(database_url, path)
 
     assert file == File(ANY, "t", "batch", "input.jsonl", path.stat().st_size, 4, None, ANY, None)
-    assert rows(database_url, "SELECT lane_no, model, url, total FROM file_lanes ORDER BY lane_no") == [
+    assert rows(
+        database_url, "SELECT lane_no, model, url, total FROM batchline.file_lanes ORDER BY lane_no"
+    ) == [
         (0, "x", "/v1/chat/completions", 2),
         (1, "y", "/v1/chat/completions", 1),
         (2, "x", "/v1/responses", 1),
     ]
     stored = rows(
         database_url,
-        "SELECT line_no, lane_no, ordinal, custom_id, body FROM lines JOIN files ON no = file_no ORDER BY 1",
+        "SELECT line_no, lane_no, ordinal, custom_id, body"
+        " FROM batchline.lines JOIN batchline.files ON no = file_no ORDER BY 1",
     )
     assert stored == [
         (1, 0, 0, "one", '{"model":"x"}'),
@@ -133,7 +136,7 @@ def test_with_its_fingerprint_a_file_is_not_hashed_again(database_url: str, tmp_
     known = Fingerprint(b"as it is given", fingerprint([path]).versions)
     sources = [InputSource(path.name, path)]
     asyncio.run(ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known))
-    assert rows(database_url, "SELECT digest FROM files") == [(b"as it is given",)]
+    assert rows(database_url, "SELECT digest FROM batchline.files") == [(b"as it is given",)]
 
 
 def test_a_file_that_has_changed_since_its_fingerprint_is_refused(database_url: str, tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_a_file_that_has_changed_since_its_fingerprint_is_refused(database_url: 
     sources = [InputSource(path.name, path)]
     with pytest.raises(InputUnreadable, match="has changed while it was read"):
         asyncio.run(ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known))
-    assert rows(database_url, "SELECT count(*) FROM files") == [(0,)]
+    assert rows(database_url, "SELECT count(*) FROM batchline.files") == [(0,)]
 
 
 def test_a_body_is_stored_byte_for_byte(database_url: str) -> None:
@@ -153,7 +156,7 @@ def test_a_body_is_stored_byte_for_byte(database_url: str) -> None:
         database_url,
         [f'{{"custom_id":"a","method":"POST","url":"/v1/responses","body":{body}}}\r\n'.encode()],
     )
-    assert rows(database_url, "SELECT body FROM lines") == [(body,)]
+    assert rows(database_url, "SELECT body FROM batchline.lines") == [(body,)]
 
 
 @pytest.mark.parametrize("size", [1, 1000, 10 * MIB])
@@ -175,13 +178,15 @@ def test_blocks_of_any_size_from_any_iterable_make_the_same_file(
     same: LiteralString = """
         SELECT count(*) FROM (
             SELECT lane_no, ordinal, line_no, custom_id, body
-            FROM lines
+            FROM batchline.lines
             GROUP BY lane_no, ordinal, line_no, custom_id, body
             HAVING count(*) = 3
         ) AS line
     """
     assert rows(database_url, same) == [(count,)]
-    assert rows(database_url, "SELECT DISTINCT digest FROM files") == [(fingerprint([path]).digest,)]
+    assert rows(database_url, "SELECT DISTINCT digest FROM batchline.files") == [
+        (fingerprint([path]).digest,)
+    ]
     assert fingerprint([path]).digest == sha256(sha256(content).digest()).digest()
 
 
@@ -245,7 +250,7 @@ def test_a_line_of_a_hundred_megabytes_is_refused_and_the_next_ones_are_checked(
 
 def test_a_line_of_forty_megabytes_is_taken(database_url: str) -> None:
     take(database_url, [line("a", extra=f',"x":"{"x" * (40 * MIB)}"')])
-    assert rows(database_url, "SELECT length(body) > 40 * 1024 * 1024 FROM lines") == [(True,)]
+    assert rows(database_url, "SELECT length(body) > 40 * 1024 * 1024 FROM batchline.lines") == [(True,)]
 
 
 def test_a_custom_id_in_two_sources_is_a_duplicate_that_names_the_first(database_url: str) -> None:
@@ -365,7 +370,7 @@ async def endless(reached: asyncio.Event, then_wait: bool) -> AsyncIterator[byte
 def assert_rolled_back(url: str) -> None:
     with psycopg.connect(url) as connection:
         # Fails if any transaction still holds what COPY locks.
-        connection.execute("LOCK TABLE lines IN ACCESS EXCLUSIVE MODE NOWAIT")
+        connection.execute("LOCK TABLE batchline.lines IN ACCESS EXCLUSIVE MODE NOWAIT")
     assert_nothing_stored(url)
 
 
@@ -391,7 +396,8 @@ def test_a_cancelled_ingest_has_rolled_back_when_it_returns(
 BLOCKED_BY_A_LOCK = """
     CREATE FUNCTION wait_for_lock() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END';
-    CREATE TRIGGER wait_for_lock BEFORE INSERT ON lines FOR EACH ROW EXECUTE FUNCTION wait_for_lock();
+    CREATE TRIGGER wait_for_lock BEFORE INSERT ON batchline.lines
+        FOR EACH ROW EXECUTE FUNCTION wait_for_lock();
 """
 
 
@@ -498,12 +504,14 @@ def test_the_look_for_duplicates_reads_the_new_file_only_and_hashes_only_suspect
         arrays.register(connection)
         connection.execute("SET plan_cache_mode = force_generic_plan")
         connection.execute(
-            "INSERT INTO lines SELECT 1, 0, n, n, 'id-' || n, '{}' FROM generate_series(1, 50000) AS n"
+            "INSERT INTO batchline.lines SELECT 1, 0, n, n, 'id-' || n, '{}' FROM"
+            " generate_series(1, 50000) AS n"
         )
-        connection.execute("ANALYZE lines")
+        connection.execute("ANALYZE batchline.lines")
         with connection.transaction():
             connection.execute(
-                "INSERT INTO lines SELECT 2, 0, n, n, 'id-' || n % 90, '{}' FROM generate_series(1, 100) AS n"
+                "INSERT INTO batchline.lines SELECT 2, 0, n, n, 'id-' || n % 90, '{}' FROM"
+                " generate_series(1, 100) AS n"
             )
             connection.execute(statement("read_by_key").text)
             params = {"file": 2, "limit": 100, "suspects": arrays.TextArray([b"id-1", b"id-2", b"id-50"])}

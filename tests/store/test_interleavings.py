@@ -137,7 +137,7 @@ def set_the_scene(stage: Stage, first: Hand, second: Hand, other: Hand, state: s
     batch = stage.batch(9, 3)
     # The lanes lie on disk in the order in which nobody may lock them.
     for flag in ("false", "true"):
-        stage.db.execute(f"UPDATE lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
+        stage.db.execute(f"UPDATE batchline.lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
     held = {hand.renamed().id: hand.take(2, batch=batch.id) for hand in (first, second)}
     stage.span(batch, range(4, 8), attempt=2)
     if state == "paused":
@@ -184,9 +184,8 @@ def test_two_acts_at_once(
 
 def lock(hand: Hand, point: Point) -> None:
     table, nth = point
-    row = (
-        f"SELECT FROM {table} WHERE id = (SELECT id FROM {table} ORDER BY id OFFSET {nth} LIMIT 1) FOR UPDATE"
-    )
+    nth_id = f"SELECT id FROM batchline.{table} ORDER BY id OFFSET {nth} LIMIT 1"
+    row = f"SELECT FROM batchline.{table} WHERE id = ({nth_id}) FOR UPDATE"
     hand.connection.execute(row.encode())
 
 

@@ -16,8 +16,10 @@ from alembic.script import ScriptDirectory
 from psycopg.conninfo import make_conninfo
 
 from batchline.embedded.account import account_for
+from batchline.governance import changes, decisions
 from batchline.model import BatchStatus, Verdict
 from batchline.store import batches, doctor, migrate, operations, spans
+from batchline.store import schema as versions
 from batchline.store.session import Session
 from tests.support.builders import (
     LATER,
@@ -38,7 +40,7 @@ from tests.support.builders import (
     sql,
     take,
 )
-from tests.support.governance import ANNA, CARLA, a_governor, production, submit, work
+from tests.support.governance import ANNA, CARLA, append, production, some_rules, submit, work
 
 MIGRATIONS = Path(migrate.__file__).parent / "migrations"
 
@@ -63,11 +65,11 @@ def revisions() -> list[str]:
 
 SCHEMA = """
 WITH
--- Alembic's own table stays: it is where "nothing is installed" is written down.
+-- The schema and Alembic's own table stay: an administrator may have made the schema.
 relation AS (
     SELECT c.*
     FROM pg_class AS c
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relname NOT LIKE 'alembic_version%'
+    WHERE c.relnamespace = to_regnamespace('batchline') AND c.relname NOT LIKE 'alembic_version%'
 )
 SELECT
     'relation',
@@ -100,7 +102,7 @@ WHERE NOT t.tgisinternal
 UNION ALL
 SELECT 'function', p.oid::regprocedure::text, pg_get_functiondef(p.oid)
 FROM pg_proc AS p
-WHERE p.pronamespace = 'public'::regnamespace
+WHERE p.pronamespace = to_regnamespace('batchline')
 UNION ALL
 SELECT
     'type',
@@ -108,9 +110,11 @@ SELECT
     concat_ws(' ', t.typtype, (SELECT string_agg(enumlabel, ',' ORDER BY enumsortorder)
                                FROM pg_enum WHERE enumtypid = t.oid))
 FROM pg_type AS t
-WHERE t.typnamespace = 'public'::regnamespace AND t.typname !~ '^_?alembic_version'
+WHERE t.typnamespace = to_regnamespace('batchline') AND t.typname !~ '^_?alembic_version'
 UNION ALL
-SELECT 'schema', nspname, '' FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
+SELECT 'schema', nspname, ''
+FROM pg_namespace
+WHERE nspname !~ '^pg_' AND nspname NOT IN ('information_schema', 'batchline')
 UNION ALL
 SELECT 'extension', extname, extversion FROM pg_extension
 ORDER BY 1, 2
@@ -130,7 +134,7 @@ def test_down_to_nothing_leaves_nothing_of_ours(empty_url: str) -> None:
     assert made >= {"relation", "column", "index", "constraint", "function", "type"}
     migrate.down(empty_url, "base")
     assert schema(empty_url) == nothing
-    assert migrate.status(empty_url) == migrate.SchemaStatus(None, migrate.HEAD)
+    assert versions.status(empty_url) == versions.SchemaStatus(None)
 
 
 def test_up_again_after_a_way_down_is_the_same_schema(empty_url: str) -> None:
@@ -160,31 +164,31 @@ def test_every_revision_has_a_way_back_to_the_one_before(empty_url: str) -> None
     for revision in revisions():
         migrate.up(empty_url, revision)
         tables = schema(empty_url)
-        assert migrate.status(empty_url).current == revision
+        assert versions.status(empty_url).current == revision
         migrate.down(empty_url, before)
         assert schema(empty_url) == known, f"{revision} does not undo all that it did"
         migrate.up(empty_url, revision)
         assert schema(empty_url) == tables, f"{revision} does something else the second time"
         before, known = revision, tables
-    assert migrate.status(empty_url).up_to_date
+    assert versions.status(empty_url).up_to_date
 
 
 def test_there_is_one_line_of_revisions_and_head_is_its_end() -> None:
-    assert scripts().get_heads() == [migrate.HEAD]
+    assert scripts().get_heads() == [versions.HEAD]
     assert scripts().get_bases() == revisions()[:1]
 
 
 def test_the_status_tells_where_the_schema_stands(empty_url: str) -> None:
-    assert migrate.status(empty_url) == migrate.SchemaStatus(current=None, head=migrate.HEAD)
-    assert not migrate.status(empty_url).up_to_date
+    assert versions.status(empty_url) == versions.SchemaStatus(current=None)
+    assert not versions.status(empty_url).up_to_date
     migrate.up(empty_url)
-    assert migrate.status(empty_url) == migrate.SchemaStatus(current=migrate.HEAD, head=migrate.HEAD)
-    assert migrate.status(empty_url).up_to_date
+    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0011")
+    assert versions.status(empty_url).up_to_date
 
 
 def test_ensure_migrates_once_and_then_only_looks(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.ensure(empty_url)
-    assert migrate.status(empty_url).up_to_date
+    assert versions.status(empty_url).up_to_date
     monkeypatch.setattr(migrate, "up", lambda url: pytest.fail("there was nothing to migrate"))
     migrate.ensure(empty_url)
 
@@ -209,7 +213,7 @@ def test_processes_that_migrate_at_the_same_time_all_succeed(empty_url: str) -> 
             assert [process.poll() for process in processes] == [None, None], "they should wait for the lock"
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
-    assert migrate.status(empty_url).up_to_date
+    assert versions.status(empty_url).up_to_date
 
 
 # Other versions of PostgreSQL
@@ -302,21 +306,21 @@ def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) 
             assert (await finalize(db, worker, batch)).status == status
         ended = await read(db, done)
         assert (ended.completed, ended.failed) == (9, 1)
-        states = await sql(db, "SELECT state, count(*) FROM requests GROUP BY state ORDER BY state")
+        states = await sql(db, "SELECT state, count(*) FROM batchline.requests GROUP BY state ORDER BY state")
         assert states == [("canceled", 4), ("completed", 9), ("failed", 1)]
         assert (await doctor.examine(db)).findings == ()
 
     async def governed_way(db: Session) -> None:
         """And of governed batches: held, appended to, approved, retried, cancelled, counted."""
-        governor = a_governor()
-        held = await submit(db, governor, ANNA, 2, hold=True)
-        await governor.append(db, ANNA, held.id, production(1), ["more"])
-        await governor.release(db, ANNA, held.id)
-        await governor.approve(db, CARLA, held.id)
-        cancelled = await submit(db, governor, ANNA, production(2))
-        await governor.cancel(db, ANNA, cancelled.id)
+        rules = some_rules()
+        held = await submit(db, rules, ANNA, 2, hold=True)
+        await append(rules, db, ANNA, held.id, production(1), ["more"])
+        await changes.release(db, ANNA, held.id)
+        await decisions.approve(rules, db, CARLA, held.id)
+        cancelled = await submit(db, rules, ANNA, production(2))
+        await changes.cancel(db, ANNA, cancelled.id)
         await work(db, failing={2})
-        await governor.retry(db, ANNA, held.id)
+        await changes.retry(rules, db, ANNA, held.id)
         await work(db)
         page = await operations.page(db, ANNA.tenant, limit=10)
         assert [batch.status.value for batch in page] == ["CANCELLED", "COMPLETED"]

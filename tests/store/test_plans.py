@@ -106,7 +106,7 @@ lane AS (
     SELECT 'dwarf' || n % 10, 'tiny', 1, n FROM generate_series(1, 1000) AS n
 ),
 batch AS (
-    INSERT INTO batches
+    INSERT INTO batchline.batches
         (id, tenant, file_id, endpoint, completion_window, settings, total, in_progress_at, expires_at)
     SELECT
         gen_random_uuid(), tenant, gen_random_uuid(), key, '24h', '{}', total, now(),
@@ -114,7 +114,7 @@ batch AS (
     FROM lane
     RETURNING *
 )
-INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
 SELECT id, tenant, endpoint, expires_at, 1, 0, 'model', '/v1/chat/completions', total
 FROM batch
 """
@@ -125,13 +125,13 @@ SPANS_SQL = """
 WITH
 urgent AS (
     SELECT id, batch_id, row_number() OVER (ORDER BY deadline, id) - 1 AS nth
-    FROM lanes
+    FROM batchline.lanes
     WHERE key LIKE 'k_'
     ORDER BY deadline, id
     LIMIT 200
 ),
 span AS (
-    INSERT INTO spans (lane_id, batch_id, outstanding, worker_id, available_at, attempt)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, available_at, attempt)
     SELECT
         u.id,
         u.batch_id,
@@ -143,12 +143,12 @@ span AS (
     JOIN urgent AS u ON u.nth = g %% 200
     RETURNING lane_id
 )
-UPDATE lanes SET next = 500 WHERE id IN (SELECT lane_id FROM span)
+UPDATE batchline.lanes SET next = 500 WHERE id IN (SELECT lane_id FROM span)
 """
 
 ROWS_SQL = """
-INSERT INTO lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM generate_series(0, 19999) AS n;
-INSERT INTO results
+INSERT INTO batchline.lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM generate_series(0, 19999) AS n;
+INSERT INTO batchline.results
 SELECT 1000000 + n / 1000, n % 1000, n % 1000, 'completed', 200, 1, 1, 1, now(), '{}'
 FROM generate_series(0, 99999) AS n;
 VACUUM ANALYZE
@@ -189,7 +189,7 @@ class Ground:
 
     def explain(self, name: str, /, **params: Any) -> Plan:
         """Run a statement as the plan cache would, look at its plan, and undo it."""
-        text, names = statement(name).numbered
+        text, names = statement(name).numbered_in("batchline")
         # The one name that two statements use for different things.
         types = [
             "int4multirange[]" if (name, param) == ("settle", "ordinals") else TYPES[param] for param in names
@@ -246,7 +246,7 @@ def ground(server_url: str, template: str) -> Iterator[Ground]:
 @pytest.fixture
 def busy_batch(ground: Ground) -> UUID:
     """A batch with spans of all kinds."""
-    found: UUID = ground.stage.value("SELECT batch_id FROM spans ORDER BY id LIMIT 1")
+    found: UUID = ground.stage.value("SELECT batch_id FROM batchline.spans ORDER BY id LIMIT 1")
     return found
 
 
@@ -318,7 +318,7 @@ def test_a_claim_for_one_batch_looks_at_its_lanes_only(ground: Ground, busy_batc
 def test_a_claim_of_free_spans_stops_when_it_has_enough(ground: Ground) -> None:
     with ground.stage.db.transaction(force_rollback=True):
         ground.stage.db.execute(
-            "UPDATE spans SET available_at = now() WHERE worker_id IS NULL AND id % 10 = 0"
+            "UPDATE batchline.spans SET available_at = now() WHERE worker_id IS NULL AND id % 10 = 0"
         )
         plan = ground.claim()
 
@@ -341,7 +341,8 @@ def test_a_claim_takes_over_from_a_dead_worker_by_its_index(ground: Ground) -> N
 
 def test_a_fetch_reads_the_lines_of_its_spans_only(ground: Ground) -> None:
     spans = [
-        row[0] for row in ground.stage.rows("SELECT id FROM spans WHERE worker_id = %s", ground.workers[0])
+        row[0]
+        for row in ground.stage.rows("SELECT id FROM batchline.spans WHERE worker_id = %s", ground.workers[0])
     ]
 
     plan = ground.explain("fetch", spans=spans, worker=ground.workers[0], largest=2**20)
@@ -353,7 +354,7 @@ def test_a_fetch_reads_the_lines_of_its_spans_only(ground: Ground) -> None:
 
 
 def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground) -> None:
-    ((batch,),) = ground.stage.rows("SELECT batch_id FROM lanes WHERE open AND NOT drained LIMIT 1")
+    ((batch,),) = ground.stage.rows("SELECT batch_id FROM batchline.lanes WHERE open AND NOT drained LIMIT 1")
 
     plan = ground.explain(
         "claim_new",
@@ -378,7 +379,8 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
     held = ground.stage.rows(
         """
         SELECT s.id, n
-        FROM spans AS s, unnest(s.outstanding) AS piece, generate_series(lower(piece), upper(piece) - 1) AS n
+        FROM batchline.spans AS s, unnest(s.outstanding) AS piece,
+            generate_series(lower(piece), upper(piece) - 1) AS n
         WHERE s.worker_id = %s
         LIMIT 500
         """,
@@ -422,7 +424,7 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
 
 def test_taking_a_batch_to_finalize_looks_once_at_each_tenant(ground: Ground) -> None:
     with ground.stage.db.transaction(force_rollback=True):
-        ground.stage.db.execute("UPDATE batches SET finalizing_at = now()")
+        ground.stage.db.execute("UPDATE batchline.batches SET finalizing_at = now()")
         plan = ground.explain(
             "claim_finalizing",
             batch=None,
@@ -443,7 +445,7 @@ def test_taking_a_batch_to_finalize_looks_once_at_each_tenant(ground: Ground) ->
 def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str] | None) -> None:
     plan = ground.explain("poll", **Scope(None if keys is None else tuple(keys)).params(), worker=new_id())
 
-    assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
+    assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
     if keys is None:
         # One span for each holder, and the first free one.
         assert plan.rows["spans"] <= 3 * WORKERS
@@ -453,7 +455,7 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:
     plan = ground.explain("poll", **Scope(batch_id=busy_batch).params(), worker=new_id())
 
-    assert not plan.seq_scans - {"workers", "duties", "outbox", "webhooks"}
+    assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
 
 
 def test_a_release_finds_the_spans_of_its_worker(ground: Ground) -> None:
@@ -464,7 +466,7 @@ def test_a_release_finds_the_spans_of_its_worker(ground: Ground) -> None:
 
 
 def test_a_park_finds_its_span(ground: Ground) -> None:
-    ((span, outstanding),) = ground.stage.rows("SELECT id, outstanding FROM spans WHERE id = 1")
+    ((span, outstanding),) = ground.stage.rows("SELECT id, outstanding FROM batchline.spans WHERE id = 1")
 
     plan = ground.explain(
         "park",
@@ -481,11 +483,13 @@ def test_a_park_finds_its_span(ground: Ground) -> None:
 
 @pytest.mark.parametrize("name", ["close", "resume", "conclude_lock", "conclude"])
 def test_closing_and_concluding_touch_one_batch_only(ground: Ground, busy_batch: UUID, name: str) -> None:
-    spans = ground.stage.value("SELECT count(*) FROM spans WHERE batch_id = %s", busy_batch)
+    spans = ground.stage.value("SELECT count(*) FROM batchline.spans WHERE batch_id = %s", busy_batch)
     with ground.stage.db.transaction(force_rollback=True):
         columns = {"resume": "paused_at = now()", "close": "paused_at = NULL"}
         change = columns.get(name, "cancelling_at = now()")
-        ground.stage.db.execute(f"UPDATE batches SET {change} WHERE id = %s".encode(), (busy_batch,))
+        ground.stage.db.execute(
+            f"UPDATE batchline.batches SET {change} WHERE id = %s".encode(), (busy_batch,)
+        )
         plan = ground.explain(name, batch=busy_batch, reason="cancel")
 
     assert not plan.seq_scans - {"workers"}
@@ -501,7 +505,9 @@ def test_clearing_away_lines_reads_a_chunk_of_them(ground: Ground) -> None:
     with ground.stage.db.transaction(force_rollback=True):
         # As sessions do: a file with few lines is read by its key too.
         ground.stage.db.execute("SET LOCAL enable_seqscan = off")
-        ground.stage.db.execute("INSERT INTO file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)")
+        ground.stage.db.execute(
+            "INSERT INTO batchline.file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)"
+        )
         plan = ground.explain("drop_file_lines", no=1, chunk=100)
 
     assert "lines" not in plan.seq_scans
@@ -513,7 +519,9 @@ def test_clearing_away_orphans_reads_a_chunk_of_them(ground: Ground) -> None:
         # As sessions do: a file with few lines is read by its key too.
         ground.stage.db.execute("SET LOCAL enable_seqscan = off")
         # File 1 has no row in `files`: it was deleted by deleting that.
-        ground.stage.db.execute("INSERT INTO file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)")
+        ground.stage.db.execute(
+            "INSERT INTO batchline.file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)"
+        )
         plan = ground.explain("drop_orphan_lines", chunk=100)
 
     assert "lines" not in plan.seq_scans
@@ -522,10 +530,12 @@ def test_clearing_away_orphans_reads_a_chunk_of_them(ground: Ground) -> None:
 
 def test_clearing_away_results_reads_a_chunk_of_them(ground: Ground, busy_batch: UUID) -> None:
     with ground.stage.db.transaction(force_rollback=True):
-        ground.stage.db.execute("UPDATE batches SET purging_at = now() WHERE id = %s", (busy_batch,))
+        ground.stage.db.execute(
+            "UPDATE batchline.batches SET purging_at = now() WHERE id = %s", (busy_batch,)
+        )
         ground.stage.db.execute(
             """
-            UPDATE results SET lane_id = (SELECT min(id) FROM lanes WHERE batch_id = %s)
+            UPDATE batchline.results SET lane_id = (SELECT min(id) FROM batchline.lanes WHERE batch_id = %s)
             WHERE lane_id = 1000000
             """,
             (busy_batch,),

@@ -32,7 +32,7 @@ from tests.support.builders import (
 async def states(db: Session, batch: Batch) -> list[str]:
     """The state of each line of the batch, in input order."""
     rows = await sql(
-        db, "SELECT state FROM requests WHERE batch_id = %(batch)s ORDER BY line_no", batch=batch.id
+        db, "SELECT state FROM batchline.requests WHERE batch_id = %(batch)s ORDER BY line_no", batch=batch.id
     )
     return [state for (state,) in rows]
 
@@ -76,7 +76,7 @@ def test_a_row_tells_what_is_known_of_its_item(database_url: str) -> None:
             SELECT
                 ordinal, line_no, custom_id, model, attempt, worker_id, task_id, not_before > now(),
                 status_code, finished_at IS NOT NULL
-            FROM requests
+            FROM batchline.requests
             WHERE batch_id = %(batch)s AND lane_id = %(lane)s
             ORDER BY line_no
             """,
@@ -112,7 +112,7 @@ def test_lines_of_several_lanes_are_told_apart(database_url: str) -> None:
         worker, batch = a_worker(), await a_batch(db, {"small": 2, "large": 2})
         items = await take(db, worker)
         await complete(db, worker, [item for item in items if item.claim.model == "large"][:1])
-        rows = await sql(db, "SELECT line_no, model, state FROM requests ORDER BY line_no")
+        rows = await sql(db, "SELECT line_no, model, state FROM batchline.requests ORDER BY line_no")
         assert rows == [
             (1, "small", "claimed"),
             (2, "large", "completed"),

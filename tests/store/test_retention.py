@@ -51,7 +51,7 @@ def objects(tmp_path: Path) -> Objects:
 
 
 async def count(db: Session, table: str) -> int:
-    ((number,),) = await sql(db, f"SELECT count(*) FROM {table}")
+    ((number,),) = await sql(db, f"SELECT count(*) FROM batchline.{table}")
     return int(number)
 
 
@@ -71,7 +71,7 @@ async def ended(db: Session, objects: Objects, lines: int = 6) -> Batch:
     batch, worker = await a_batch(db, {"a": lines // 2, "b": lines - lines // 2}), a_worker()
     first, second, *_ = await take(db, worker)
     await spans.settle(db, worker.id, [failed(first), retry(second)])
-    await sql(db, "UPDATE workers SET lease_until = now() - interval '1 second'")
+    await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
     await run_to_the_end(db, a_worker())
     done = await finalize_one(db, objects, a_worker(), batch.id)
     assert done is not None
@@ -82,7 +82,7 @@ async def age(db: Session, days: float) -> None:
     """Everything ended so long ago."""
     await sql(
         db,
-        "UPDATE batches SET completed_at = completed_at - make_interval(secs => %(s)s)",
+        "UPDATE batchline.batches SET completed_at = completed_at - make_interval(secs => %(s)s)",
         s=days * DAY,
     )
 
@@ -143,7 +143,7 @@ def test_the_lines_of_files_whose_row_is_gone_go_and_no_others(
     async def scenario(db: Session) -> None:
         await a_file(db, {"m": 5})
         gone = await a_file(db, {"m": 25, "n": 10})
-        await sql(db, "DELETE FROM files WHERE id = %(id)s", id=gone)
+        await sql(db, "DELETE FROM batchline.files WHERE id = %(id)s", id=gone)
 
         assert await orphans.drop_orphan_lines(db) == 10
         assert await count(db, "lines") == 30, "a chunk is gone"
@@ -165,11 +165,11 @@ def test_a_duty_that_was_not_finished_is_due_again_at_once(
     async def scenario(db: Session) -> None:
         await delete(db, await a_file(db, {"m": 15}))
         await maintenance.attend(db, objects)
-        rows = await sql(db, "SELECT name FROM duties WHERE due_at <= now()")
+        rows = await sql(db, "SELECT name FROM batchline.maintenance_tasks WHERE due_at <= now()")
         assert rows == [("retention",)]
         for _ in range(5):
             await maintenance.attend(db, objects)
-        assert await sql(db, "SELECT name FROM duties WHERE due_at <= now()") == []
+        assert await sql(db, "SELECT name FROM batchline.maintenance_tasks WHERE due_at <= now()") == []
         assert await count(db, "lines") == 0
 
     on(database_url, scenario)
@@ -211,7 +211,7 @@ def test_no_batch_comes_of_a_file_that_is_being_deleted(database_url: str, objec
     async def scenario(db: Session) -> None:
         file_id = await a_file(db, {"m": 3})
         with psycopg.connect(database_url) as other:
-            other.execute("SELECT FROM files WHERE id = %s FOR KEY SHARE", (file_id,))
+            other.execute("SELECT FROM batchline.files WHERE id = %s FOR KEY SHARE", (file_id,))
             deleting = asyncio.create_task(delete(db, file_id))
             await asyncio.to_thread(
                 wait_for, "the deletion to wait", lambda: somebody_waits(database_url), 30
@@ -231,7 +231,7 @@ def test_a_file_whose_time_is_over_is_deleted_with_its_object(database_url: str,
         await clear(db, objects)
         assert await objects.exists(key_of(stored))
 
-        await sql(db, "UPDATE files SET expires_at = now()")
+        await sql(db, "UPDATE batchline.files SET expires_at = now()")
         assert await files.visible(db, DEFAULT_TENANT, stored.id) is None
         await clear(db, objects)
 
@@ -247,7 +247,7 @@ def test_a_file_that_was_used_up_by_a_command_is_not_found_again(database_url: s
     async def scenario(db: Session) -> None:
         content = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m"}}'
         file = await ingest(database_url, [InputSource("x", [content])], tenant=DEFAULT_TENANT, filename="x")
-        ((digest,),) = await sql(db, "SELECT digest FROM files")
+        ((digest,),) = await sql(db, "SELECT digest FROM batchline.files")
         assert await files.find(db, DEFAULT_TENANT, digest) == file
         await delete(db, file.id)
         assert await files.find(db, DEFAULT_TENANT, digest) is None
@@ -271,12 +271,12 @@ def test_results_go_when_the_batch_ended_long_ago_and_its_files_stay(
         await clear(db, objects, 7 * DAY)
 
         assert await count(db, "results") == 4
-        assert await sql(db, "SELECT DISTINCT batch_id FROM retry_attempts") == [(young.id,)]
+        assert await sql(db, "SELECT DISTINCT batch_id FROM batchline.retry_attempts") == [(young.id,)]
         purged = await read(db, old)
         assert purged.purging_at is not None
         assert (purged.completed, purged.failed, purged.summary) == (old.completed, old.failed, old.summary)
         assert (await read(db, young)).purging_at is None
-        states = await sql(db, "SELECT DISTINCT batch_id FROM requests")
+        states = await sql(db, "SELECT DISTINCT batch_id FROM batchline.requests")
         assert {batch_id for (batch_id,) in states} == {young.id, running.id}
         assert (await read(db, running)).purging_at is None
         for file_id in (old.output_file_id, old.error_file_id):
@@ -284,7 +284,7 @@ def test_results_go_when_the_batch_ended_long_ago_and_its_files_stay(
             file = await files.visible(db, DEFAULT_TENANT, file_id)
             assert file is not None
             assert await objects.exists(key_of(file))
-        assert await sql(db, "SELECT id FROM batches WHERE purged_at IS NOT NULL") == [(old.id,)]
+        assert await sql(db, "SELECT id FROM batchline.batches WHERE purged_at IS NOT NULL") == [(old.id,)]
 
     on(database_url, scenario)
 
@@ -329,7 +329,7 @@ def test_a_batch_that_has_not_ended_keeps_its_results_however_old_it_is(
         await sql(
             db,
             """
-            UPDATE batches
+            UPDATE batchline.batches
             SET created_at = created_at - interval '1 year',
                 in_progress_at = in_progress_at - interval '1 year',
                 cancelling_at = cancelling_at - interval '1 year',
@@ -339,12 +339,15 @@ def test_a_batch_that_has_not_ended_keeps_its_results_however_old_it_is(
 
         await clear(db, objects, DAY)
 
-        kept = "SELECT count(*) FROM results JOIN lanes ON lanes.id = lane_id WHERE batch_id = %(id)s"
+        kept = (
+            "SELECT count(*) FROM batchline.results JOIN batchline.lanes ON lanes.id = lane_id"
+            " WHERE batch_id = %(id)s"
+        )
         found = [(await sql(db, kept, id=batch.id))[0][0] for batch in unfinished]
         assert found == [1, 1, 1, 6]
         assert await count(db, "results") == 9, "those of the batch that ended are gone"
         assert await count(db, "retry_attempts") == 4
-        assert len(await sql(db, "SELECT id FROM batches WHERE purging_at IS NOT NULL")) == 1
+        assert len(await sql(db, "SELECT id FROM batchline.batches WHERE purging_at IS NOT NULL")) == 1
 
     on(database_url, scenario)
 
@@ -373,15 +376,15 @@ def test_two_who_clear_away_at_once_do_not_wait_for_each_other(database_url: str
         await ended(db, objects)
         await age(db, 8)
         with psycopg.connect(database_url) as other:
-            other.execute("SELECT FROM file_lanes FOR UPDATE")
-            other.execute("SELECT FROM results WHERE outcome = 'failed' FOR UPDATE")
+            other.execute("SELECT FROM batchline.file_lanes FOR UPDATE")
+            other.execute("SELECT FROM batchline.results WHERE outcome = 'failed' FOR UPDATE")
             assert await retention.enforce(db, objects, DAY, seconds=600)
             assert await count(db, "results") == 1
-            assert await sql(db, "SELECT id FROM batches WHERE purged_at IS NOT NULL") == []
-            assert await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL") == []
+            assert await sql(db, "SELECT id FROM batchline.batches WHERE purged_at IS NOT NULL") == []
+            assert await sql(db, "SELECT id FROM batchline.files WHERE purged_at IS NOT NULL") == []
         await clear(db, objects, DAY)
         assert await count(db, "results") == 0
-        assert len(await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL")) == 1
+        assert len(await sql(db, "SELECT id FROM batchline.files WHERE purged_at IS NOT NULL")) == 1
 
     on(database_url, scenario)
 
@@ -393,14 +396,14 @@ def test_a_batch_that_failed_while_validating_leaves_nothing_to_clear_away(
         await sql(
             db,
             """
-            INSERT INTO batches
+            INSERT INTO batchline.batches
                 (id, tenant, file_id, completion_window, settings, total, expires_at, failed_at)
             VALUES (%(id)s, 'default', %(id)s, '24h', '{}', 0, now(), now() - interval '9 days')
             """,
             id=ids.new_id(),
         )
         await clear(db, objects, DAY)
-        assert len(await sql(db, "SELECT id FROM batches WHERE purged_at IS NOT NULL")) == 1
+        assert len(await sql(db, "SELECT id FROM batchline.batches WHERE purged_at IS NOT NULL")) == 1
 
     on(database_url, scenario)
 
@@ -411,14 +414,14 @@ def test_old_keys_are_forgotten(database_url: str, objects: Objects) -> None:
             await sql(
                 db,
                 """
-                INSERT INTO idempotency (tenant, scope, key, fingerprint, object_id, created_at)
+                INSERT INTO batchline.idempotency (tenant, scope, key, fingerprint, object_id, created_at)
                 VALUES ('t', 's', %(key)s, '', gen_random_uuid(), now() - make_interval(days => %(days)s))
                 """,
                 key=key,
                 days=days,
             )
         await clear(db, objects)
-        assert await sql(db, "SELECT key FROM idempotency") == [("young",)]
+        assert await sql(db, "SELECT key FROM batchline.idempotency") == [("young",)]
 
     on(database_url, scenario)
 
@@ -434,7 +437,7 @@ def test_an_object_store_that_is_away_ends_no_worker(database_url: str, objects:
 
         await maintenance.attend(db, Away(objects._store, objects.location))
 
-        assert await sql(db, "SELECT id FROM files WHERE purged_at IS NOT NULL") == []
+        assert await sql(db, "SELECT id FROM batchline.files WHERE purged_at IS NOT NULL") == []
         await clear(db, objects)
         assert not await objects.exists(key_of(stored))
 
@@ -533,7 +536,7 @@ def test_a_run_whose_output_was_deleted_says_so(tmp_path: Path) -> None:
         async def clear_results(db: Session) -> UUID | None:
             await age(db, 8)
             await clear(db, Objects.at(data / "objects"), DAY)
-            ((output,),) = await sql(db, "SELECT output_file_id FROM batches")
+            ((output,),) = await sql(db, "SELECT output_file_id FROM batchline.batches")
             return output  # type: ignore[no-any-return]
 
         output = on(server.url, clear_results)
@@ -558,8 +561,7 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
 
     async def make(db: Session) -> tuple[Batch, bytes]:
         done = await ended(db, objects)
-        async with outputs.lines(db, done.id, "output") as lines:
-            content = b"".join([block async for block in lines])
+        content = b"".join([block async for block in await outputs.lines(db, done.id, "output")])
         await age(db, 8)
         await clear(db, objects, DAY)
         return done, content
@@ -573,7 +575,7 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
 
     command = batchline("results", displayed, "-o", str(target), "--force", *elsewhere)
     assert command.returncode != 0
-    assert "cleared away" in command.stderr
+    assert "results were deleted on" in command.stderr
     assert target.read_bytes() == content, "untouched"
 
     on(database_url, lambda db: delete(db, batch.output_file_id))

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from batchline.store.session import Session, StoreUnavailable
 from chaos.proxy import Proxy
 
-LOCK = "SELECT FROM duties WHERE name = 'sweep' FOR UPDATE"
+LOCK = "SELECT FROM batchline.maintenance_tasks WHERE name = 'sweep' FOR UPDATE"
 
 
 def test_a_client_that_vanishes_in_a_transaction_keeps_its_locks_no_longer_than_its_time_limit(

@@ -39,18 +39,18 @@ def test_outcomes_become_results_and_are_counted(stage: Stage) -> None:
 
     assert settled == [Settled(batch.id, ended=4, finished=False, closing=False)]
     assert stage.counters(batch) == (3, 1)
-    assert stage.rows("SELECT input_tokens, cached_tokens, output_tokens, reasoning_tokens FROM batches") == [
-        (21, 3, 15, 6)
-    ]
     assert stage.rows(
-        "SELECT ordinal, outcome::text, status_code, attempt, output FROM results ORDER BY ordinal"
+        "SELECT input_tokens, cached_tokens, output_tokens, reasoning_tokens FROM batchline.batches"
+    ) == [(21, 3, 15, 6)]
+    assert stage.rows(
+        "SELECT ordinal, outcome::text, status_code, attempt, output FROM batchline.results ORDER BY ordinal"
     ) == [
         (0, "completed", 200, 1, '{"answer": 0}'),
         (1, "completed", 200, 1, '{"answer": 1}'),
         (2, "completed", 200, 1, '{"answer": 2}'),
         (3, "failed", 400, 1, '{"error": 3}'),
     ]
-    assert stage.rows("SELECT * FROM spans") == []
+    assert stage.rows("SELECT * FROM batchline.spans") == []
     assert not stage.broken()
 
 
@@ -63,9 +63,9 @@ def test_tokens_add_up_over_all_settles_of_a_batch(stage: Stage) -> None:
     hand.settle([failed(items[2]), retry(items[3]), deferred(items[4])])
     hand.settle([completed(items[5])])
 
-    assert stage.rows("SELECT input_tokens, cached_tokens, output_tokens, reasoning_tokens FROM batches") == [
-        (21, 3, 15, 6)
-    ]
+    assert stage.rows(
+        "SELECT input_tokens, cached_tokens, output_tokens, reasoning_tokens FROM batchline.batches"
+    ) == [(21, 3, 15, 6)]
 
 
 def test_what_has_no_verdict_yet_stays_with_its_worker(stage: Stage) -> None:
@@ -75,7 +75,7 @@ def test_what_has_no_verdict_yet_stays_with_its_worker(stage: Stage) -> None:
 
     hand.settle([completed(items[n]) for n in (4, 1)])
 
-    assert stage.rows("SELECT outstanding, worker_id FROM spans") == [
+    assert stage.rows("SELECT outstanding, worker_id FROM batchline.spans") == [
         (scenes.multirange([0, 2, 3, 5]), hand.id)
     ]
 
@@ -102,8 +102,8 @@ def test_a_retry_is_another_attempt_and_is_remembered(stage: Stage) -> None:
 
     waiting = """
         SELECT outstanding, attempt, worker_id, extract(epoch FROM available_at - settled.at)::integer
-        FROM spans
-        CROSS JOIN (SELECT min(created_at) AS at FROM retry_attempts) AS settled
+        FROM batchline.spans
+        CROSS JOIN (SELECT min(created_at) AS at FROM batchline.retry_attempts) AS settled
         WHERE worker_id IS NULL
         ORDER BY available_at
     """
@@ -112,7 +112,8 @@ def test_a_retry_is_another_attempt_and_is_remembered(stage: Stage) -> None:
         (scenes.multirange([1]), 2, None, 90),
     ]
     assert stage.rows(
-        "SELECT batch_id, lane_id, ordinal, attempt, error_code, message FROM retry_attempts ORDER BY ordinal"
+        "SELECT batch_id, lane_id, ordinal, attempt, error_code, message FROM batchline.retry_attempts"
+        " ORDER BY ordinal"
     ) == [(batch.id, batch.lanes[0], n, 1, "rate_limit", "slow down") for n in (0, 1, 2)]
     assert stage.counters(batch) == (1, 0)
     assert not stage.broken()
@@ -125,10 +126,10 @@ def test_a_deferral_is_no_attempt(stage: Stage) -> None:
 
     hand.settle([deferred(item) for item in hand.take(3)])
 
-    assert stage.rows("SELECT outstanding, attempt, worker_id FROM spans") == [
+    assert stage.rows("SELECT outstanding, attempt, worker_id FROM batchline.spans") == [
         (scenes.multirange([0, 1, 2]), 3, None)
     ]
-    assert stage.rows("SELECT * FROM retry_attempts") == []
+    assert stage.rows("SELECT * FROM batchline.retry_attempts") == []
     assert [item.claim.attempt for item in hand.take(3)] == [3, 3, 3]
 
 
@@ -145,7 +146,7 @@ def test_the_first_verdict_wins(stage: Stage) -> None:
         assert hand.settle([late]) == [], "a verdict that changes nothing should touch no batch"
 
     assert stage.counters(batch) == (1, 0)
-    assert stage.rows("SELECT outcome::text FROM results") == [("completed",)]
+    assert stage.rows("SELECT outcome::text FROM batchline.results") == [("completed",)]
     assert not stage.broken()
 
 
@@ -198,10 +199,10 @@ def test_a_worker_that_was_given_up_cannot_put_an_item_back(stage: Stage) -> Non
 
     assert zombie.settle([retry(hers[0]), deferred(hers[1])]) == []
 
-    assert stage.rows("SELECT outstanding, attempt, worker_id FROM spans") == [
+    assert stage.rows("SELECT outstanding, attempt, worker_id FROM batchline.spans") == [
         (scenes.multirange([0, 1]), 1, heir.id)
     ]
-    assert stage.rows("SELECT * FROM retry_attempts") == []
+    assert stage.rows("SELECT * FROM batchline.retry_attempts") == []
     assert stage.counters(batch) == (0, 0)
 
 
@@ -247,7 +248,7 @@ def test_two_settles_of_one_span_at_once_lose_and_double_nothing(stage: Stage) -
     assert [row.ended for row in later.result()] == [2]
 
     assert stage.counters(batch) == (3, 2)
-    assert stage.rows("SELECT outstanding FROM spans") == [(scenes.multirange([5]),)]
+    assert stage.rows("SELECT outstanding FROM batchline.spans") == [(scenes.multirange([5]),)]
     assert not stage.broken()
 
 
@@ -278,7 +279,7 @@ def test_spans_are_locked_by_their_ids_whatever_their_place_on_disk(stage: Stage
     items = hand.take(2) + hand.take(2)
     lower, higher = sorted({item.claim.span_id for item in items})
     # A row that was updated lies behind those that were not.
-    stage.db.execute("UPDATE spans SET available_at = now() WHERE id = %s", (lower,))
+    stage.db.execute("UPDATE batchline.spans SET available_at = now() WHERE id = %s", (lower,))
     stage.hand().close(batch.id, "cancel")
     acts: dict[str, Callable[[], object]] = {
         "settle": lambda: hand.settle([completed(item) for item in items]),
@@ -287,10 +288,10 @@ def test_spans_are_locked_by_their_ids_whatever_their_place_on_disk(stage: Stage
     }
 
     with holder.holding():
-        holder.connection.execute("SELECT FROM spans WHERE id = %s FOR UPDATE", (lower,))
+        holder.connection.execute("SELECT FROM batchline.spans WHERE id = %s FOR UPDATE", (lower,))
         current_actor = stage.meanwhile(hand, acts[act])
         assert current_actor.waits()
-        third.connection.execute("SELECT FROM spans WHERE id = %s FOR UPDATE NOWAIT", (higher,))
+        third.connection.execute("SELECT FROM batchline.spans WHERE id = %s FOR UPDATE NOWAIT", (higher,))
     current_actor.result()
 
 
@@ -303,7 +304,7 @@ def test_settles_of_two_batches_in_opposite_order_do_not_deadlock(stage: Stage) 
     gates = [stage.hand(), stage.hand()]
     for gate, batch in zip(gates, (first, second), strict=True):
         gate.connection.execute("BEGIN")
-        gate.connection.execute("SELECT FROM batches WHERE id = %s FOR UPDATE", (batch.id,))
+        gate.connection.execute("SELECT FROM batchline.batches WHERE id = %s FOR UPDATE", (batch.id,))
 
     settling = [
         stage.meanwhile(anna, lambda: anna.settle([completed(item) for item in hers])),
@@ -356,7 +357,7 @@ def test_a_batch_that_is_cancelled_while_its_last_spans_are_settled_ends_once(
 
     gate = stage.hand()
     with gate.holding():
-        gate.connection.execute("SELECT FROM batches WHERE id = %s FOR UPDATE", (batch.id,))
+        gate.connection.execute("SELECT FROM batchline.batches WHERE id = %s FOR UPDATE", (batch.id,))
         # They queue for the batch row, and get it in this order.
         acts = []
         for name in order:
@@ -452,7 +453,7 @@ def test_concluding_waits_for_no_settle_that_waits_for_it(stage: Stage) -> None:
 def test_eight_workers_finish_a_thousand_small_batches_once_each(stage: Stage) -> None:
     numbers = random.Random(4)
     batches = stage.batches([numbers.randint(1, 5) for _ in range(1000)])
-    total = stage.value("SELECT sum(total) FROM batches")
+    total = stage.value("SELECT sum(total) FROM batchline.batches")
     hands = [stage.hand() for _ in range(8)]
     finished: Counter[object] = Counter()
     lock = threading.Lock()
@@ -477,7 +478,7 @@ def test_eight_workers_finish_a_thousand_small_batches_once_each(stage: Stage) -
 
     assert set(finished.values()) == {1}
     assert finished.keys() == set(batches)
-    assert stage.value("SELECT sum(completed + failed) FROM batches") == total
-    assert stage.value("SELECT count(*) FROM results") == total
-    assert stage.rows("SELECT * FROM spans") == []
+    assert stage.value("SELECT sum(completed + failed) FROM batchline.batches") == total
+    assert stage.value("SELECT count(*) FROM batchline.results") == total
+    assert stage.rows("SELECT * FROM batchline.spans") == []
     assert not stage.broken()

@@ -179,8 +179,8 @@ SELECT
         SELECT coalesce(json_agg(n), '[]')
         FROM (
             SELECT lanes.*, b.finalizing_at IS NOT NULL AS frozen
-            FROM lanes
-            JOIN batches AS b ON b.id = lanes.batch_id
+            FROM batchline.lanes
+            JOIN batchline.batches AS b ON b.id = lanes.batch_id
         ) AS n
     ),
     (
@@ -189,17 +189,18 @@ SELECT
             'task_id', s.task_id, 'worker_id', s.worker_id, 'due', s.available_at <= now(),
             'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
         )), '[]')
-        FROM spans AS s
+        FROM batchline.spans AS s
     ),
     (
         SELECT coalesce(json_agg(json_build_object(
             'lane_id', r.lane_id, 'ordinal', r.ordinal, 'line_no', r.line_no, 'outcome', r.outcome,
             'attempt', r.attempt, 'output', r.output, 'row', r.xmin::text || r.ctid::text || r::text
         )), '[]')
-        FROM results AS r
+        FROM batchline.results AS r
     ),
-    (SELECT coalesce(json_agg(json_build_array(q.lane_id, q.ordinal, q.state)), '[]') FROM requests AS q),
-    (SELECT coalesce(json_agg(b), '[]') FROM batches AS b)
+    (SELECT coalesce(json_agg(json_build_array(q.lane_id, q.ordinal, q.state)), '[]')
+    FROM batchline.requests AS q),
+    (SELECT coalesce(json_agg(b), '[]') FROM batchline.batches AS b)
 """
 
 
@@ -374,8 +375,8 @@ class LifeOfItems(RuleBasedStateMachine):
         model = BatchModel(batch.id, batch.tenant, batch.total)
         query = """
             SELECT n.id, n.key, array_agg(l.line_no ORDER BY l.ordinal)
-            FROM lanes AS n
-            JOIN lines AS l USING (file_no, lane_no)
+            FROM batchline.lanes AS n
+            JOIN batchline.lines AS l USING (file_no, lane_no)
             WHERE n.batch_id = %(batch)s
             GROUP BY n.id
             ORDER BY n.lane_no
@@ -767,7 +768,9 @@ class LifeOfItems(RuleBasedStateMachine):
     def die(self, worker: int, forgotten: bool) -> None:
         """The lease is over; or even the worker's row is gone, as the sweep does it."""
         if forgotten:
-            self.run(sql(self.db, "DELETE FROM workers WHERE id = %(id)s", id=self.workers[worker].id))
+            self.run(
+                sql(self.db, "DELETE FROM batchline.workers WHERE id = %(id)s", id=self.workers[worker].id)
+            )
         else:
             self.run(builders.kill(self.db, self.workers[worker]))
         self.live.discard(worker)
@@ -968,7 +971,7 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def check_outcomes(self) -> None:
         """Every line of every batch has exactly one outcome, and an attempt for each time it was tried."""
-        rows = self.run(sql(self.db, "SELECT lane_id, ordinal, state, attempt FROM requests"))
+        rows = self.run(sql(self.db, "SELECT lane_id, ordinal, state, attempt FROM batchline.requests"))
         assert len(rows) == sum(model.total for model in self.batches)
         ends = {"cancel": {"canceled"}, "expire": {"expired"}, None: set[str]()}
         for lane_id, ordinal, state, attempt in rows:
@@ -976,7 +979,7 @@ class LifeOfItems(RuleBasedStateMachine):
             assert state in {"completed", "failed"} | ends[closing], f"{lane_id}/{ordinal} ended as {state}"
             if state in ("completed", "failed"):
                 assert attempt == 1 + self.retries[lane_id, ordinal]
-        history = self.run(sql(self.db, "SELECT lane_id, ordinal FROM retry_attempts"))
+        history = self.run(sql(self.db, "SELECT lane_id, ordinal FROM batchline.retry_attempts"))
         assert Counter(history) == +self.retries
 
     # Small change

@@ -43,7 +43,7 @@ def test_a_late_verdict_is_dropped_and_its_neighbours_in_the_group_count(url: st
         assert [row.finished for row in settled] == [True]
         now = await read(db, batch)
         assert (now.completed, now.input_tokens) == (6, 18)
-        assert await sql(db, "SELECT count(*) FROM results") == [(6,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.results") == [(6,)]
 
     on(url, scenario)
 
@@ -64,7 +64,7 @@ def test_each_kind_of_verdict_is_a_group_and_a_late_one_of_any_kind_is_dropped_a
         assert [(row.batch_id, row.ended) for row in settled] == [(batch.id, 4)]
         now = await read(db, batch)
         assert (now.completed, now.failed) == (2, 5)
-        assert await sql(db, "SELECT ordinal FROM retry_attempts ORDER BY ordinal") == [(7,), (8,)]
+        assert await sql(db, "SELECT ordinal FROM batchline.retry_attempts ORDER BY ordinal") == [(7,), (8,)]
 
     on(url, scenario)
 

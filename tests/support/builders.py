@@ -61,7 +61,8 @@ def on(url: str, scenario: Callable[[Session], Awaitable[T]]) -> T:
 async def sql(db: Session, query: str, **params: object) -> list[Row]:
     """Any SQL: what a test asks the database behind the store's back, and how it does damage."""
     async with db.open_ended() as connection:
-        cursor = await connection.execute(query.encode(), params)
+        text = query.replace("batchline.", f"{db.schema}.")
+        cursor = await connection.execute(text.encode(), params)
         return await cursor.fetchall() if cursor.description else []
 
 
@@ -83,8 +84,9 @@ async def wipe(db: Session) -> None:
     await sql(
         db,
         """
-        TRUNCATE files, file_lanes, lines, batches, lanes, spans, results, retry_attempts, workers,
-                 outbox, webhooks, deliveries, operation_batches
+        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
+            batchline.lanes, batchline.spans, batchline.results, batchline.retry_attempts, batchline.workers,
+            batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.operation_batches
         RESTART IDENTITY
         """,
     )
@@ -103,12 +105,12 @@ async def a_file(db: Session, lanes: Mapping[str, int], *, tenant: str = DEFAULT
         db,
         """
         WITH file AS (
-            INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+            INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
             VALUES (%(file)s, %(tenant)s, 'batch', 'input.jsonl', 0, %(lines)s)
             RETURNING no
         ),
         lane AS (
-            INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+            INSERT INTO batchline.file_lanes (file_no, lane_no, model, url, total)
             SELECT no, nth - 1, model, '/v1/chat/completions', total
             FROM file
             CROSS JOIN unnest(%(models)s::text[], %(totals)s::integer[])
@@ -120,7 +122,7 @@ async def a_file(db: Session, lanes: Mapping[str, int], *, tenant: str = DEFAULT
             FROM lane
             CROSS JOIN LATERAL generate_series(0, total - 1) AS ordinal
         )
-        INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+        INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
         SELECT file_no, lane_no, ordinal, line_no, 'line-' || line_no, format('{"line": %%s}', line_no)
         FROM line
         """,
@@ -254,19 +256,21 @@ async def kill(db: Session, *workers: WorkerId) -> None:
     """The lease of these workers is over."""
     await sql(
         db,
-        "UPDATE workers SET lease_until = now() - interval '1 second' WHERE id = ANY (%(ids)s)",
+        "UPDATE batchline.workers SET lease_until = now() - interval '1 second' WHERE id = ANY (%(ids)s)",
         ids=[worker.id for worker in workers],
     )
 
 
 async def pass_time(db: Session) -> None:
     """Every free span has come due."""
-    await sql(db, "UPDATE spans SET available_at = now() WHERE worker_id IS NULL AND available_at > now()")
+    await sql(
+        db, "UPDATE batchline.spans SET available_at = now() WHERE worker_id IS NULL AND available_at > now()"
+    )
 
 
 async def end_finalize_backoff(db: Session) -> None:
     """Every finalization that failed may be tried again."""
-    await sql(db, "UPDATE batches SET finalize_after = now() WHERE finalize_after > now()")
+    await sql(db, "UPDATE batchline.batches SET finalize_after = now() WHERE finalize_after > now()")
 
 
 async def overrun(db: Session, batch_id: UUID) -> None:
@@ -275,9 +279,10 @@ async def overrun(db: Session, batch_id: UUID) -> None:
         db,
         """
         WITH batch AS (
-            UPDATE batches SET expires_at = now() - interval '1 second' WHERE id = %(batch)s RETURNING *
+            UPDATE batchline.batches SET expires_at = now() - interval '1 second' WHERE id = %(batch)s
+                RETURNING *
         )
-        UPDATE lanes SET deadline = batch.expires_at FROM batch WHERE batch_id = batch.id
+        UPDATE batchline.lanes SET deadline = batch.expires_at FROM batch WHERE batch_id = batch.id
         """,
         batch=batch_id,
     )
@@ -285,7 +290,9 @@ async def overrun(db: Session, batch_id: UUID) -> None:
 
 async def held(db: Session) -> list[Row]:
     """Who holds how many items, span by span; None: nobody."""
-    return await sql(db, "SELECT worker_id, span_size(outstanding) FROM spans ORDER BY id")
+    return await sql(
+        db, "SELECT worker_id, batchline.span_size(outstanding) FROM batchline.spans ORDER BY id"
+    )
 
 
 # Facts that come by and by

@@ -47,7 +47,9 @@ async def a_large_batch(db: Session) -> Batch:
 
 async def recorded(db: Session, objects: Objects, file_id: UUID | None) -> list[bytes]:
     """The lines of a file that is recorded, which must be what its row says."""
-    rows = await sql(db, "SELECT object_key, bytes, line_count FROM files WHERE id = %(id)s", id=file_id)
+    rows = await sql(
+        db, "SELECT object_key, bytes, line_count FROM batchline.files WHERE id = %(id)s", id=file_id
+    )
     ((key, size, count),) = rows
     text = b"".join([block async for block in objects.read(key)])
     assert (len(text), text.count(b"\n")) == (size, count)

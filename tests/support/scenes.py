@@ -166,7 +166,8 @@ class Hand:
         by_span = {claim.span_id: claim for claim in claims}
         with self.connection.cursor(binary=True) as cursor:
             cursor.execute(
-                "SELECT id, outstanding FROM spans WHERE id = ANY (%s) AND worker_id = %s ORDER BY id",
+                "SELECT id, outstanding FROM batchline.spans WHERE id = ANY (%s) AND worker_id = %s"
+                " ORDER BY id",
                 (list(by_span), self.id),
             )
             return [Item(by_span[id_], n, n, b"", b"") for id_, held in cursor for n in ordinals(held)]
@@ -289,8 +290,9 @@ class Stage:
 
     def clear(self) -> None:
         self.db.execute(
-            "DELETE FROM results; DELETE FROM retry_attempts; DELETE FROM spans; DELETE FROM lanes;"
-            "DELETE FROM batches; DELETE FROM workers"
+            "DELETE FROM batchline.results; DELETE FROM batchline.retry_attempts; DELETE"
+            " FROM batchline.spans; DELETE FROM batchline.lanes;"
+            "DELETE FROM batchline.batches; DELETE FROM batchline.workers"
         )
 
     def hand(self, lease: float = 60.0) -> Hand:
@@ -309,14 +311,14 @@ class Stage:
         rows = self.db.execute(
             """
             WITH batch AS (
-                INSERT INTO batches
+                INSERT INTO batchline.batches
                     (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
                 VALUES
                     (%(batch)s, %(tenant)s, %(batch)s, '24h', '{}', %(total)s, now(),
                      now() + make_interval(secs => %(seconds)s))
                 RETURNING *
             )
-            INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+            INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
             SELECT b.id, b.tenant, t.key, b.expires_at, 1, t.nth, 'model', '/v1/chat/completions', t.total
             FROM batch AS b
             CROSS JOIN unnest(%(totals)s::integer[], %(keys)s::text[]) WITH ORDINALITY AS t (total, key, nth)
@@ -340,13 +342,13 @@ class Stage:
         self.db.execute(
             """
             WITH batch AS (
-                INSERT INTO batches
+                INSERT INTO batchline.batches
                     (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
                 SELECT id, 'acme', id, '24h', '{}', total, now(), now() + interval '1 hour'
                 FROM unnest(%s::uuid[], %s::integer[]) AS t (id, total)
                 RETURNING *
             )
-            INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+            INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
             SELECT id, tenant, 'k', expires_at, 1, 0, 'model', '/v1/chat/completions', total FROM batch
             """,
             (ids, list(totals)),
@@ -368,7 +370,7 @@ class Stage:
         handed_out = multirange(numbers)
         self.db.execute(
             """
-            UPDATE lanes
+            UPDATE batchline.lanes
             SET next = greatest(next, upper(%(out)s::int4multirange)),
                 drained = greatest(next, upper(%(out)s::int4multirange)) = total
             WHERE id = %(lane)s
@@ -377,7 +379,7 @@ class Stage:
         )
         row = self.db.execute(
             """
-            INSERT INTO spans
+            INSERT INTO batchline.spans
                 (lane_id, batch_id, outstanding, worker_id, attempt, available_at, upstream, task_id)
             VALUES
                 (%(lane)s, %(batch)s, %(out)s, %(worker)s, %(attempt)s,
@@ -402,7 +404,8 @@ class Stage:
         """Sets how long the lease of a worker lasts from now on; negative: it is over."""
         self.db.execute(
             """
-            INSERT INTO workers (id, name, lease_until) VALUES (%s, 'hand', now() + make_interval(secs => %s))
+            INSERT INTO batchline.workers (id, name, lease_until) VALUES (%s,
+                'hand', now() + make_interval(secs => %s))
             ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
             """,
             (worker, seconds),
@@ -418,11 +421,13 @@ class Stage:
 
     def counters(self, batch: Staged) -> tuple[int, int]:
         """Completed and failed."""
-        ((done, bad),) = self.rows("SELECT completed, failed FROM batches WHERE id = %s", batch.id)
+        ((done, bad),) = self.rows("SELECT completed, failed FROM batchline.batches WHERE id = %s", batch.id)
         return done, bad
 
     def finalizing(self, batch: Staged) -> bool:
-        return bool(self.value("SELECT finalizing_at IS NOT NULL FROM batches WHERE id = %s", batch.id))
+        return bool(
+            self.value("SELECT finalizing_at IS NOT NULL FROM batchline.batches WHERE id = %s", batch.id)
+        )
 
     def broken(self) -> list[tuple[Any, ...]]:
         """What contradicts the design: the one invariant, and the counters, flags and ends that follow."""
@@ -434,9 +439,9 @@ class Stage:
 _BROKEN = """
 WITH
 piece AS (
-    SELECT lane_id, int4range(ordinal, ordinal, '[]') AS numbers FROM results
+    SELECT lane_id, int4range(ordinal, ordinal, '[]') AS numbers FROM batchline.results
     UNION ALL
-    SELECT lane_id, unnest(outstanding) FROM spans
+    SELECT lane_id, unnest(outstanding) FROM batchline.spans
 ),
 known AS (
     SELECT lane_id, range_agg(numbers) AS numbers, sum(upper(numbers) - lower(numbers)) AS items
@@ -451,8 +456,8 @@ lane AS (
         b.finalizing_at IS NOT NULL AS frozen,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         b.paused_at IS NOT NULL AS paused
-    FROM lanes AS n
-    JOIN batches AS b ON b.id = n.batch_id
+    FROM batchline.lanes AS n
+    JOIN batchline.batches AS b ON b.id = n.batch_id
     LEFT JOIN known ON known.lane_id = n.id
 )
 SELECT 'lane ' || id, 'handed out up to ' || next || ', found ' || items || ' of ' || numbers::text
@@ -470,24 +475,24 @@ UNION ALL
 SELECT
     'batch ' || b.id,
     'counted ' || b.completed || ' + ' || b.failed || ', results ' || r.completed || ' + ' || r.failed
-FROM batches AS b
+FROM batchline.batches AS b
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE results.outcome = 'completed') AS completed,
         count(*) FILTER (WHERE results.outcome = 'failed') AS failed
-    FROM lanes
-    JOIN results ON results.lane_id = lanes.id
+    FROM batchline.lanes
+    JOIN batchline.results ON results.lane_id = lanes.id
     WHERE lanes.batch_id = b.id
 ) AS r
 WHERE (b.completed, b.failed) <> (r.completed, r.failed)
 UNION ALL
 SELECT 'batch ' || b.id, 'frozen too early, or not although all is done'
-FROM batches AS b
+FROM batchline.batches AS b
 WHERE (b.finalizing_at IS NOT NULL) <> (b.completed + b.failed = b.total)
   AND NOT (b.finalizing_at IS NOT NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL))
 UNION ALL
 SELECT 'span ' || s.id, 'left over in a batch that is frozen'
-FROM spans AS s
-JOIN batches AS b ON b.id = s.batch_id
+FROM batchline.spans AS s
+JOIN batchline.batches AS b ON b.id = s.batch_id
 WHERE b.finalizing_at IS NOT NULL
 """

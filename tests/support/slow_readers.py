@@ -27,12 +27,14 @@ async def a_running_output(
     output_id = new_id()
     query = """
         WITH batch AS (
-            UPDATE batches SET planned_output_id = %(output)s, completed = %(lines)s WHERE id = %(id)s
+            UPDATE batchline.batches SET planned_output_id = %(output)s, completed = %(lines)s
+                WHERE id = %(id)s
         ),
         lane AS (
-            UPDATE lanes SET next = %(lines)s WHERE batch_id = %(id)s RETURNING id
+            UPDATE batchline.lanes SET next = %(lines)s WHERE batch_id = %(id)s RETURNING id
         )
-        INSERT INTO results (lane_id, line_no, ordinal, outcome, attempt, input_tokens, output_tokens, output)
+        INSERT INTO batchline.results
+            (lane_id, line_no, ordinal, outcome, attempt, input_tokens, output_tokens, output)
         SELECT id, n, n - 1, 'completed', 1, 0, 0, '{"answer": ' || n || '}' || repeat(' ', %(width)s)
         FROM lane, generate_series(1, %(lines)s) AS n
     """

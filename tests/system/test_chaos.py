@@ -624,7 +624,7 @@ def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
 ) -> None:
     async def scenario(db: Session) -> None:
         batch = await a_batch(db, {"m": 1})
-        await sql(db, f"UPDATE files SET object_key = 'inputs/one' WHERE id = '{batch.file_id}'")
+        await sql(db, f"UPDATE batchline.files SET object_key = 'inputs/one' WHERE id = '{batch.file_id}'")
         (tmp_path / "inputs").mkdir()
         (tmp_path / "inputs" / "one").touch()
         assert evidence.stray_objects(database_url, tmp_path) == []

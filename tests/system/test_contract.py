@@ -41,7 +41,7 @@ def line(custom_id: str, **more: Any) -> bytes:
 
 
 def count(url: str, table: str) -> int:
-    ((number,),) = on(url, lambda db: sql(db, f"SELECT count(*) FROM {table}"))
+    ((number,),) = on(url, lambda db: sql(db, f"SELECT count(*) FROM batchline.{table}"))
     return int(number)
 
 
@@ -103,7 +103,7 @@ def test_a_server_that_dies_between_commit_and_answer_gives_the_same_object_when
 
 
 def displayed_id(url: str, table: str, prefix: str) -> str:
-    ((found,),) = on(url, lambda db: sql(db, f"SELECT id FROM {table}"))
+    ((found,),) = on(url, lambda db: sql(db, f"SELECT id FROM batchline.{table}"))
     return prefix + str(found.hex)
 
 
@@ -176,7 +176,7 @@ def test_the_content_of_what_is_deleted_or_expired_is_not_there_for_ranges_eithe
     client.files.delete(files[0])
 
     async def expire(db: Session) -> None:
-        query = "UPDATE files SET expires_at = now() WHERE id = %(id)s"
+        query = "UPDATE batchline.files SET expires_at = now() WHERE id = %(id)s"
         await sql(db, query, id=files[1].removeprefix("file-"))
 
     on(server.database, expire)

@@ -30,7 +30,9 @@ LEASE = ("--lease", "2")
 
 def results(database: str) -> int:
     with psycopg.connect(database) as connection:
-        row = connection.execute("SELECT coalesce(sum(completed + failed), 0) FROM batches").fetchone()
+        row = connection.execute(
+            "SELECT coalesce(sum(completed + failed), 0) FROM batchline.batches"
+        ).fetchone()
     assert row is not None
     return int(row[0])
 

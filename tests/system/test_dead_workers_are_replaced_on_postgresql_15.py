@@ -40,7 +40,7 @@ def database(oldest: str) -> Iterator[str]:
 
 async def expire_as_before(db: Session) -> None:
     """What a version before 0.2 left in the table."""
-    await sql(db, "UPDATE workers SET lease_until = '-infinity'")
+    await sql(db, "UPDATE batchline.workers SET lease_until = '-infinity'")
 
 
 def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> PollResult:
@@ -49,7 +49,7 @@ def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> PollR
         await take(db, dead)
         if cancelled:
             await batches.close(db, batch.id, "cancel")
-            await sql(db, "UPDATE duties SET due_at = now() + interval '1 hour'")
+            await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 hour'")
         await (expire_as_before(db) if legacy else spans.expire(db, dead.id))
         return await spans.poll(db, a_worker("other").id, ANYTHING)
 

@@ -39,8 +39,8 @@ SECRET = "hunter2-is-no-password"
 # But for what waits for an approval: its lanes are shut.
 UNFINISHED = """
     SELECT b.id
-    FROM batches AS b
-    JOIN lanes AS n ON n.batch_id = b.id
+    FROM batchline.batches AS b
+    JOIN batchline.lanes AS n ON n.batch_id = b.id
     WHERE n.open AND b.finalizing_at IS NULL
 """
 
@@ -232,7 +232,7 @@ def test_3_one_invalid_child_and_nothing_is_there(platform: Platform) -> None:
     )
     assert "items[2].cpu" in error["message"]
     assert ann.get("/batches").json()["data"] == []
-    assert platform.rows("SELECT 1 FROM audit_log WHERE actor = %s", user) == []
+    assert platform.rows("SELECT 1 FROM batchline.audit_log WHERE actor = %s", user) == []
     assert platform.cluster.stats()["by_verb"].get("post", 0) == before
     refused(ann.post("/vms/batch", json={"operation": "create", "items": []}), 400, "INVALID_BATCH_REQUEST")
 
@@ -329,7 +329,7 @@ def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: P
     assert admin.delete(f"/admin/rate-limits/exemptions/{user}").status_code == 204
     answer = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})
     refused(answer, 429, "RATE_LIMIT_EXCEEDED")
-    entries = platform.rows("SELECT action FROM audit_log WHERE subject = %s ORDER BY id", user)
+    entries = platform.rows("SELECT action FROM batchline.audit_log WHERE subject = %s ORDER BY id", user)
     assert [action for (action,) in entries if action.startswith("limits.")] == [
         "limits.exempted",
         "limits.exemption_dropped",
@@ -467,7 +467,7 @@ def test_9_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform
 
     def reported() -> Any:
         entries = platform.rows(
-            "SELECT actor, action, detail::text FROM audit_log WHERE batch_id = %s ORDER BY id",
+            "SELECT actor, action, detail::text FROM batchline.audit_log WHERE batch_id = %s ORDER BY id",
             uuid.UUID(batch_id.removeprefix("batch_")),
         )
         return entries if any(action.startswith("child.") for _, action, _ in entries) else None
@@ -477,9 +477,9 @@ def test_9_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform
     assert SECRET not in str(entries)
     with psycopg.connect(platform.database) as connection:
         for change in (
-            "UPDATE audit_log SET actor = 'nobody'",
-            "DELETE FROM audit_log",
-            "TRUNCATE audit_log",
+            "UPDATE batchline.audit_log SET actor = 'nobody'",
+            "DELETE FROM batchline.audit_log",
+            "TRUNCATE batchline.audit_log",
         ):
             with pytest.raises(psycopg.Error, match="append-only"), connection.transaction():
                 connection.execute(change)

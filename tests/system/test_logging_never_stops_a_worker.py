@@ -120,10 +120,14 @@ def cut_connections(database: str) -> None:
         WHERE datname = current_database() AND application_name IN ('batchline listener', 'batchline settle')
     """
     with psycopg.connect(database, autocommit=True) as connection:
-        wait_for("results", lambda: connection.execute("SELECT FROM results LIMIT 1").fetchall(), 60)
+        wait_for(
+            "results", lambda: connection.execute("SELECT FROM batchline.results LIMIT 1").fetchall(), 60
+        )
         wait_for("a connection", lambda: connection.execute(cut).fetchall())
 
 
 def ended(database: str) -> bool:
     with psycopg.connect(database) as connection:
-        return bool(connection.execute("SELECT FROM batches WHERE completed_at IS NOT NULL").fetchall())
+        return bool(
+            connection.execute("SELECT FROM batchline.batches WHERE completed_at IS NOT NULL").fetchall()
+        )

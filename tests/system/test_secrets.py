@@ -236,7 +236,9 @@ def answer_of(client: openai.OpenAI, batch: Batch, webhook_id: str) -> str:
 def rows(url: str) -> Iterator[tuple[str, str]]:
     """Every row of every table."""
     with psycopg.connect(url) as connection:
-        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'batchline'"
+        ).fetchall()
         for (table,) in tables:
-            for (text,) in connection.execute(f"SELECT t::text FROM {table} AS t".encode()):
+            for (text,) in connection.execute(f"SELECT t::text FROM batchline.{table} AS t".encode()):
                 yield table, text

@@ -92,7 +92,9 @@ def run_to_the_end(
         async with asyncio.timeout(60):
             await worker.run()
         ended = await read(db, batch)
-        ((retries,),) = await sql(db, "SELECT count(*) FROM retry_attempts WHERE error_code = 'timeout'")
+        ((retries,),) = await sql(
+            db, "SELECT count(*) FROM batchline.retry_attempts WHERE error_code = 'timeout'"
+        )
         return (ended.completed, ended.failed), retries
 
     return on(url, scenario)

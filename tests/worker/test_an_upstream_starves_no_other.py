@@ -128,7 +128,7 @@ def test_each_upstream_has_its_own_slots_and_models_have_theirs(database_url: st
             assert [(await read(db, batch)).completed for batch in bad] == [0, 0, 0]
             executor.go_on.set()
         assert [(await read(db, batch)).completed for batch in bad] == [50] * 3
-        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
         assert worker.claimed == 150 + 4 * 160
         assert len(worker.producers) == 1, "producers of upstreams without work are closed"
 
@@ -168,8 +168,8 @@ def test_what_is_in_flight_at_many_upstreams_is_finished_when_the_worker_stops(
             await executor.until(lambda: sum(executor.in_flight.values()) == 50)
             worker.stop()
             executor.go_on.set()
-        assert await sql(db, "SELECT count(*) FROM results") == [(50,)]
-        assert await sql(db, "SELECT count(*) FROM spans WHERE worker_id IS NOT NULL") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.results") == [(50,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL") == [(0,)]
 
     on(database_url, scenario)
     assert len(executor.sent) == 50

@@ -37,8 +37,8 @@ def test_the_first_lines_come_with_their_bodies(database_url: str) -> None:
             (n, b"line-%d" % n, b'{"line": %d}' % n) for n in (1, 2, 3)
         ]
         (later,) = {item.claim.span_id for item in items}
-        assert await sql(db, "SELECT id, worker_id FROM spans") == [(later, worker.id)]
-        assert await sql(db, "SELECT id FROM workers WHERE lease_until > now()") == [(worker.id,)]
+        assert await sql(db, "SELECT id, worker_id FROM batchline.spans") == [(later, worker.id)]
+        assert await sql(db, "SELECT id FROM batchline.workers WHERE lease_until > now()") == [(worker.id,)]
         assert [item.line_no for item in await take(db, worker)] == [4, 5]
 
     on(database_url, scenario)
@@ -86,8 +86,8 @@ def test_nothing_is_taken_of_what_is_not_to_be_run_here(database_url: str, why: 
         scope = Scope(keys=("other",)) if why == "another key" else None
 
         assert await first_of(db, batch, scope=scope) == []
-        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
-        assert await sql(db, "SELECT count(*) FROM workers") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.workers") == [(0,)]
 
     on(database_url, scenario)
 
@@ -96,7 +96,7 @@ def test_of_two_workers_at_once_one_gets_it_and_the_other_does_not_wait(database
     async def scenario(db: Session) -> None:
         batch = await a_batch(db, {"m": 4})
         async with Session(database_url, "neighbour") as neighbour, db.transaction() as connection:
-            await connection.execute("SELECT FROM lanes FOR UPDATE")
+            await connection.execute("SELECT FROM batchline.lanes FOR UPDATE")
             assert await first_of(neighbour, batch) == []
 
     on(database_url, scenario)
@@ -105,7 +105,7 @@ def test_of_two_workers_at_once_one_gets_it_and_the_other_does_not_wait(database
 def test_large_bodies_are_left_to_be_fetched(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         batch = await a_batch(db, {"m": 4})
-        await sql(db, "UPDATE lines SET body = repeat('x', 20000)")
+        await sql(db, "UPDATE batchline.lines SET body = repeat('x', 20000)")
         worker = a_worker()
 
         claims, items = await spans.claim_new(db, worker, Scope(), batch.id, 4)
@@ -119,7 +119,7 @@ def test_large_bodies_are_left_to_be_fetched(database_url: str) -> None:
 def test_a_span_whose_lines_are_gone_is_heard_of(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         batch = await a_batch(db, {"m": 2})
-        await sql(db, "DELETE FROM lines")
+        await sql(db, "DELETE FROM batchline.lines")
         claims, _ = await spans.claim_new(db, a_worker(), Scope(), batch.id, 4)
         assert [claim.size for claim in claims] == [2]
 

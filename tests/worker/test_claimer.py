@@ -44,7 +44,7 @@ def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
         async with asyncio.timeout(60):
             await worker.run()
         assert (await read(db, batch)).completed == 30
-        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
 
     on(database_url, scenario)
     assert executor.lines == list(range(1, 31)), "each line is sent once"
@@ -212,7 +212,7 @@ def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
         assert worker.lease.worker.id != old_name
         assert producer.claimer.claimed == 0, "nothing of it reaches the buffer"
         assert worker.lease.ends == float("inf"), "the new name holds nothing, and was never renewed"
-        assert await sql(db, "SELECT worker_id FROM spans") == [(old_name,)]
+        assert await sql(db, "SELECT worker_id FROM batchline.spans") == [(old_name,)]
         for session in worker._sessions.values():
             await session.close()
 

@@ -40,7 +40,7 @@ async def drain(url: str, tmp_path: Path, executor: Answering) -> None:
 
 
 async def nothing_to_maintain(db: Session) -> None:
-    await sql(db, "UPDATE duties SET due_at = now() + interval '1 day'")
+    await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
 
 
 def test_a_worker_with_nothing_to_do_leaves_after_two_polls(

@@ -25,7 +25,7 @@ LINES = 20
 SLOW_COMMITS = b"""
 CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
-CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE OF completed ON batches
+CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE OF completed ON batchline.batches
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_commit();
 """
 SETTLING = b"""
@@ -87,7 +87,7 @@ def test_a_worker_that_stops_settles_what_its_settler_holds(
             go_on.set()
             await running
         assert (await read(db, batch)).completed == 5
-        assert await sql(db, "SELECT * FROM spans") == []
+        assert await sql(db, "SELECT * FROM batchline.spans") == []
 
     on(database_url, scenario)
     assert (sizes[0] == 5) is (at_once == 5)
@@ -107,7 +107,7 @@ def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_aga
     ):
         assert batchline("submit", str(inputs), "--upstream", upstream.url, *location).returncode == 0
         database.execute(SLOW_COMMITS)
-        gate.execute("SELECT FROM batches FOR UPDATE")
+        gate.execute("SELECT FROM batchline.batches FOR UPDATE")
         with working(database_url, tmp_path / "data", "-c", "4") as worker:
             wait_for("all requests", lambda: upstream.stats()["requests"] == LINES)
             wait_for("a settle", lambda: database.execute(SETTLING).fetchall())
@@ -116,7 +116,7 @@ def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_aga
             gate.commit()
             worker.communicate(timeout=LIMIT)
         assert worker.returncode == 0
-        assert database.execute("SELECT completed FROM batches").fetchall() == [(LINES,)]
+        assert database.execute("SELECT completed FROM batchline.batches").fetchall() == [(LINES,)]
         assert batchline("worker", "--drain", *location).returncode == 0
         found = upstream.stats()
     assert (found["requests"], found["executed"], found["replays"]) == (LINES, LINES, 0)

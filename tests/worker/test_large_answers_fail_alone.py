@@ -43,7 +43,7 @@ def large(item: Item, size: int) -> Completed:
 
 async def failures(db: Session) -> dict[int, Any]:
     """The codes of lines that failed, by their numbers."""
-    rows = await sql(db, "SELECT line_no, output FROM results WHERE outcome = 'failed'")
+    rows = await sql(db, "SELECT line_no, output FROM batchline.results WHERE outcome = 'failed'")
     return {line_no: json.loads(output)["error"]["code"] for line_no, output in rows}
 
 
@@ -120,7 +120,7 @@ BEGIN
     PERFORM pg_terminate_backend(pg_backend_pid());
     RETURN NEW;
 END $$;
-CREATE TRIGGER end_the_connection BEFORE INSERT ON results
+CREATE TRIGGER end_the_connection BEFORE INSERT ON batchline.results
 FOR EACH ROW WHEN (octet_length(NEW.output) > 50000) EXECUTE FUNCTION end_the_connection();
 """
 
@@ -328,7 +328,7 @@ def test_no_more_is_sent_while_too_much_waits_to_be_settled(database_url: str, t
             at_work(database_url, tmp_path, executor, memory),
         ):
             # Every settle waits for this.
-            await other.execute("LOCK TABLE results")
+            await other.execute("LOCK TABLE batchline.results")
             batch = await a_batch(db, 400)
             await until(lambda: asyncio.sleep(0, memory.crowded))
             for _ in range(100):
@@ -373,7 +373,7 @@ def test_claims_bring_no_more_bytes_than_there_is_memory_for(database_url: str, 
         batch = await a_batch(db, 60)
         # Of 0, 1 and 2 MiB, and one of 9.
         mib = "CASE line_no WHEN 50 THEN 9 ELSE line_no %% 3 END"
-        await sql(db, f"UPDATE lines SET body = repeat('x', {mib} * 1048576)")
+        await sql(db, f"UPDATE batchline.lines SET body = repeat('x', {mib} * 1048576)")
         async with at_work(database_url, tmp_path, executor, BodyMemory(16 * MIB)):
             await until(lambda: is_done(db, batch.id))
         assert executor.lines == list(range(1, 61)), "each line should be sent once"
@@ -391,7 +391,7 @@ def test_a_fetch_leaves_out_what_is_too_large_and_says_how_large_it_is(database_
     async def scenario(db: Session) -> None:
         worker = a_worker()
         await a_batch(db, 4)
-        await sql(db, "UPDATE lines SET body = repeat('ä', 1000) WHERE line_no = 3")
+        await sql(db, "UPDATE batchline.lines SET body = repeat('ä', 1000) WHERE line_no = 3")
         claims = await spans.claim(db, worker, Scope(), 4)
         items = await spans.fetch(db, worker.id, claims, 400)
         assert [(item.line_no, len(item.body), item.left_out) for item in items] == [
@@ -441,7 +441,7 @@ def test_many_large_answers_stop_nobody_and_cost_no_more_memory_than_was_set(
 
         def counts(batch_id: UUID) -> tuple[int, int, bool]:
             """Completed, failed, and whether it has ended."""
-            query = "SELECT completed, failed, completed_at IS NOT NULL FROM batches WHERE id = %s"
+            query = "SELECT completed, failed, completed_at IS NOT NULL FROM batchline.batches WHERE id = %s"
             row = db.execute(query, (batch_id,)).fetchone()
             assert row is not None
             return row

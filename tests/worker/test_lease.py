@@ -213,7 +213,7 @@ def test_a_worker_that_lost_its_lease_claims_under_a_new_name(database_url: str,
             task.cancel()
         await asyncio.gather(claimer, runners, return_exceptions=True)
         holders: dict[UUID, int] = dict(
-            await sql(db, "SELECT worker_id, count(*) FROM spans GROUP BY worker_id")
+            await sql(db, "SELECT worker_id, count(*) FROM batchline.spans GROUP BY worker_id")
         )
         assert worker.lease.worker.id != name
         assert set(holders) == {name, worker.lease.worker.id}

@@ -80,8 +80,8 @@ async def damage(db: Session, batch: Batch) -> None:
     await sql(
         db,
         """
-        DELETE FROM results
-        WHERE line_no = 1 AND lane_id IN (SELECT id FROM lanes WHERE batch_id = %(batch)s)
+        DELETE FROM batchline.results
+        WHERE line_no = 1 AND lane_id IN (SELECT id FROM batchline.lanes WHERE batch_id = %(batch)s)
         """,
         batch=batch.id,
     )
@@ -146,7 +146,7 @@ def test_batches_of_all_tenants_end_beside_one_that_cannot(
             bad = await has_failed(db, bad, times=2)
         assert bad.ended_at is None
         assert bad.finalize_error
-        expected = "should have 3 output lines but 2" if cause == "damaged results" else bad.id.hex
+        expected = "should have 3 output lines, but has 2" if cause == "damaged results" else bad.id.hex
         assert expected in bad.finalize_error
 
     on(database_url, scenario)
@@ -217,7 +217,7 @@ def test_a_failure_is_kept_with_the_batch_and_puts_it_off_longer_each_time(datab
     async def scenario(db: Session) -> None:
         (batch,) = await finished(db)
         worker = a_worker()
-        await sql(db, "UPDATE duties SET due_at = now() + interval '1 day'")
+        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
         for failures, longest in enumerate((1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300), start=1):
             assert await batches.claim_finalizing(db, worker)
             delay = await batches.put_off_finalizing(db, worker.id, batch.id, "no room")
@@ -262,8 +262,8 @@ def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
         blocker.unlink()
         # Nothing else would make it look again during this test.
         settings = WorkerSettings(poll_min=3600.0, poll_max=3600.0)
-        await sql(db, "UPDATE duties SET due_at = now() + interval '1 day'")
-        await sql(db, "UPDATE batches SET finalize_after = now() + interval '2 seconds'")
+        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
+        await sql(db, "UPDATE batchline.batches SET finalize_after = now() + interval '2 seconds'")
         worker = Worker(database_url, Answering(), Objects.at(folder), settings, Scope())
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(LIMIT):
@@ -319,7 +319,7 @@ def test_a_drained_worker_waits_for_its_own_failure_and_leaves_when_that_takes_l
 
         (hopeless,) = await finished(db)
         await damage(db, hopeless)
-        await sql(db, "UPDATE batches SET finalize_failures = 20 WHERE id = %(id)s", id=hopeless.id)
+        await sql(db, "UPDATE batchline.batches SET finalize_failures = 20 WHERE id = %(id)s", id=hopeless.id)
         await drain()
         assert (await read(db, hopeless)).finalize_failures == 21
 
@@ -376,12 +376,12 @@ def test_a_worker_that_is_killed_in_the_middle_of_four_costs_its_lease(
         finally:
             process.kill()
             await process.wait()
-        ((taken,),) = await sql(db, "SELECT count(*) FROM batches WHERE finalizer IS NOT NULL")
+        ((taken,),) = await sql(db, "SELECT count(*) FROM batchline.batches WHERE finalizer IS NOT NULL")
         assert taken == 4
-        await sql(db, "UPDATE workers SET lease_until = now() - interval '1 second'")
+        await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
         async with a_running_worker(database_url, Objects.at(folder)):
             await have_ended(db, waiting)
-        assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM outbox") == [(6, 6)]
+        assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(6, 6)]
 
     on(database_url, scenario)
 
@@ -431,7 +431,7 @@ def test_operators_see_why_and_tenants_do_not(database_url: str, tmp_path: Path)
 
 def failures(database: str) -> int:
     with psycopg.connect(database) as connection:
-        row = connection.execute("SELECT max(finalize_failures) FROM batches").fetchone()
+        row = connection.execute("SELECT max(finalize_failures) FROM batchline.batches").fetchone()
     return (row and row[0]) or 0
 
 
@@ -451,14 +451,14 @@ def test_a_run_that_cannot_end_says_why_and_can_be_run_again(
         try:
             wait_for("a failure", lambda: failures(database_url))
             with psycopg.connect(database_url) as connection:
-                connection.execute("UPDATE batches SET finalize_failures = 5")
+                connection.execute("UPDATE batchline.batches SET finalize_failures = 5")
             said, complained = process.communicate(timeout=LIMIT)
         finally:
             process.send_signal(signal.SIGKILL)
         assert process.returncode == 1
-        assert "cannot be ended" in complained
+        assert "cannot write the batch's files" in complained
         assert "outputs" in complained
-        assert not as_json or "cannot be ended" in error_of(said)
+        assert not as_json or "cannot write the batch's files" in error_of(said)
         blocker.unlink()
         assert batchline(*command).returncode == 0, "the same command goes on, and does not wait"
         assert upstream.stats()["executed"] == 3

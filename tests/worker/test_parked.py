@@ -46,7 +46,9 @@ async def work(url: str, tmp_path: Path, executor: Executor, settings: WorkerSet
 
 
 async def tasks(db: Session) -> list[tuple[str | None, int]]:
-    rows = await sql(db, "SELECT task_id, attempt FROM spans WHERE worker_id IS NULL ORDER BY task_id")
+    rows = await sql(
+        db, "SELECT task_id, attempt FROM batchline.spans WHERE worker_id IS NULL ORDER BY task_id"
+    )
     return [(task_id, attempt) for task_id, attempt in rows]
 
 
@@ -102,7 +104,7 @@ def test_one_task_id_stands_for_one_item(database_url: str, tmp_path: Path) -> N
         await a_batch(db, 2)
         await work(database_url, tmp_path, Confused(), WorkerSettings(drain=True))
         assert await tasks(db) == [("task-1", 1)]
-        ((output,),) = await sql(db, "SELECT output FROM results")
+        ((output,),) = await sql(db, "SELECT output FROM batchline.results")
         assert "another item is parked as task 'task-1'" in output
 
     on(database_url, scenario)

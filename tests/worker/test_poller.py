@@ -26,7 +26,7 @@ async def a_poller(
     db: Session, settings: WorkerSettings = RARELY
 ) -> AsyncIterator[tuple[Poller, list[PollResult]]]:
     results = list[PollResult]()
-    await sql(db, "UPDATE duties SET due_at = now() + interval '1 day'")
+    await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
     lease = Lease(settings, lambda: 0.0, lambda: 0)
     poller = Poller(db, lease, Scope(), settings, results.append)
     running = asyncio.create_task(poller.run())

@@ -82,7 +82,7 @@ def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) ->
         assert executor.maximum["slow"] == 3
         assert executor.maximum["fast"] <= 5
         assert executor.maximum["other"] <= 2
-        assert await sql(db, "SELECT count(*) FROM spans") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
 
     on(database_url, scenario)
 

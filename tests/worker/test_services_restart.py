@@ -98,9 +98,9 @@ def test_an_executor_that_raises_costs_that_item_an_attempt_and_nothing_else(
 def renamed(database: str, table: str) -> Iterator[None]:
     """While this lasts, every statement that reads the table fails in a way that no worker expects."""
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f"ALTER TABLE {table} RENAME TO {table}_gone".encode())
+        connection.execute(f"ALTER TABLE batchline.{table} RENAME TO {table}_gone".encode())
         yield
-        connection.execute(f"ALTER TABLE {table}_gone RENAME TO {table}".encode())
+        connection.execute(f"ALTER TABLE batchline.{table}_gone RENAME TO {table}".encode())
 
 
 def test_an_unexpected_error_in_one_service_does_not_end_the_worker(
@@ -205,5 +205,5 @@ def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path
     command = [PYTHON, "-c", STUBBORN, database_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "the worker did not stop and is ended" in done.stderr
+    assert "the worker did not stop and was killed" in done.stderr
     assert "Current thread" in done.stderr, "the log should say where it was"

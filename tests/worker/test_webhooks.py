@@ -93,13 +93,14 @@ async def hours_pass(db: Session, hours: float) -> None:
     ago = timedelta(hours=hours)
     await sql(
         db,
-        "UPDATE webhooks SET rests_until = rests_until - %(ago)s, due_at = due_at - %(ago)s,"
+        "UPDATE batchline.webhooks SET rests_until = rests_until - %(ago)s, due_at = due_at - %(ago)s,"
         " previous_until = previous_until - %(ago)s",
         ago=ago,
     )
     await sql(
         db,
-        "UPDATE deliveries SET created_at = created_at - %(ago)s, available_at = available_at - %(ago)s",
+        "UPDATE batchline.deliveries SET created_at = created_at - %(ago)s,"
+        " available_at = available_at - %(ago)s",
         ago=ago,
     )
 
@@ -129,7 +130,7 @@ def test_an_event_that_is_fanned_out_twice_is_delivered_once(database_url: str) 
     async def scenario(db: Session) -> None:
         webhook = await a_webhook(db)
         await an_ended_batch(db)
-        ((event,),) = await sql(db, "SELECT id FROM outbox")
+        ((event,),) = await sql(db, "SELECT id FROM batchline.outbox")
         assert [await webhooks.fan_out(db, event), await webhooks.fan_out(db, event)] == [1, 0]
         taken, _ = await must_take(db)
         await settle(db, taken)
@@ -170,7 +171,7 @@ def test_a_deleted_webhook_takes_its_deliveries_along(database_url: str) -> None
         assert not await webhooks.delete(db, "other", webhook.id, TESTED)
         assert await webhooks.delete(db, DEFAULT_TENANT, webhook.id, TESTED)
         assert await settle(db, taken) is None
-        assert await sql(db, "SELECT count(*) FROM deliveries") == [(0,)]
+        assert await sql(db, "SELECT count(*) FROM batchline.deliveries") == [(0,)]
 
     on(database_url, scenario)
 
@@ -254,7 +255,7 @@ def test_an_event_that_commits_while_a_delivery_waits_to_be_settled_is_not_lost(
         await tell(db)
         taken, _ = await must_take(db)
         await an_ended_batch(db)
-        ((event,),) = await sql(db, "SELECT id FROM outbox WHERE delivered_at IS NULL")
+        ((event,),) = await sql(db, "SELECT id FROM batchline.outbox WHERE delivered_at IS NULL")
         async with Session(database_url, "fan out") as other, Session(database_url, "watch") as watch:
             async with other.transaction() as connection:
                 await run(connection, statement("fan_out"), {"event": event})
@@ -271,7 +272,7 @@ def test_an_event_that_commits_while_a_delivery_waits_to_be_settled_is_not_lost(
 def test_a_webhook_that_is_taken_before_its_delivery_is_seen_gets_it_after_all(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         webhook = await a_webhook(db)
-        await sql(db, "UPDATE webhooks SET due_at = now()")
+        await sql(db, "UPDATE batchline.webhooks SET due_at = now()")
         taken = await take(db)
         assert taken is not None
         assert taken.message is None
@@ -279,7 +280,7 @@ def test_a_webhook_that_is_taken_before_its_delivery_is_seen_gets_it_after_all(d
         await tell(db)
         await settle(db, taken, Attempt(delivered=False))
         await must_take(db)
-        assert await sql(db, "SELECT failures FROM webhooks") == [(0,)]
+        assert await sql(db, "SELECT failures FROM batchline.webhooks") == [(0,)]
         assert await reported_of(db, webhook) == [(1, False, False)]
 
     on(database_url, scenario)
@@ -348,7 +349,7 @@ def test_what_was_not_delivered_in_a_day_is_given_up(database_url: str) -> None:
         rows = await webhooks.deliveries(db, webhook.id, limit=10)
         assert {row.last_error for row in rows if row.failed_at} <= {
             "the receiver answered 500",
-            "the receiver was not reached in time",
+            "the receiver could not be reached in time",
         }
         await must_take(db)
 
@@ -388,7 +389,7 @@ def test_the_official_client_accepts_what_is_sent(database_url: str) -> None:
             assert event.type == "batch.completed"
             assert event.data.id == show(BATCH, batch.id)
             assert got.headers["webhook-id"] == event.id
-            ((event_id, occurred),) = await sql(db, "SELECT id, created_at FROM outbox")
+            ((event_id, occurred),) = await sql(db, "SELECT id, created_at FROM batchline.outbox")
             assert got.event == {
                 "id": show(EVENT, event_id),
                 "object": "event",
@@ -545,12 +546,12 @@ def test_a_listener_that_fails_hears_again_and_webhooks_hear_once(database_url: 
                 working.wake()
                 await asyncio.to_thread(receiver.wait_for, 1)
                 await settled(working)
-                await sql(db, "UPDATE outbox SET available_at = now()")
+                await sql(db, "UPDATE batchline.outbox SET available_at = now()")
                 working.wake()
                 await settled(working)
             assert len(heard) == 2
             assert len(receiver.received) == 1
-            assert await sql(db, "SELECT delivered_at IS NOT NULL FROM outbox") == [(True,)]
+            assert await sql(db, "SELECT delivered_at IS NOT NULL FROM batchline.outbox") == [(True,)]
 
     on(database_url, scenario)
 
@@ -571,7 +572,7 @@ def test_a_worker_tells_of_a_batch_as_soon_as_it_has_ended(database_url: str, tm
         event = CLIENT.webhooks.unwrap(got.body, got.headers, secret=secret)
         assert event.type == "batch.completed"
         assert event.data.id == json.loads(done.stdout)["id"]
-        ended, reported = one_row(database_url, "SELECT ended_at, now() FROM batches")
+        ended, reported = one_row(database_url, "SELECT ended_at, now() FROM batchline.batches")
         assert reported - ended < timedelta(seconds=5), "it must not wait for a poll, which may be 15 s away"
 
 
@@ -584,7 +585,7 @@ def test_a_draining_worker_tells_of_its_batches_before_it_leaves(database_url: s
         done = batchline("worker", "--drain", *location, **ALLOWED)
         assert done.returncode == 0, done.stderr
         assert len(receiver.received) == 1
-        assert one_row(database_url, "SELECT delivered_at IS NOT NULL FROM deliveries") == (True,)
+        assert one_row(database_url, "SELECT delivered_at IS NOT NULL FROM batchline.deliveries") == (True,)
 
 
 def test_what_a_worker_was_sending_when_it_was_killed_is_sent_by_another(
@@ -613,7 +614,9 @@ def test_what_a_worker_was_sending_when_it_was_killed_is_sent_by_another(
             wait_for(
                 "the delivery to be written down",
                 lambda: (
-                    one_row(database_url, "SELECT delivered_at IS NOT NULL, attempts FROM deliveries")
+                    one_row(
+                        database_url, "SELECT delivered_at IS NOT NULL, attempts FROM batchline.deliveries"
+                    )
                     == (True, 2)
                 ),
             )

@@ -47,7 +47,7 @@ def test_drain_ends_when_nothing_is_left(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"claimed": 341}
     assert [status(batch, location)["status"] for batch in batches] == ["completed"] * 3
-    assert count(database_url, "SELECT count(*) FROM workers") == 0
+    assert count(database_url, "SELECT count(*) FROM batchline.workers") == 0
 
 
 def test_drain_on_an_empty_database_ends_at_once(location: tuple[str, ...]) -> None:
@@ -68,7 +68,7 @@ def test_max_seconds_leaves_in_time_and_gives_back_the_rest(
         batch = submit(tmp_path, upstream.url, location, 5_000)
         done = batchline("worker", "--max-seconds", "1", "-c", "8", *location)
     assert done.returncode == 0
-    assert count(database_url, "SELECT count(*) FROM spans WHERE worker_id IS NOT NULL") == 0
+    assert count(database_url, "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL") == 0
     counts = status(batch, location)["request_counts"]
     assert 0 < counts["completed"] < 5_000
 
@@ -83,7 +83,10 @@ def test_a_paused_batch_rests_and_goes_on_when_resumed(
             assert batchline("pause", batch, *location).returncode == 0
             wait_for(
                 "nothing held",
-                lambda: count(database_url, "SELECT count(*) FROM spans WHERE worker_id IS NOT NULL") == 0,
+                lambda: (
+                    count(database_url, "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL")
+                    == 0
+                ),
             )
             at_rest = upstream.stats()["requests"]
             assert status(batch, location)["status"] == "paused"
@@ -101,10 +104,10 @@ def test_a_batch_past_its_deadline_expires_with_its_results_so_far(
     with simulated("--latency", "50") as upstream:
         batch = submit(tmp_path, upstream.url, location, 5_000)
         with working(database_url, tmp_path / "data", "-c", "8"):
-            wait_for("results", lambda: count(database_url, "SELECT completed FROM batches") > 0)
+            wait_for("results", lambda: count(database_url, "SELECT completed FROM batchline.batches") > 0)
             with psycopg.connect(database_url) as connection:
-                connection.execute("UPDATE batches SET expires_at = now()")
-                connection.execute("UPDATE lanes SET deadline = now()")
+                connection.execute("UPDATE batchline.batches SET expires_at = now()")
+                connection.execute("UPDATE batchline.lanes SET deadline = now()")
             wait_for("expiry", lambda: status(batch, location)["status"] == "expired")
     counts = status(batch, location)["request_counts"]
     assert 0 < counts["completed"] < 5_000
@@ -137,7 +140,10 @@ def test_an_upstream_that_goes_away_burns_no_attempts(
             wait_for(
                 "deferred work",
                 lambda: (
-                    count(database_url, "SELECT count(*) FROM spans WHERE worker_id IS NULL AND attempt <= 2")
+                    count(
+                        database_url,
+                        "SELECT count(*) FROM batchline.spans WHERE worker_id IS NULL AND attempt <= 2",
+                    )
                     > 0
                 ),
             )

@@ -1,4 +1,4 @@
-"""Which request goes to the upstream, and the few pages about it."""
+"""Routes requests to the upstream, and serves pages about it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Routes:
         try:
             self._show(page, connection, request)
         except Refusal as refusal:
-            # An answer to HEAD has no body, and both of its methods are refused.
+            # An answer to HEAD has no body.
             body = b"" if request.method == b"HEAD" else refusal.body
             connection.answer(refusal.status, body, refusal.headers)
 

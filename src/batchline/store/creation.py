@@ -6,14 +6,13 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import psycopg
 from psycopg.types.json import Jsonb
 
 from batchline.model import Batch, ContentError
 from batchline.store import batches, idempotency
 from batchline.store.batches import FileNotFound, NewBatch
 from batchline.store.idempotency import IdempotencyKey
-from batchline.store.session import Row, Session, run, run_records
+from batchline.store.session import Connection, Session, run, run_records
 from batchline.store.statements import statement
 
 _INPUT = "batch"
@@ -46,7 +45,7 @@ class OrderedFile(msgspec.Struct, frozen=True):
 class BatchCreation:
     """An order on its way, in one transaction: unless that ends well, nothing was ordered."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Row], new: NewBatch) -> None:
+    def __init__(self, connection: Connection, new: NewBatch) -> None:
         self._connection = connection
         self._new = new
 

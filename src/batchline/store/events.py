@@ -1,10 +1,14 @@
-"""LISTEN: one notification for each batch event. One per line would slow down every commit."""
+"""Batch events by LISTEN.
 
-from collections.abc import AsyncIterator
+There is one notification per batch event: one per line would slow down every commit.
+"""
+
+from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg import sql
 
 from batchline.store.errors import translate
 from batchline.store.session import connect
@@ -20,11 +24,11 @@ def event_of(payload: str) -> Event:
     return Event(kind, UUID(batch_id))
 
 
-async def notifications(url: str) -> AsyncIterator[Event]:
-    """Each event of all batches; the first is `listening`, once nothing can be missed."""
+async def notifications(url: str) -> AsyncGenerator[Event, None]:
+    """Yield the events of all batches. The first is `listening`; from then on no event is missed."""
     try:
         async with await connect(url, "listener") as connection:
-            await connection.execute("LISTEN batchline")
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(connection.schema)))
             yield Event("listening")
             async for notification in connection.notifies():
                 yield event_of(notification.payload)

@@ -1,141 +1,138 @@
-"""The schema's versions: up, down, and where it stands.
+"""Upgrade and downgrade the schema.
 
-Alembic takes a quarter of a second to import, so it is loaded only when there is something to migrate.
+Importing Alembic takes a quarter of a second, so it is imported only when there is something to migrate.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
-from batchline.store.errors import summary, translate
+from batchline.store import schema
+from batchline.store.address import parse
+from batchline.store.errors import StoreUnusable, translate
+from batchline.store.schema import SchemaStatus
 
-HEAD = "0010"
 _HERE = Path(__file__).parent / "migrations"
-# Any number: all who migrate one database ask for the same lock, and it ends with their transaction.
+# An arbitrary number: all migrations of a database take the same lock, until the transaction ends.
 _LOCK = 0x6261746368
-_FIRST_LOOK = "SELECT to_regclass('alembic_version')::text, pg_is_in_recovery()"
-_USUAL_REMEDY = "check the host, the port and the names in --database"
-_REMEDIES = (
-    ("authentication failed", "check the user and the password in --database, or the password file"),
-    ("password", "check the user and the password in --database, or the password file"),
-    ("too many", "raise max_connections, or put a pooler in front of the database"),
-    ("remaining connection slots", "raise max_connections, or put a pooler in front of the database"),
-    ("the database system is", "try again when it has started"),
-    ("does not exist", "create it, or correct --database"),
-)
-
-Row = tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaStatus:
-    current: str | None
-    head: str
-    # A standby replays what its primary writes, and takes no writes of its own.
-    standby: bool = False
-
-    @property
-    def up_to_date(self) -> bool:
-        return self.current == self.head
-
-
-class DatabaseUnreachable(Exception):
-    """No connection to the database could be made. The message says what a person can do."""
 
 
 class UnknownRevision(Exception):
-    """There is no such version of the schema, or no way to it from here."""
-
-
-def status(url: str) -> SchemaStatus:
-    with _connect(url, autocommit=True) as connection:
-        try:
-            row = connection.execute(_FIRST_LOOK).fetchone()
-            assert row is not None
-            table, standby = row
-            return SchemaStatus(None if table is None else _current(connection), HEAD, standby)
-        except psycopg.Error as error:
-            raise translate(error) from error
+    """The schema version does not exist, or cannot be reached from the current one."""
 
 
 def ensure(url: str) -> SchemaStatus:
-    """Bring the schema up to date; a single quick read when it is already."""
-    found = status(url)
-    if not found.up_to_date:
-        _check_known(found)
+    """Bring the schema up to date, unless it is usable already."""
+    found = schema.status(url)
+    if not found.up_to_date and not (found.newer and found.usable):
         up(url)
     return found
 
 
 def up(url: str, revision: str = "head") -> None:
-    _migrate(url, "upgrade", revision)
+    with _migration(url) as migration:
+        migration.prepare()
+        migration.upgrade(revision)
 
 
 def down(url: str, revision: str) -> None:
-    _migrate(url, "downgrade", revision)
+    with _migration(url) as migration:
+        migration.set_search_path()
+        migration.downgrade(revision)
 
 
-def _current(connection: psycopg.Connection[Row]) -> str | None:
-    row = connection.execute(sql.SQL("SELECT version_num FROM alembic_version")).fetchone()
-    return str(row[0]) if row else None
+@dataclass(frozen=True, slots=True)
+class _Migration:
+    """Migrations in one transaction, with the schema as the search path."""
+
+    connection: Any
+    config: Any
+    schema: str
+
+    def upgrade(self, revision: str) -> None:
+        from alembic import command
+
+        command.upgrade(self.config, revision)
+
+    def downgrade(self, revision: str) -> None:
+        from alembic import command
+
+        command.downgrade(self.config, revision)
+
+    def remove(self) -> None:
+        self.downgrade("base")
+        self.connection.exec_driver_sql(f"DROP TABLE {self.schema}.alembic_version")
+
+    def prepare(self) -> None:
+        """Create the schema, and move the tables of version 0.1.0 into it, if there are any."""
+        from batchline.store import relocation
+
+        first = not self._exists(f"to_regclass('{self.schema}.alembic_version')")
+        old = relocation.find_version_table(self.connection) if first else None
+        # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas, even if an administrator created it.
+        if not self._exists(f"to_regnamespace('{self.schema}')"):
+            self.connection.exec_driver_sql(f"CREATE SCHEMA {self.schema}")
+        self.set_search_path()
+        if old is not None:
+            relocation.relocate(self.connection, old, self.schema, self)
+
+    def knows(self, revision: str | None) -> bool:
+        return is_known(revision)
+
+    def set_search_path(self) -> None:
+        self.connection.exec_driver_sql(f"SET LOCAL search_path = {self.schema}")
+
+    def _exists(self, expression: str) -> bool:
+        return bool(self.connection.exec_driver_sql(f"SELECT {expression} IS NOT NULL").scalar())
 
 
-def _check_known(found: SchemaStatus) -> None:
-    if found.current is None or any((_HERE / "versions").glob(f"{found.current}_*.py")):
-        return
-    if found.current.isdecimal() and found.current > HEAD:
-        raise UnknownRevision(
-            f"the schema is at version {found.current}, and this Batchline knows versions up to {HEAD}:"
-            f" upgrade Batchline, or run `batchline migrate down {HEAD}` with the newer one"
-        )
-    raise UnknownRevision(
-        f"the table alembic_version holds {found.current!r}, which is no version of Batchline's schema:"
-        " it belongs to another program; give Batchline a database or a schema of its own"
+def is_known(revision: str | None) -> bool:
+    """Whether the revision is a Batchline version that this program knows."""
+    return (
+        revision is not None and revision.isdecimal() and any((_HERE / "versions").glob(f"{revision}_*.py"))
     )
 
 
-def _migrate(url: str, direction: str, revision: str) -> None:
-    _check_known(status(url))
+def _check_known(name: str, found: SchemaStatus) -> None:
+    if found.current is None or is_known(found.current):
+        return
+    if found.newer:
+        raise UnknownRevision(schema.newer_message(name, found.current))
+    raise UnknownRevision(
+        f"the table {name}.alembic_version contains {found.current!r}, which is not a Batchline version;"
+        " another program uses this schema: choose another one with ?schema=NAME in --database"
+    )
+
+
+@contextmanager
+def _migration(url: str) -> Iterator[_Migration]:
+    address = parse(url)
+    _check_known(address.schema, schema.status(url))
     import sqlalchemy
-    from alembic import command
     from alembic.config import Config
     from alembic.util.exc import CommandError
 
+    from batchline.store.relocation import NotOurs
+
     config = Config()
     config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
-    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: _connect(url))
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: schema.connect(url))
     try:
         with engine.begin() as connection:
-            connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            config.attributes["connection"] = connection
-            getattr(command, direction)(config, revision)
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            config.attributes.update(connection=connection, schema=address.schema)
+            yield _Migration(connection, config, address.schema)
     except CommandError as error:
         raise UnknownRevision(str(error)) from error
+    except NotOurs as error:
+        raise StoreUnusable(str(error)) from error
     except sqlalchemy.exc.DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
             raise translate(error.orig) from error
         raise
     finally:
         engine.dispose()
-
-
-def _connect(url: str, *, autocommit: bool = False) -> psycopg.Connection[Row]:
-    # Nothing is prepared: a pooler may stand between, and nothing here is run twice.
-    options: dict[str, Any] = {"connect_timeout": 10, "prepare_threshold": None}
-    try:
-        return psycopg.connect(url, autocommit=autocommit, **options)
-    except psycopg.OperationalError as error:
-        said = summary(error)
-        raise DatabaseUnreachable(f"cannot connect to the database: {said}; {_remedy(said)}") from error
-    except psycopg.ProgrammingError as error:
-        raise DatabaseUnreachable(
-            f"--database is no database URL: {summary(error)}; give one such as postgresql://user@host/name"
-        ) from error
-
-
-def _remedy(said: str) -> str:
-    """libpq gives no code for an error while connecting, only the server's words."""
-    return next((remedy for words, remedy in _REMEDIES if words in said), _USUAL_REMEDY)

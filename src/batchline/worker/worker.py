@@ -16,6 +16,7 @@ from batchline.executors.executor import Executor
 from batchline.files.objects import Objects
 from batchline.model import Batch
 from batchline.store import batches, spans
+from batchline.store.address import in_schema_of
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.upstreams.http_upstream import Upstreams
@@ -116,7 +117,7 @@ class Worker:
         self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
         self.poller = Poller(self._sessions["poll"], self.lease, scope, settings, router.found)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        self._listener = Listener(options.listen_url or url, router.heard)
+        self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
         router.outbox, router.maintenance = self.outbox, self._maintenance

@@ -1,7 +1,12 @@
-"""Alembic's entry point. The connection is handed in by `batchline.store.migrate`."""
+"""Alembic's entry point. `batchline.store.migrate` passes the connection and the schema."""
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"], transaction_per_migration=True)
+attributes = context.config.attributes
+context.configure(
+    connection=attributes["connection"],
+    version_table_schema=attributes["schema"],
+    transaction_per_migration=True,
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -11,7 +11,7 @@ SELECT
         WHEN b.cancelling_at IS NOT NULL THEN 'batch_cancelled'
         WHEN b.expiring_at IS NOT NULL THEN 'batch_expired'
     END AS ending
-FROM batches AS b
-JOIN lanes AS n ON n.batch_id = b.id
+FROM batchline.batches AS b
+JOIN batchline.lanes AS n ON n.batch_id = b.id
 WHERE b.id = %(batch)s
 ORDER BY n.lane_no

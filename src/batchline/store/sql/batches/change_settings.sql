@@ -1,2 +1,2 @@
 -- change_settings: how the lines of a batch are run from the next claim on.
-UPDATE batches SET settings = %(settings)s WHERE id = %(batch)s AND ended_at IS NULL
+UPDATE batchline.batches SET settings = %(settings)s WHERE id = %(batch)s AND ended_at IS NULL

@@ -10,7 +10,7 @@ WITH RECURSIVE
 tenant AS (
     (
         SELECT b.tenant AS name
-        FROM batches AS b
+        FROM batchline.batches AS b
         WHERE b.finalizing_at IS NOT NULL AND b.ended_at IS NULL
         ORDER BY b.tenant
         LIMIT 1
@@ -20,7 +20,7 @@ tenant AS (
     FROM tenant AS t
     CROSS JOIN LATERAL (
         SELECT b.tenant AS name
-        FROM batches AS b
+        FROM batchline.batches AS b
         WHERE b.finalizing_at IS NOT NULL AND b.ended_at IS NULL AND b.tenant > t.name
         ORDER BY b.tenant
         LIMIT 1
@@ -31,7 +31,7 @@ batch AS (
     FROM (SELECT name FROM tenant ORDER BY name <= %(after_tenant)s, name) AS t
     CROSS JOIN LATERAL (
         SELECT b.id
-        FROM batches AS b
+        FROM batchline.batches AS b
         WHERE b.finalizing_at IS NOT NULL
           AND b.ended_at IS NULL
           AND b.tenant = t.name
@@ -43,7 +43,7 @@ batch AS (
               b.finalizer IS NULL
               -- Its own from before, which it could not yield.
               OR b.finalizer = %(worker)s
-              OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
+              OR NOT EXISTS (SELECT FROM batchline.workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
           )
         ORDER BY coalesce(b.finalize_after, b.finalizing_at)
         LIMIT 1
@@ -52,12 +52,12 @@ batch AS (
     LIMIT 1
 ),
 renewed AS (
-    INSERT INTO workers (id, name, lease_until)
+    INSERT INTO batchline.workers (id, name, lease_until)
     SELECT %(worker)s, %(name)s, now() + %(lease)s
     WHERE EXISTS (SELECT FROM batch)
     ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
 )
-UPDATE batches AS b
+UPDATE batchline.batches AS b
 SET finalizer = %(worker)s
 FROM batch
 WHERE b.id = batch.id

@@ -10,7 +10,7 @@
 -- opened them since, and under READ COMMITTED this statement still sees them shut.
 WITH
 batch AS (
-    UPDATE batches
+    UPDATE batchline.batches
     SET cancelling_at = CASE %(reason)s::text WHEN 'cancel' THEN now() END,
         expiring_at = CASE %(reason)s::text WHEN 'expire' THEN now() END,
         paused_at = CASE %(reason)s::text WHEN 'pause' THEN now() END
@@ -24,13 +24,13 @@ batch AS (
 ),
 lane AS (
     SELECT n.id
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     JOIN batch ON batch.id = n.batch_id
     ORDER BY n.id
     FOR NO KEY UPDATE OF n
 ),
 shut AS (
-    UPDATE lanes AS n
+    UPDATE batchline.lanes AS n
     SET open = false
     FROM lane
     WHERE n.id = lane.id

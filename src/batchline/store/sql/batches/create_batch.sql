@@ -7,7 +7,7 @@
 WITH
 file AS (
     SELECT id, no, line_count
-    FROM files
+    FROM batchline.files
     WHERE id = %(file)s
       AND tenant = %(tenant)s
       AND purpose = 'batch'
@@ -25,10 +25,10 @@ part AS (
         part.total,
         coalesce(%(settings)s::jsonb ->> 'upstream', part.model) AS key
     FROM file
-    JOIN file_lanes AS part ON part.file_no = file.no
+    JOIN batchline.file_lanes AS part ON part.file_no = file.no
 ),
 batch AS (
-    INSERT INTO batches (
+    INSERT INTO batchline.batches (
         id, tenant, file_id, endpoint, completion_window, settings, metadata, resume_key, total,
         in_progress_at, expires_at, model, output_expires_after, planned_output_id
     )
@@ -51,7 +51,7 @@ batch AS (
     RETURNING *
 ),
 lane AS (
-    INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+    INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
     SELECT
         batch.id,
         batch.tenant,

@@ -2,7 +2,7 @@
 -- tells of it is written with it. Locks: none but its own rows.
 WITH
 batch AS (
-    INSERT INTO batches (
+    INSERT INTO batchline.batches (
         id, tenant, file_id, endpoint, completion_window, settings, metadata, total, expires_at, failed_at, errors
     )
     VALUES (
@@ -21,7 +21,7 @@ batch AS (
     RETURNING *
 ),
 event AS (
-    INSERT INTO outbox (id, batch_id, type)
+    INSERT INTO batchline.outbox (id, batch_id, type)
     SELECT %(event)s, id, 'batch.failed' FROM batch
 )
 SELECT batch.*, pg_notify('batchline', 'ended ' || id) IS NULL AS notified FROM batch

@@ -1,2 +1,2 @@
 -- find_batch: the batch that an earlier run of the same command made.
-SELECT * FROM batches WHERE tenant = %(tenant)s AND resume_key = %(resume_key)s
+SELECT * FROM batchline.batches WHERE tenant = %(tenant)s AND resume_key = %(resume_key)s

@@ -9,7 +9,7 @@
 -- length of this commit, once a batch. Ordinary batches touch none of these.
 WITH
 batch AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET cancelled_at = CASE WHEN b.cancelling_at IS NOT NULL THEN now() END,
         expired_at = CASE WHEN b.cancelling_at IS NULL AND b.expiring_at IS NOT NULL THEN now() END,
         completed_at = CASE WHEN b.cancelling_at IS NULL AND b.expiring_at IS NULL THEN now() END,
@@ -23,7 +23,7 @@ batch AS (
     RETURNING b.*
 ),
 file AS (
-    INSERT INTO files (id, tenant, purpose, filename, bytes, line_count, object_key, expires_at)
+    INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count, object_key, expires_at)
     SELECT
         f.id,
         batch.tenant,
@@ -54,11 +54,11 @@ governed AS (
         batch.finalizing_at - batch.created_at AS took,
         o.first_took IS NULL AS first
     FROM batch
-    JOIN operation_batches AS o ON o.batch_id = batch.id
+    JOIN batchline.operation_batches AS o ON o.batch_id = batch.id
     WHERE batch.submitted_by IS NOT NULL
 ),
 counted AS (
-    UPDATE operation_batches AS o
+    UPDATE batchline.operation_batches AS o
     SET counted_at = now(),
         counted_succeeded = g.completed,
         counted_failed = g.failed,
@@ -67,7 +67,7 @@ counted AS (
     WHERE o.batch_id = g.id
 ),
 totalled AS (
-    INSERT INTO operation_totals AS t (operation, succeeded, failed, cancelled, batches, seconds)
+    INSERT INTO batchline.operation_totals AS t (operation, succeeded, failed, cancelled, batches, seconds)
     SELECT
         operation,
         more_succeeded,
@@ -84,7 +84,7 @@ totalled AS (
         seconds = t.seconds + excluded.seconds
 ),
 timed AS (
-    INSERT INTO operation_durations AS d (operation, bound, batches)
+    INSERT INTO batchline.operation_durations AS d (operation, bound, batches)
     SELECT
         operation,
         coalesce(
@@ -97,7 +97,7 @@ timed AS (
     ON CONFLICT (operation, bound) DO UPDATE SET batches = d.batches + 1
 ),
 event AS (
-    INSERT INTO outbox (id, batch_id, type)
+    INSERT INTO batchline.outbox (id, batch_id, type)
     SELECT
         %(event)s,
         id,

@@ -1,2 +1,2 @@
 -- get_batch: the status of a batch is one read by primary key, and it waits for nobody.
-SELECT * FROM batches WHERE id = %(batch)s
+SELECT * FROM batchline.batches WHERE id = %(batch)s

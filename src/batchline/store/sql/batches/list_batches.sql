@@ -1,7 +1,7 @@
 -- list_batches: all but governed ones, newest first, page by page; `after_at` and `after_id` are of the last batch of the page before, or
 -- beyond all. One range of an index, however far the page is from the start.
 SELECT *
-FROM batches
+FROM batchline.batches
 WHERE tenant = %(tenant)s
   AND submitted_by IS NULL
   AND (created_at, id) < (%(after_at)s::timestamptz, %(after_id)s::uuid)

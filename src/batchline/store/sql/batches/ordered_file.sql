@@ -2,7 +2,7 @@
 --
 -- Locks: the file's row, so that it cannot be deleted before the batch is there to need it.
 SELECT no, purpose, errors
-FROM files
+FROM batchline.files
 WHERE id = %(file)s
   AND tenant = %(tenant)s
   AND deleted_at IS NULL

@@ -1,6 +1,6 @@
 -- overdue: batches whose deadline is past and that nobody has closed yet.
 SELECT id
-FROM batches
+FROM batchline.batches
 WHERE expires_at <= now()
   AND finalizing_at IS NULL
   AND ended_at IS NULL

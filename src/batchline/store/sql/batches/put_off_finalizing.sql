@@ -4,7 +4,7 @@
 -- taken the batch over.
 --
 -- Locks: the batch row.
-UPDATE batches AS b
+UPDATE batchline.batches AS b
 SET finalizer = NULL,
     finalize_failures = b.finalize_failures + 1,
     finalize_error = %(error)s,

@@ -3,7 +3,7 @@
 --
 -- Locks: the key's place in the index. A second one with the same key waits there for the first to commit, and finds
 -- it, or for it to fail, and takes its place.
-INSERT INTO idempotency (tenant, scope, key, fingerprint, object_id)
+INSERT INTO batchline.idempotency (tenant, scope, key, fingerprint, object_id)
 VALUES (%(tenant)s, %(scope)s, %(key)s, %(fingerprint)s, %(object)s)
 ON CONFLICT (tenant, scope, key) DO NOTHING
 RETURNING object_id

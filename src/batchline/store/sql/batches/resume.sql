@@ -4,7 +4,7 @@
 -- Locks: the batch row, then its lanes in id order, as claims take them.
 WITH
 batch AS (
-    UPDATE batches
+    UPDATE batchline.batches
     SET paused_at = NULL
     WHERE id = %(batch)s
       AND paused_at IS NOT NULL
@@ -15,13 +15,13 @@ batch AS (
 ),
 lane AS (
     SELECT n.id
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     JOIN batch ON batch.id = n.batch_id AND batch.held_at IS NULL
     ORDER BY n.id
     FOR NO KEY UPDATE OF n
 ),
 opened AS (
-    UPDATE lanes AS n
+    UPDATE batchline.lanes AS n
     SET open = true
     FROM lane
     WHERE n.id = lane.id

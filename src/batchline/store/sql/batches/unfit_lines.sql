@@ -6,7 +6,7 @@
 WITH
 lane AS (
     SELECT file_no, lane_no, model, url
-    FROM file_lanes
+    FROM batchline.file_lanes
     WHERE file_no = %(file_no)s
       AND (
           url <> %(endpoint)s
@@ -20,7 +20,7 @@ SELECT line.line_no, lane.url, lane.model
 FROM lane
 CROSS JOIN LATERAL (
     SELECT l.line_no
-    FROM lines AS l
+    FROM batchline.lines AS l
     WHERE l.file_no = lane.file_no AND l.lane_no = lane.lane_no
     ORDER BY l.ordinal
     LIMIT %(max_errors)s

@@ -20,24 +20,24 @@
 WITH RECURSIVE
 -- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
 holder AS (
-    (SELECT worker_id FROM spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
+    (SELECT worker_id FROM batchline.spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
     UNION ALL
     SELECT following.worker_id
     FROM holder AS h
     CROSS JOIN LATERAL (
-        SELECT s.worker_id FROM spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
+        SELECT s.worker_id FROM batchline.spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
     ) AS following
 ),
 gone AS (
     SELECT h.worker_id
     FROM holder AS h
-    LEFT JOIN workers AS w ON w.id = h.worker_id
+    LEFT JOIN batchline.workers AS w ON w.id = h.worker_id
     WHERE coalesce(w.lease_until < now(), true)
 ),
 due AS (
     SELECT s.id, s.outstanding, s.task_id, s.available_at AS since
-    FROM spans AS s
-    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+    FROM batchline.spans AS s
+    CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
     WHERE s.worker_id IS NULL
       AND s.available_at <= now()
       AND n.open
@@ -55,8 +55,8 @@ abandoned AS (
     FROM gone
     CROSS JOIN LATERAL (
         SELECT s.id, s.outstanding, s.task_id, 'infinity'::timestamptz AS since
-        FROM spans AS s
-        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        FROM batchline.spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
         WHERE s.worker_id = gone.worker_id
           AND n.open
           AND n.deadline > now()
@@ -74,9 +74,9 @@ freed AS (
     FROM (
         SELECT span.*, generate_series(1, size) AS nth
         FROM (
-            SELECT due.*, span_size(outstanding) AS size FROM due
+            SELECT due.*, batchline.span_size(outstanding) AS size FROM due
             UNION ALL
-            SELECT abandoned.*, span_size(outstanding) FROM abandoned
+            SELECT abandoned.*, batchline.span_size(outstanding) FROM abandoned
         ) AS span
         LIMIT %(limit)s
     ) AS item
@@ -93,25 +93,25 @@ wanted AS (
     WHERE before < %(limit)s
 ),
 whole AS (
-    UPDATE spans AS s
+    UPDATE batchline.spans AS s
     SET worker_id = %(worker)s
     FROM wanted AS w
     WHERE s.id = w.id AND w.take = w.size
     RETURNING s.id, s.lane_id, s.attempt, s.task_id, w.size
 ),
 split AS (
-    UPDATE spans AS s
+    UPDATE batchline.spans AS s
     SET worker_id = NULL,
         available_at = least(s.available_at, now()),
-        outstanding = w.outstanding - span_head(w.outstanding, w.take)
+        outstanding = w.outstanding - batchline.span_head(w.outstanding, w.take)
     FROM wanted AS w
     WHERE s.id = w.id AND w.take < w.size
-    RETURNING s.lane_id, s.batch_id, s.attempt, span_head(w.outstanding, w.take) AS head
+    RETURNING s.lane_id, s.batch_id, s.attempt, batchline.span_head(w.outstanding, w.take) AS head
 ),
 head AS (
-    INSERT INTO spans (lane_id, batch_id, outstanding, worker_id, attempt)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, attempt)
     SELECT lane_id, batch_id, head, %(worker)s, attempt FROM split
-    RETURNING id, lane_id, attempt, task_id, span_size(outstanding) AS size
+    RETURNING id, lane_id, attempt, task_id, batchline.span_size(outstanding) AS size
 ),
 room AS (
     SELECT greatest(0, %(limit)s - coalesce(sum(take), 0))::integer AS n FROM wanted
@@ -120,7 +120,7 @@ room AS (
 found_key AS (
     (
         SELECT key
-        FROM lanes
+        FROM batchline.lanes
         WHERE open AND NOT drained AND %(keys)s::text[] IS NULL AND %(batch)s::uuid IS NULL
         ORDER BY key
         LIMIT 1
@@ -129,7 +129,7 @@ found_key AS (
     SELECT following.key
     FROM found_key AS f
     CROSS JOIN LATERAL (
-        SELECT n.key FROM lanes AS n WHERE open AND NOT drained AND n.key > f.key ORDER BY n.key LIMIT 1
+        SELECT n.key FROM batchline.lanes AS n WHERE open AND NOT drained AND n.key > f.key ORDER BY n.key LIMIT 1
     ) AS following
 ),
 served AS (
@@ -150,7 +150,7 @@ waiting AS (
     FROM served
     CROSS JOIN LATERAL (
         SELECT n.tenant, n.id, n.deadline, n.total - n.next AS pending
-        FROM lanes AS n
+        FROM batchline.lanes AS n
         WHERE open AND NOT drained AND n.key = served.key AND n.deadline - now() > interval '0'
         ORDER BY n.tenant, n.deadline, n.id
         LIMIT 1
@@ -161,7 +161,7 @@ waiting AS (
     FROM waiting AS w
     CROSS JOIN LATERAL (
         SELECT n.tenant, n.id, n.deadline, n.total - n.next AS pending
-        FROM lanes AS n
+        FROM batchline.lanes AS n
         WHERE open AND NOT drained AND n.key = w.key AND n.tenant > w.tenant AND n.deadline - now() > interval '0'
         ORDER BY n.tenant, n.deadline, n.id
         LIMIT 1
@@ -172,8 +172,8 @@ load AS (
     SELECT tenant, sum(upper(piece) - lower(piece))::integer AS items
     FROM (
         SELECT n.tenant, unnest(s.outstanding) AS piece
-        FROM spans AS s
-        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        FROM batchline.spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
         WHERE s.worker_id IS NOT NULL
           AND s.worker_id NOT IN (SELECT worker_id FROM gone)
           AND (SELECT min(tenant) < max(tenant) FROM waiting)
@@ -232,7 +232,7 @@ poured AS (
                     FROM unnest(keys) AS at (key)
                     CROSS JOIN LATERAL (
                         SELECT n.total - n.next AS pending
-                        FROM lanes AS n
+                        FROM batchline.lanes AS n
                         WHERE open AND NOT drained
                           AND n.key = at.key
                           AND n.tenant = offer.tenant
@@ -278,7 +278,7 @@ candidate AS (
     CROSS JOIN unnest(p.keys) AS at (key)
     CROSS JOIN LATERAL (
         SELECT n.id, n.deadline, n.total - n.next AS pending
-        FROM lanes AS n
+        FROM batchline.lanes AS n
         WHERE open AND NOT drained AND n.key = at.key AND n.tenant = p.tenant AND n.deadline > now()
         ORDER BY n.deadline, n.id
         LIMIT p.share
@@ -290,7 +290,7 @@ candidate AS (
     -- locked or was handed out before.
     (
         SELECT n.tenant, 0, room.n, n.id, n.deadline, n.total - n.next
-        FROM lanes AS n
+        FROM batchline.lanes AS n
         CROSS JOIN room
         WHERE n.batch_id = %(batch)s::uuid
           AND n.open
@@ -314,7 +314,7 @@ chosen AS (
 ),
 lane AS (
     SELECT n.id, n.next, n.total - n.next AS pending
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     WHERE n.id = ANY (ARRAY (SELECT id FROM chosen)) AND n.open AND NOT n.drained
     ORDER BY n.id
     FOR NO KEY UPDATE
@@ -333,7 +333,7 @@ spare AS (
         FROM waiting AS w
         CROSS JOIN LATERAL (
             SELECT n.id, n.next, n.total - n.next AS pending
-            FROM lanes AS n
+            FROM batchline.lanes AS n
             WHERE open AND NOT drained AND n.key = w.key AND n.tenant = w.tenant AND n.deadline > now()
               AND n.id NOT IN (SELECT id FROM chosen)
             ORDER BY n.deadline, n.id
@@ -372,14 +372,14 @@ sized AS (
     CROSS JOIN room
 ),
 advanced AS (
-    UPDATE lanes AS n
+    UPDATE batchline.lanes AS n
     SET next = z.next + z.take, drained = z.next + z.take = n.total
     FROM sized AS z
     WHERE n.id = ANY (ARRAY (SELECT id FROM sized)) AND n.id = z.id AND z.take > 0
     RETURNING n.id, n.batch_id, z.next AS first, z.take
 ),
 fresh AS (
-    INSERT INTO spans (lane_id, batch_id, outstanding, worker_id)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id)
     SELECT id, batch_id, int4multirange(int4range(first, first + take)), %(worker)s FROM advanced
     RETURNING id, lane_id, attempt, task_id, upper(outstanding) - lower(outstanding) AS size
 ),
@@ -391,7 +391,7 @@ claimed AS (
     SELECT * FROM fresh
 ),
 renewed AS (
-    INSERT INTO workers (id, name, lease_until)
+    INSERT INTO batchline.workers (id, name, lease_until)
     SELECT %(worker)s, %(name)s, now() + %(lease)s
     WHERE EXISTS (SELECT FROM claimed)
     ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
@@ -409,5 +409,5 @@ SELECT
     extract(epoch FROM n.deadline - now())::float8 AS seconds_left,
     b.settings
 FROM claimed AS c
-CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = c.lane_id LIMIT 1) AS n
-CROSS JOIN LATERAL (SELECT * FROM batches WHERE batches.id = n.batch_id LIMIT 1) AS b
+CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = c.lane_id LIMIT 1) AS n
+CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = n.batch_id LIMIT 1) AS b

@@ -12,7 +12,7 @@
 WITH
 lane AS (
     SELECT n.id, n.next, n.total, least(n.total - n.next, %(limit)s::integer) AS take
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     WHERE n.batch_id = %(batch)s
       AND n.open
       AND NOT n.drained
@@ -25,19 +25,19 @@ lane AS (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 advanced AS (
-    UPDATE lanes AS n
+    UPDATE batchline.lanes AS n
     SET next = lane.next + lane.take, drained = lane.next + lane.take = lane.total
     FROM lane
     WHERE n.id = lane.id
     RETURNING n.*, lane.next AS first, lane.take
 ),
 span AS (
-    INSERT INTO spans (lane_id, batch_id, outstanding, worker_id)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id)
     SELECT id, batch_id, int4multirange(int4range(first, first + take)), %(worker)s FROM advanced
     RETURNING id, attempt, task_id
 ),
 renewed AS (
-    INSERT INTO workers (id, name, lease_until)
+    INSERT INTO batchline.workers (id, name, lease_until)
     SELECT %(worker)s, %(name)s, now() + %(lease)s
     FROM span
     ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
@@ -60,11 +60,11 @@ SELECT
     CASE WHEN sum(octet_length(l.body)) OVER () <= 32768 THEN l.body END AS body
 FROM span
 CROSS JOIN advanced AS n
-CROSS JOIN LATERAL (SELECT settings FROM batches WHERE batches.id = n.batch_id LIMIT 1) AS b
+CROSS JOIN LATERAL (SELECT settings FROM batchline.batches WHERE batches.id = n.batch_id LIMIT 1) AS b
 -- A span without its lines must be heard of too.
 LEFT JOIN LATERAL (
     SELECT lines.ordinal, lines.line_no, lines.custom_id, lines.body
-    FROM lines
+    FROM batchline.lines
     WHERE lines.file_no = n.file_no
       AND lines.lane_no = n.lane_no
       AND lines.ordinal >= n.first

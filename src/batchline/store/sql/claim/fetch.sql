@@ -9,12 +9,12 @@ SELECT
     l.custom_id,
     CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN l.body ELSE '' END AS body,
     CASE WHEN octet_length(l.body) <= %(largest)s::integer THEN 0 ELSE octet_length(l.body) END AS left_out
-FROM spans AS s
-JOIN lanes AS n ON n.id = s.lane_id
+FROM batchline.spans AS s
+JOIN batchline.lanes AS n ON n.id = s.lane_id
 CROSS JOIN LATERAL unnest(s.outstanding) AS piece
 CROSS JOIN LATERAL (
     SELECT lines.ordinal, lines.line_no, lines.custom_id, lines.body
-    FROM lines
+    FROM batchline.lines
     WHERE lines.file_no = n.file_no
       AND lines.lane_no = n.lane_no
       AND lines.ordinal >= lower(piece)

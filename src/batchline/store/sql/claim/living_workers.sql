@@ -1,2 +1,2 @@
 -- living_workers: workers whose lease is not over.
-SELECT id, name FROM workers WHERE lease_until >= now()
+SELECT id, name FROM batchline.workers WHERE lease_until >= now()

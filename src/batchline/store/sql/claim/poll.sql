@@ -5,8 +5,8 @@
 WITH RECURSIVE
 freed AS (
     SELECT s.available_at AS at
-    FROM spans AS s
-    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+    FROM batchline.spans AS s
+    CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
     WHERE s.worker_id IS NULL
       AND n.open
       AND n.deadline > now()
@@ -18,12 +18,12 @@ freed AS (
 ),
 -- Who holds spans, by a loose index scan: one probe a worker, not one row a span.
 holder AS (
-    (SELECT worker_id FROM spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
+    (SELECT worker_id FROM batchline.spans WHERE worker_id IS NOT NULL ORDER BY worker_id LIMIT 1)
     UNION ALL
     SELECT following.worker_id
     FROM holder AS h
     CROSS JOIN LATERAL (
-        SELECT s.worker_id FROM spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
+        SELECT s.worker_id FROM batchline.spans AS s WHERE s.worker_id > h.worker_id ORDER BY s.worker_id LIMIT 1
     ) AS following
 ),
 -- When the first lease ends under which somebody else holds what this worker could run.
@@ -34,8 +34,8 @@ held AS (
     FROM holder AS h
     CROSS JOIN LATERAL (
         SELECT
-        FROM spans AS s
-        CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
+        FROM batchline.spans AS s
+        CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
         WHERE s.worker_id = h.worker_id
           AND n.open
           AND n.deadline > now()
@@ -44,14 +44,14 @@ held AS (
           AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
         LIMIT 1
     ) AS span
-    LEFT JOIN workers AS w ON w.id = h.worker_id
+    LEFT JOIN batchline.workers AS w ON w.id = h.worker_id
     WHERE h.worker_id <> %(worker)s
 ),
 -- Whether a lane has fresh lines: one of all lanes, of some keys, or of one batch, each by its own index.
 fresh AS (
     (
         SELECT n.id
-        FROM lanes AS n
+        FROM batchline.lanes AS n
         WHERE open AND NOT drained AND n.deadline > now()
           AND %(keys)s::text[] IS NULL
           AND n.key NOT LIKE ALL (%(excluded)s::text[])
@@ -65,7 +65,7 @@ fresh AS (
         FROM unnest(%(keys)s::text[]) AS at (key)
         CROSS JOIN LATERAL (
             SELECT n.id
-            FROM lanes AS n
+            FROM batchline.lanes AS n
             WHERE open AND NOT drained AND n.key = at.key AND n.deadline > now()
             ORDER BY n.tenant
             LIMIT 1
@@ -76,7 +76,7 @@ fresh AS (
     UNION ALL
     (
         SELECT n.id
-        FROM lanes AS n
+        FROM batchline.lanes AS n
         WHERE open AND NOT drained AND n.deadline > now()
           AND n.batch_id = %(batch)s::uuid
           AND (%(keys)s::text[] IS NULL OR n.key = ANY (%(keys)s::text[]))
@@ -89,28 +89,28 @@ closing AS (
     SELECT min(greatest(
         (
             SELECT max(w.lease_until)
-            FROM spans AS s
-            JOIN workers AS w ON w.id = s.worker_id
+            FROM batchline.spans AS s
+            JOIN batchline.workers AS w ON w.id = s.worker_id
             WHERE s.batch_id = b.id
         ),
         now()
     )) AS at
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE b.finalizing_at IS NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
 ),
 deadline AS (
     SELECT min(expires_at) AS at
-    FROM batches
+    FROM batchline.batches
     WHERE finalizing_at IS NULL AND ended_at IS NULL AND cancelling_at IS NULL AND expiring_at IS NULL
 ),
 maintenance AS (
-    SELECT min(due_at) AS at FROM duties
+    SELECT min(due_at) AS at FROM batchline.maintenance_tasks
 ),
 event AS (
-    SELECT min(available_at) AS at FROM outbox WHERE delivered_at IS NULL
+    SELECT min(available_at) AS at FROM batchline.outbox WHERE delivered_at IS NULL
 ),
 delivery AS (
-    SELECT min(due_at) AS at FROM webhooks WHERE due_at IS NOT NULL
+    SELECT min(due_at) AS at FROM batchline.webhooks WHERE due_at IS NOT NULL
 ),
 -- Of the batches that nobody else is finalizing: whether one can be finalized now, and else when the first can be. Not
 -- both: while an object store is away, many are due and not tried, and each that joins them must not cost a poll.
@@ -118,13 +118,13 @@ finalizing AS (
     SELECT
         coalesce(bool_or(b.finalize_after IS NULL OR b.finalize_after <= now()), false) AS due,
         CASE WHEN min(coalesce(b.finalize_after, now())) > now() THEN min(b.finalize_after) END AS at
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE b.finalizing_at IS NOT NULL
       AND b.ended_at IS NULL
       AND (
           b.finalizer IS NULL
           OR b.finalizer = %(worker)s
-          OR NOT EXISTS (SELECT FROM workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
+          OR NOT EXISTS (SELECT FROM batchline.workers AS w WHERE w.id = b.finalizer AND w.lease_until >= now())
       )
       AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
 )

@@ -1,6 +1,6 @@
--- doctor_batches: a batch is frozen exactly when nothing is left to do, or it is closing; and it ends once, the way
--- it was going to, with the files that its counters call for: an output file if an item was completed, an error
--- file for the rest.
+-- doctor_batches: check that a batch is frozen exactly when no item is left or it is closing; that it ends once, in the
+-- way it was closing; and that it has the files that its counters require: an output file if an item was completed, an
+-- error file for the rest.
 --
 -- A batch that failed validation (failed_at) never ran and is frozen by that alone.
 WITH
@@ -10,32 +10,32 @@ batch AS (
         b.completed + b.failed = b.total AS done,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         num_nonnulls(b.completed_at, b.cancelled_at, b.expired_at, b.failed_at) AS ends
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
--- What an ended batch must have and has.
+-- Files that an ended batch must have, and those that it has.
 made AS (
     SELECT b.id AS batch_id, b.ended_at, e.kind, e.file_id, e.lines, f.id AS found, f.line_count
     FROM batch AS b
     CROSS JOIN LATERAL (
         VALUES ('output', b.output_file_id, b.completed), ('error', b.error_file_id, b.total - b.completed)
     ) AS e (kind, file_id, lines)
-    LEFT JOIN files AS f ON f.id = e.file_id
+    LEFT JOIN batchline.files AS f ON f.id = e.file_id
     WHERE b.failed_at IS NULL
 ),
 finding AS (
     SELECT
         'finalizing' AS name,
         id AS batch_id,
-        'every item has its outcome, but finalizing has not begun: the batch is stuck' AS message
+        'every item has an outcome, but finalizing has not begun: the batch is stuck' AS message
     FROM batch
     WHERE done AND finalizing_at IS NULL AND failed_at IS NULL
     UNION ALL
-    SELECT 'finalizing', id, format('it is frozen with %%s of %%s items finished, and was not closed', completed + failed, total)
+    SELECT 'finalizing', id, format('it is frozen with %%s of %%s items finished, but was not closed', completed + failed, total)
     FROM batch
     WHERE finalizing_at IS NOT NULL AND NOT done AND NOT closing
     UNION ALL
-    SELECT 'end', id, format('it has ended %%s times over', ends)
+    SELECT 'end', id, format('it has ended %%s times', ends)
     FROM batch
     WHERE ends > 1
     UNION ALL
@@ -69,7 +69,7 @@ finding AS (
     FROM made
     WHERE ended_at IS NOT NULL AND file_id IS NULL AND lines > 0
     UNION ALL
-    SELECT 'end_files', batch_id, format('it has an %%s file, but no item for it', kind)
+    SELECT 'end_files', batch_id, format('it has an %%s file, but no items for it', kind)
     FROM made
     WHERE ended_at IS NOT NULL AND file_id IS NOT NULL AND lines = 0
     UNION ALL
@@ -77,7 +77,7 @@ finding AS (
     FROM made
     WHERE ended_at IS NULL AND file_id IS NOT NULL
     UNION ALL
-    SELECT 'end_files', batch_id, format('its %%s file %%s is not there', kind, file_id)
+    SELECT 'end_files', batch_id, format('its %%s file %%s does not exist', kind, file_id)
     FROM made
     WHERE file_id IS NOT NULL AND found IS NULL
     UNION ALL

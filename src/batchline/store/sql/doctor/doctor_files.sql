@@ -1,20 +1,21 @@
--- doctor_files: an input file has the lines that it says: in all, in each lane, numbered without gaps, and no
--- line number twice, for the line number names the item (its result's key, its Idempotency-Key).
+-- doctor_files: check that an input file has the recorded number of lines, in total and in each lane, with ordinals
+-- without gaps and unique line numbers. The line number identifies the item (the key of its result, its
+-- Idempotency-Key).
 --
 -- One pass over `lines` in the order of its key.
 WITH
 file AS (
     SELECT f.id, f.no, f.line_count
-    FROM files AS f
+    FROM batchline.files AS f
     WHERE f.purpose IN ('batch', 'operation')
-      -- The lines of a deleted file are cleared away, but not before its last batch has ended.
+      -- The lines of a deleted file are deleted only after its last batch has ended.
       AND (
           f.deleted_at IS NULL
-          OR EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL)
+          OR EXISTS (SELECT FROM batchline.batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL)
       )
       AND (
           %(batch)s::uuid IS NULL
-          OR f.id = (SELECT b.file_id FROM batches AS b WHERE b.id = %(batch)s::uuid)
+          OR f.id = (SELECT b.file_id FROM batchline.batches AS b WHERE b.id = %(batch)s::uuid)
       )
 ),
 -- lane_no is NULL in the row of the whole file.
@@ -26,7 +27,7 @@ counted AS MATERIALIZED (
         min(l.ordinal) AS first,
         max(l.ordinal) AS last,
         count(DISTINCT l.line_no) AS numbers
-    FROM lines AS l
+    FROM batchline.lines AS l
     JOIN file AS f ON f.no = l.file_no
     GROUP BY l.file_no, ROLLUP (l.lane_no)
 ),
@@ -48,14 +49,14 @@ finding AS (
         'file_lanes',
         f.id,
         format(
-            'lane %%s is said to have %%s lines, and has %%s, with ordinals from %%s to %%s',
+            'lane %%s should have %%s lines, but has %%s, with ordinals from %%s to %%s',
             coalesce(part.lane_no, c.lane_no),
             coalesce(part.total, 0),
             coalesce(c.lines, 0),
             coalesce(c.first, 0),
             coalesce(c.last, -1)
         )
-    FROM (SELECT p.* FROM file_lanes AS p JOIN file ON file.no = p.file_no) AS part
+    FROM (SELECT p.* FROM batchline.file_lanes AS p JOIN file ON file.no = p.file_no) AS part
     FULL JOIN (SELECT * FROM counted WHERE lane_no IS NOT NULL) AS c
         ON c.file_no = part.file_no AND c.lane_no = part.lane_no
     JOIN file AS f ON f.no = coalesce(part.file_no, c.file_no)

@@ -1,5 +1,5 @@
--- doctor_lanes: the lanes of a batch are those of its file, they add up, their cursor and `drained` agree, and
--- they are open exactly while items may be handed out.
+-- doctor_lanes: check that the lanes of a batch match those of its file and add up, that cursor and `drained` agree,
+-- and that lanes are open exactly while items may be claimed.
 --
 -- Small tables only. A file may be deleted once its batches have ended; then there is nothing to compare with.
 WITH
@@ -9,8 +9,8 @@ batch AS (
         f.no AS file_no,
         f.line_count,
         b.paused_at IS NOT NULL OR b.held_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
-    FROM batches AS b
-    LEFT JOIN files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
+    FROM batchline.batches AS b
+    LEFT JOIN batchline.files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
 lane AS (
@@ -19,7 +19,7 @@ lane AS (
         b.shut,
         b.finalizing_at IS NULL AND b.ended_at IS NULL AS running,
         b.file_no AS batch_file_no
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     JOIN batch AS b ON b.id = n.batch_id
 ),
 summed AS (
@@ -30,7 +30,7 @@ finding AS (
         'drained' AS name,
         batch_id,
         id AS lane_id,
-        format('drained is %%s, but %%s of %%s are handed out', drained, next, total) AS message
+        format('drained is %%s, but %%s of %%s items are claimed', drained, next, total) AS message
     FROM lane
     WHERE drained <> (next = total)
     UNION ALL
@@ -38,7 +38,7 @@ finding AS (
     FROM lane
     WHERE open AND shut
     UNION ALL
-    SELECT 'lane_open', batch_id, id, 'the lane is shut, but its batch is running: nobody will claim the rest'
+    SELECT 'lane_open', batch_id, id, 'the lane is closed, but its batch is running: no worker will claim the rest'
     FROM lane
     WHERE NOT open AND NOT shut AND running
     UNION ALL
@@ -51,7 +51,7 @@ finding AS (
             ELSE format('total is %%s, but lane %%s of its file has %%s lines', n.total, n.lane_no, part.total)
         END
     FROM lane AS n
-    LEFT JOIN file_lanes AS part ON part.file_no = n.file_no AND part.lane_no = n.lane_no
+    LEFT JOIN batchline.file_lanes AS part ON part.file_no = n.file_no AND part.lane_no = n.lane_no
     WHERE n.batch_file_no IS NOT NULL
       AND (n.total IS DISTINCT FROM part.total OR n.file_no <> n.batch_file_no)
     UNION ALL

@@ -1,5 +1,6 @@
--- doctor_notes: what is not wrong, but worth knowing: items in the hands of workers that are gone, which the next
--- claim takes over, batches whose files could not be written yet, and rows of deleted batches and files, which the orphans' duty removes.
+-- doctor_notes: list what is not wrong, but worth knowing: items held by dead workers, which the next claim takes over;
+-- batches whose files could not be written yet; and rows of deleted batches and files, which the maintenance task
+-- `orphans` removes.
 WITH
 note AS (
     SELECT
@@ -9,12 +10,12 @@ note AS (
         format(
             'span %%s with %%s items is held by worker %%s, %%s',
             s.id,
-            span_size(s.outstanding),
+            batchline.span_size(s.outstanding),
             s.worker_id,
-            CASE WHEN w.id IS NULL THEN 'of which nothing is known' ELSE 'whose lease is over' END
+            CASE WHEN w.id IS NULL THEN 'which is not registered' ELSE 'whose lease has expired' END
         ) AS message
-    FROM spans AS s
-    LEFT JOIN workers AS w ON w.id = s.worker_id
+    FROM batchline.spans AS s
+    LEFT JOIN batchline.workers AS w ON w.id = s.worker_id
     WHERE s.worker_id IS NOT NULL
       AND coalesce(w.lease_until < now(), true)
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
@@ -24,25 +25,25 @@ note AS (
         b.id,
         NULL,
         format(
-            'finalizing has failed %%s times; not tried again before %%s; the last error was: %%s',
+            'finalizing has failed %%s times; the next try is not before %%s; the last error was: %%s',
             b.finalize_failures,
             to_char(b.finalize_after AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'),
             b.finalize_error
         )
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE b.finalizing_at IS NOT NULL
       AND b.ended_at IS NULL
       AND b.finalize_failures > 0
       AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
     UNION ALL
-    SELECT 'orphans', NULL, r.lane_id, format('%%s results are of a lane that is gone', count(*))
-    FROM results AS r
-    WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM lanes AS n WHERE n.id = r.lane_id)
+    SELECT 'orphans', NULL, r.lane_id, format('%%s results belong to a lane that does not exist', count(*))
+    FROM batchline.results AS r
+    WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM batchline.lanes AS n WHERE n.id = r.lane_id)
     GROUP BY r.lane_id
     UNION ALL
-    SELECT 'orphans', NULL, NULL, format('file no. %%s is gone, but %%s of its lines are left', l.file_no, count(*))
-    FROM lines AS l
-    WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM files AS f WHERE f.no = l.file_no)
+    SELECT 'orphans', NULL, NULL, format('file no. %%s does not exist, but %%s of its lines are left', l.file_no, count(*))
+    FROM batchline.lines AS l
+    WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = l.file_no)
     GROUP BY l.file_no
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message

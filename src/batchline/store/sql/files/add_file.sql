@@ -1,10 +1,10 @@
--- add_file: the row of a file whose lines, if any, were copied in the same transaction, and its lanes.
+-- add_file: add the row of a file and its lanes, in the transaction that copied its lines, if any.
 --
--- Comes last, when size, digest and lanes are known; its commit is what makes the file exist.
--- `lane_models`, `lane_urls` and `lane_totals` are in the order of the lanes' numbers. Locks: none but its own rows.
+-- Runs last, when size, digest and lanes are known. Its commit makes the file exist. `lane_models`, `lane_urls` and
+-- `lane_totals` are in the order of the lanes' numbers. Locks: only its own rows.
 WITH
 file AS (
-    INSERT INTO files (
+    INSERT INTO batchline.files (
         id, no, tenant, purpose, filename, bytes, line_count, digest, object_key, errors, expires_at
     )
     OVERRIDING SYSTEM VALUE
@@ -24,7 +24,7 @@ file AS (
     RETURNING *
 ),
 lane AS (
-    INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+    INSERT INTO batchline.file_lanes (file_no, lane_no, model, url, total)
     SELECT file.no, part.nth - 1, part.model, part.url, part.total
     FROM file
     CROSS JOIN unnest(

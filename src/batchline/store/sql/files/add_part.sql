@@ -1,12 +1,12 @@
--- add_part: record a part whose object is stored. Returns no row when its upload takes no more: it has ended, its time
--- is over, or it has too many parts.
+-- add_part: record a part whose object is stored. Returns no row if the upload accepts no more: it has ended or
+-- expired, or has too many parts or bytes.
 --
--- Parts may be sent again, so together they may be larger than the file; `max_bytes` is a bound on what an upload may
--- occupy, not on what it makes. Locks: the upload's row FOR KEY SHARE, so parts come in side by side.
+-- Clients may send parts again, so together they may be larger than the file. `max_bytes` limits the space of an
+-- upload, not the size of its file. Locks: the upload's row FOR KEY SHARE, so parts can arrive concurrently.
 WITH
 upload AS (
     SELECT u.id
-    FROM uploads AS u
+    FROM batchline.uploads AS u
     WHERE u.id = %(upload)s
       AND u.tenant = %(tenant)s
       AND u.completed_at IS NULL
@@ -14,12 +14,12 @@ upload AS (
       AND u.expires_at > now()
     FOR KEY SHARE
 )
-INSERT INTO upload_parts (id, upload_id, bytes, object_key)
+INSERT INTO batchline.upload_parts (id, upload_id, bytes, object_key)
 SELECT %(id)s, upload.id, %(bytes)s, %(object_key)s
 FROM upload
 CROSS JOIN LATERAL (
     SELECT count(*) AS parts, coalesce(sum(p.bytes), 0) AS bytes
-    FROM upload_parts AS p
+    FROM batchline.upload_parts AS p
     WHERE p.upload_id = upload.id
 ) AS so_far
 WHERE so_far.parts < %(max_parts)s AND so_far.bytes + %(bytes)s <= %(max_bytes)s

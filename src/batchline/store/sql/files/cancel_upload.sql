@@ -1,10 +1,10 @@
--- cancel_upload: no file will be made of it. Returns no row when it has ended, or is being completed right now.
+-- cancel_upload: cancel an upload. Returns no row if it has ended or is being completed.
 --
--- Locks: the upload's row, not waiting for one that is being completed.
+-- Locks: the upload's row. Does not wait if the upload is being completed.
 WITH
 upload AS (
     SELECT id
-    FROM uploads
+    FROM batchline.uploads
     WHERE id = %(upload)s
       AND tenant = %(tenant)s
       AND completed_at IS NULL
@@ -12,7 +12,7 @@ upload AS (
       AND expires_at > now()
     FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE uploads AS u
+UPDATE batchline.uploads AS u
 SET cancelled_at = now()
 FROM upload
 WHERE u.id = upload.id

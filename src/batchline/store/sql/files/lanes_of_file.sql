@@ -1,6 +1,6 @@
--- lanes_of_file: where the lines of a file lie.
+-- lanes_of_file: the lanes of a file, with the keys of its lines.
 SELECT p.file_no, p.lane_no, p.url
-FROM files AS f
-JOIN file_lanes AS p ON p.file_no = f.no
+FROM batchline.files AS f
+JOIN batchline.file_lanes AS p ON p.file_no = f.no
 WHERE f.id = %(file)s
 ORDER BY p.lane_no

@@ -1,4 +1,4 @@
 -- upload_parts: the parts of an upload.
 SELECT id, bytes, object_key
-FROM upload_parts
+FROM batchline.upload_parts
 WHERE upload_id = %(upload)s

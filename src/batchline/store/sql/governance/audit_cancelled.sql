@@ -1,5 +1,6 @@
--- audit_cancelled: children of a governed batch that never ran have ended with it. After conclude, in its transaction.
-INSERT INTO audit_log (tenant, actor, action, batch_id, sequence_no, detail)
+-- audit_cancelled: add audit records for the children of a governed batch that never ran and ended with it. Runs after
+-- conclude, in its transaction.
+INSERT INTO batchline.audit_log (tenant, actor, action, batch_id, sequence_no, detail)
 SELECT
     b.tenant,
     'system',
@@ -10,10 +11,10 @@ SELECT
         'status', 'CANCELLED',
         'code', CASE WHEN b.cancelling_at IS NULL THEN 'batch_expired' ELSE 'batch_cancelled' END
     )
-FROM batches AS b
-JOIN lanes AS n ON n.batch_id = b.id
-JOIN lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
+FROM batchline.batches AS b
+JOIN batchline.lanes AS n ON n.batch_id = b.id
+JOIN batchline.lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
 WHERE b.id = %(batch)s
   AND b.submitted_by IS NOT NULL
-  AND NOT EXISTS (SELECT FROM results AS r WHERE r.lane_id = n.id AND r.line_no = l.line_no)
+  AND NOT EXISTS (SELECT FROM batchline.results AS r WHERE r.lane_id = n.id AND r.line_no = l.line_no)
 ORDER BY l.line_no

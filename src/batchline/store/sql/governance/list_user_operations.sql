@@ -1,15 +1,15 @@
 -- list_user_operations: governed batches of one user, newest first, page by page.
 --
--- `after` is the last batch of the page before, or NULL. One range of an index, however far the page is from the start:
--- the longest page stands inside as a number, as in list_files_newest. Locks: none.
+-- `after` is the last batch of the previous page, or NULL. Reads one range of an index, however far the page is from
+-- the start. The inner LIMIT is a constant for the reason given in list_files_newest. Locks: none.
 SELECT *
 FROM (
     SELECT *
-    FROM governed_batches
+    FROM batchline.governed_batches
     WHERE tenant = %(tenant)s
       AND user_id = %(user)s
       AND (created_at, id) < (
-          coalesce((SELECT a.created_at FROM operation_batches AS a WHERE a.batch_id = %(after)s::uuid), 'infinity'),
+          coalesce((SELECT a.created_at FROM batchline.operation_batches AS a WHERE a.batch_id = %(after)s::uuid), 'infinity'),
           coalesce(%(after)s::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
       )
       AND (%(operation)s::text IS NULL OR operation = %(operation)s::text)

@@ -1,19 +1,20 @@
--- measure_limits, 3 of 3: what is pending now, of all and of one user, and what this user may have. Exact while the locks
--- of 1 and 2 are held: others can only make it less. Also read without them, for people to look at.
+-- measure_limits, 3 of 3: count what is pending, globally and for one user, and read the user's limits. The counts are
+-- exact while the locks of steps 1 and 2 are held: other transactions can only lower them. Also used without locks, for
+-- display.
 --
--- By the clock, not by the transaction's start: an exemption that ended while we waited for the locks is over.
--- What is pending is counted where it is, by a partial index of few rows.
+-- Uses the clock, not the start of the transaction: an exemption that ended while we waited for the locks no longer
+-- counts. Pending batches are counted in `batches`, by a partial index with few rows.
 SELECT
     (
         SELECT count(*)
-        FROM batches
+        FROM batchline.batches
         WHERE submitted_by IS NOT NULL AND finalizing_at IS NULL AND ended_at IS NULL
     )::integer AS all_parents,
     mine.parents,
     mine.children,
     (
         SELECT extract(epoch FROM clock_timestamp() - max(created_at))
-        FROM operation_batches
+        FROM batchline.operation_batches
         WHERE tenant = %(tenant)s AND user_id = %(user)s
     )::float8 AS since_last,
     o.max_pending_parents,
@@ -21,15 +22,15 @@ SELECT
     o.cooldown_seconds,
     EXISTS (
         SELECT
-        FROM limit_exemptions
+        FROM batchline.limit_exemptions
         WHERE tenant = %(tenant)s AND user_id = %(user)s AND expires_at > clock_timestamp()
     ) AS exempt
 FROM (
     SELECT count(*)::integer AS parents, coalesce(sum(total - completed - failed), 0)::integer AS children
-    FROM batches
+    FROM batchline.batches
     WHERE tenant = %(tenant)s
       AND submitted_by = %(user)s
       AND finalizing_at IS NULL
       AND ended_at IS NULL
 ) AS mine
-LEFT JOIN limit_overrides AS o ON o.tenant = %(tenant)s AND o.user_id = %(user)s
+LEFT JOIN batchline.limit_overrides AS o ON o.tenant = %(tenant)s AND o.user_id = %(user)s

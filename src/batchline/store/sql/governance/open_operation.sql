@@ -1,11 +1,12 @@
--- open_operation: if nothing holds a governed batch any more, lift the hold and open its lanes, unless it is paused.
+-- open_operation: if a governed batch no longer waits for an approval or a release, remove its hold and open its lanes,
+-- unless it is paused.
 --
--- Under lock_operation. Locks: the lanes in id order, after the batch row, as close does.
+-- Runs under lock_operation. Locks: the lanes in id order, after the batch row, like close.
 WITH
 batch AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET held_at = NULL
-    FROM operation_batches AS o
+    FROM batchline.operation_batches AS o
     WHERE b.id = %(batch)s
       AND o.batch_id = b.id
       AND b.held_at IS NOT NULL
@@ -18,13 +19,13 @@ batch AS (
 ),
 lane AS (
     SELECT n.id
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     JOIN batch ON batch.id = n.batch_id AND batch.paused_at IS NULL
     ORDER BY n.id
     FOR NO KEY UPDATE OF n
 ),
 opened AS (
-    UPDATE lanes AS n
+    UPDATE batchline.lanes AS n
     SET open = true
     FROM lane
     WHERE n.id = lane.id

@@ -1,7 +1,7 @@
--- operation_children: children of a governed batch with what became of them, page by page by their number.
+-- operation_children: the children of a governed batch with their outcomes, page by page, by number.
 --
--- One batch's lines, which are few. A child that never ran is cancelled only when its batch is frozen: until then it
--- counts as pending, as it does in the batch. Locks: none.
+-- Reads the lines of one batch, which are few. A child that never ran becomes cancelled only when its batch is frozen;
+-- until then it counts as pending, as in the batch's counters. Locks: none.
 SELECT
     q.line_no,
     q.custom_id,
@@ -10,9 +10,9 @@ SELECT
     q.status_code,
     q.finished_at,
     r.output
-FROM requests AS q
-JOIN batches AS b ON b.id = q.batch_id
-LEFT JOIN results AS r ON r.lane_id = q.lane_id AND r.line_no = q.line_no
+FROM batchline.requests AS q
+JOIN batchline.batches AS b ON b.id = q.batch_id
+LEFT JOIN batchline.results AS r ON r.lane_id = q.lane_id AND r.line_no = q.line_no
 WHERE q.batch_id = %(batch)s AND q.line_no > %(after)s
 ORDER BY q.line_no
 LIMIT %(limit)s

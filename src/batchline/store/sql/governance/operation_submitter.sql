@@ -1,12 +1,13 @@
--- operation_submitter: who submitted a governed batch, and the most that his keys may do now; none: all are revoked.
+-- operation_submitter: the submitter of a governed batch, with the highest role among their current keys. No row if all
+-- their keys are revoked.
 --
--- `anybody` is who calls a server without authentication, the one admin of the default tenant, if no key was ever
--- called so.
+-- `anybody` is the user name of callers of a server without authentication. It is the only admin of the default tenant,
+-- unless a key of that name ever existed.
 SELECT o.tenant, o.user_id, coalesce(k.role, 'admin'), k.role IS NULL AS alone
-FROM operation_batches AS o
+FROM batchline.operation_batches AS o
 LEFT JOIN LATERAL (
     SELECT role
-    FROM api_keys
+    FROM batchline.api_keys
     WHERE tenant = o.tenant AND name = o.user_id AND revoked_at IS NULL
     ORDER BY array_position(ARRAY['admin', 'approver', 'user'], role)
     LIMIT 1
@@ -17,6 +18,6 @@ WHERE o.batch_id = %(batch)s
       OR (
           o.user_id = %(anybody)s
           AND o.tenant = %(default_tenant)s
-          AND NOT EXISTS (SELECT FROM api_keys AS past WHERE past.tenant = o.tenant AND past.name = o.user_id)
+          AND NOT EXISTS (SELECT FROM batchline.api_keys AS past WHERE past.tenant = o.tenant AND past.name = o.user_id)
       )
   )

@@ -1,11 +1,11 @@
--- submit_operation: a governed batch with its lines, in the transaction that holds the limits' locks: the file, its one
--- lane, a line for each child, the batch, its lane, and whose it is. All of it or nothing.
+-- submit_operation: create a governed batch with its lines, in the transaction that holds the limit locks: the file,
+-- its one lane, one line per child, the batch, its lane, and its owner. All of it or nothing.
 --
 -- `custom_ids` and `bodies` are in the order of the children. A batch that waits for an approval or is submitted with
--- `hold` begins with its lane shut, so nobody claims from it. Locks: none but its own rows.
+-- `hold` starts with its lane closed, so no worker claims from it. Locks: only its own rows.
 WITH
 file AS (
-    INSERT INTO files (id, tenant, purpose, filename, bytes, line_count)
+    INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
     VALUES (
         %(file)s,
         %(tenant)s,
@@ -17,17 +17,17 @@ file AS (
     RETURNING id, no, line_count
 ),
 part AS (
-    INSERT INTO file_lanes (file_no, lane_no, model, url, total)
+    INSERT INTO batchline.file_lanes (file_no, lane_no, model, url, total)
     SELECT no, 0, %(operation)s, %(url)s, line_count FROM file
 ),
 line AS (
-    INSERT INTO lines (file_no, lane_no, ordinal, line_no, custom_id, body)
+    INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
     SELECT file.no, 0, child.nth - 1, child.nth, child.custom_id, child.body
     FROM file
     CROSS JOIN unnest(%(custom_ids)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS child (custom_id, body, nth)
 ),
 batch AS (
-    INSERT INTO batches (
+    INSERT INTO batchline.batches (
         id, tenant, file_id, endpoint, completion_window, settings, total, in_progress_at, expires_at, model,
         submitted_by, held_at
     )
@@ -48,7 +48,7 @@ batch AS (
     RETURNING *
 ),
 governed AS (
-    INSERT INTO operation_batches (
+    INSERT INTO batchline.operation_batches (
         batch_id, tenant, user_id, operation, request_id, fingerprint, reason, approval, held
     )
     SELECT
@@ -64,11 +64,12 @@ governed AS (
     FROM batch
 ),
 lane AS (
-    INSERT INTO lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, open)
+    INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, open)
     SELECT
         batch.id,
         batch.tenant,
-        -- Not the name, which a model might have too: workers without operations leave all such keys alone.
+        -- The key is the URL, not the name, which a model might also have: workers without operations skip all
+        -- keys of this form.
         %(url)s,
         batch.expires_at,
         file.no,

@@ -1,14 +1,14 @@
--- batch_purged: nothing is left of a batch but its own rows. Not so if another one still clears its results away.
-UPDATE batches AS b
+-- batch_purged: mark a batch as purged, unless results or attempts are left because another worker still deletes them.
+UPDATE batchline.batches AS b
 SET purged_at = now()
 WHERE b.id = %(batch)s
   AND b.purging_at IS NOT NULL
   AND NOT EXISTS (
       SELECT
-      FROM lanes AS n
+      FROM batchline.lanes AS n
       WHERE n.batch_id = b.id
         AND (
-            EXISTS (SELECT FROM results AS r WHERE r.lane_id = n.id)
-            OR EXISTS (SELECT FROM retry_attempts AS a WHERE a.lane_id = n.id)
+            EXISTS (SELECT FROM batchline.results AS r WHERE r.lane_id = n.id)
+            OR EXISTS (SELECT FROM batchline.retry_attempts AS a WHERE a.lane_id = n.id)
         )
   )

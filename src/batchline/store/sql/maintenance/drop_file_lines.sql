@@ -1,16 +1,16 @@
--- drop_file_lines: delete a chunk of the lines of one deleted file. A chunk is small, so that
--- other statements never wait long for it.
+-- drop_file_lines: delete a chunk of the lines of one deleted file. A chunk is small, so that other statements never
+-- wait long for it.
 --
--- Its `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went. Locks: one
--- `file_lanes` row, skipping what another one clears away.
+-- The file's `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows.
+-- Locks: one `file_lanes` row, skipping those that another worker has.
 --
--- Found in the order of the key and deleted by their place on disk, which nothing changes: lines are never updated, and
--- nobody else deletes under that lock. A join by key reads the whole file for each chunk, where the planner takes it for
--- most of the table.
+-- Lines are found in the order of the key and deleted by ctid. The ctid cannot change: lines are never updated, and no
+-- other statement deletes them under that lock. A join by key reads the whole file for each chunk if the planner
+-- believes that the file is most of the table.
 WITH
 part AS (
     SELECT p.file_no, p.lane_no
-    FROM file_lanes AS p
+    FROM batchline.file_lanes AS p
     WHERE p.file_no = %(no)s
     ORDER BY p.lane_no
     LIMIT 1
@@ -21,19 +21,19 @@ chunk AS (
     FROM part
     CROSS JOIN LATERAL (
         SELECT lines.ctid AS row_id
-        FROM lines
+        FROM batchline.lines
         WHERE lines.file_no = part.file_no AND lines.lane_no = part.lane_no
         ORDER BY lines.ordinal
         LIMIT %(chunk)s
     ) AS l
 ),
 dropped AS (
-    DELETE FROM lines
+    DELETE FROM batchline.lines
     WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 ),
 emptied AS (
-    DELETE FROM file_lanes AS p
+    DELETE FROM batchline.file_lanes AS p
     USING part
     WHERE p.file_no = part.file_no
       AND p.lane_no = part.lane_no

@@ -1,14 +1,14 @@
--- drop_orphan_lines: delete a chunk of the lines of files whose row is gone. A chunk is small, so
--- that other statements never wait long for it.
+-- drop_orphan_lines: delete a chunk of the lines of files whose row is gone. A chunk is small, so that other statements
+-- never wait long for it.
 --
--- Their `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went; the caller goes on
--- until it is none. Locks: one `file_lanes` row, skipping what another one clears away. Lines are found in the order of
--- the key and deleted by their place on disk, for the reasons given in drop_file_lines.
+-- Their `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows; the
+-- caller repeats until it is 0. Locks: one `file_lanes` row, skipping those that another worker has. Lines are found in
+-- the order of the key and deleted by ctid, for the reasons given in drop_file_lines.
 WITH
 part AS (
     SELECT p.file_no, p.lane_no
-    FROM file_lanes AS p
-    WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.no = p.file_no)
+    FROM batchline.file_lanes AS p
+    WHERE NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = p.file_no)
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ),
@@ -17,19 +17,19 @@ chunk AS (
     FROM part
     CROSS JOIN LATERAL (
         SELECT lines.ctid AS row_id
-        FROM lines
+        FROM batchline.lines
         WHERE lines.file_no = part.file_no AND lines.lane_no = part.lane_no
         ORDER BY lines.ordinal
         LIMIT %(chunk)s
     ) AS l
 ),
 dropped AS (
-    DELETE FROM lines
+    DELETE FROM batchline.lines
     WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 ),
 emptied AS (
-    DELETE FROM file_lanes AS p
+    DELETE FROM batchline.file_lanes AS p
     USING part
     WHERE p.file_no = part.file_no
       AND p.lane_no = part.lane_no

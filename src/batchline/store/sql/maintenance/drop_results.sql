@@ -1,15 +1,15 @@
--- drop_results: a chunk of the results of one batch that is being purged. Returns how many went.
+-- drop_results: delete a chunk of the results of one batch that is being purged. Returns their number.
 --
--- Found in the order of an index, so that a chunk is read and not the whole lane, and deleted by their place on disk,
--- as in drop_file_lines. Locks: these rows, skipping what another one clears away.
+-- Rows are found in the order of an index, so that only a chunk is read and not the whole lane, and are deleted by
+-- ctid, as in drop_file_lines. Locks: these rows, skipping those that another worker deletes.
 WITH
 chunk AS (
     SELECT r.row_id
-    FROM batches AS b
-    JOIN lanes AS n ON n.batch_id = b.id
+    FROM batchline.batches AS b
+    JOIN batchline.lanes AS n ON n.batch_id = b.id
     CROSS JOIN LATERAL (
         SELECT ctid AS row_id
-        FROM results
+        FROM batchline.results
         WHERE lane_id = n.id
         ORDER BY line_no
         LIMIT %(chunk)s
@@ -19,7 +19,7 @@ chunk AS (
     LIMIT %(chunk)s
 ),
 dropped AS (
-    DELETE FROM results
+    DELETE FROM batchline.results
     WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
     RETURNING 1
 )

@@ -1,9 +1,9 @@
--- ended_parts: a page of parts that no file will be made of any more: of one upload, or of all.
+-- ended_parts: a page of parts of uploads that have ended: of one upload, or of all.
 --
--- An upload that was begun to be completed before its time was over may still read its parts for `grace`. Locks: none.
+-- An upload that began to be completed before it expired may still read its parts for `grace`. Locks: none.
 SELECT p.id, p.object_key
-FROM upload_parts AS p
-JOIN uploads AS u ON u.id = p.upload_id
+FROM batchline.upload_parts AS p
+JOIN batchline.uploads AS u ON u.id = p.upload_id
 WHERE (%(upload)s::uuid IS NULL OR u.id = %(upload)s::uuid)
   AND (
       u.completed_at IS NOT NULL

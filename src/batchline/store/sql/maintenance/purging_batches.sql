@@ -1,6 +1,6 @@
--- purging_batches: batches of which something may be left to clear away, a page.
+-- purging_batches: a page of batches whose purge has started and not finished.
 SELECT id
-FROM batches
+FROM batchline.batches
 WHERE purging_at IS NOT NULL
   AND purged_at IS NULL
   AND (%(after)s::uuid IS NULL OR id > %(after)s::uuid)

@@ -1,9 +1,9 @@
--- page_requests: the requests of a file with line numbers after `after` up to `until`, in input order, as far as they fit
--- into `room` bytes: the first that does not fit ends the page. A body that is larger than `room` itself comes as NULL.
+-- page_requests: the requests of a file with line numbers after `after` up to `until`, in input order, until `room`
+-- bytes are full; the line that reaches `room` is the last one. A body that is larger than `room` is returned as NULL.
 --
--- `cursors` has, for each of `lane_nos`, the ordinal of its first line after `after`. Lanes whose first line lies beyond the
--- page cost one look into the primary key each; the others have at most `until - after` lines in it.
--- Locks: none. Each page has a snapshot of its own, so nothing is held while a client reads slowly.
+-- `cursors` contains, for each of `lane_nos`, the ordinal of its first line after `after`. A lane whose first line lies
+-- beyond the page costs one lookup in the primary key; the others have at most `until - after` lines in it. Locks:
+-- none. Each page has a separate snapshot, so nothing is held while a client reads slowly.
 SELECT
     line_no,
     CASE
@@ -22,12 +22,12 @@ FROM (
         octet_length(l.body) AS size,
         sum(octet_length(l.body)) OVER (ORDER BY l.line_no) AS total
     FROM unnest(%(lane_nos)s::integer[], %(cursors)s::integer[], %(urls)s::text[]) AS lane (lane_no, cursor, url)
-    JOIN lines AS first
+    JOIN batchline.lines AS first
         ON first.file_no = %(file_no)s
         AND first.lane_no = lane.lane_no
         AND first.ordinal = lane.cursor
         AND first.line_no <= %(until)s
-    JOIN lines AS l
+    JOIN batchline.lines AS l
         ON l.file_no = %(file_no)s
         AND l.lane_no = lane.lane_no
         AND l.ordinal >= lane.cursor

@@ -8,23 +8,23 @@
 -- It will see that the batch is closing, and conclude after us.
 WITH
 span AS (
-    SELECT id, worker_id FROM spans WHERE batch_id = %(batch)s FOR UPDATE SKIP LOCKED
+    SELECT id, worker_id FROM batchline.spans WHERE batch_id = %(batch)s FOR UPDATE SKIP LOCKED
 ),
 frozen AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET finalizing_at = now()
     WHERE b.id = %(batch)s
       AND b.finalizing_at IS NULL
-      AND (SELECT count(*) FROM span) = (SELECT count(*) FROM spans WHERE batch_id = %(batch)s)
+      AND (SELECT count(*) FROM span) = (SELECT count(*) FROM batchline.spans WHERE batch_id = %(batch)s)
       AND NOT EXISTS (
           SELECT
           FROM span
-          JOIN workers AS w ON w.id = span.worker_id
+          JOIN batchline.workers AS w ON w.id = span.worker_id
           WHERE w.lease_until >= now()
       )
     RETURNING b.id, b.submitted_by
 ),
 dropped AS (
-    DELETE FROM spans AS s USING frozen WHERE s.batch_id = frozen.id
+    DELETE FROM batchline.spans AS s USING frozen WHERE s.batch_id = frozen.id
 )
 SELECT id, submitted_by IS NOT NULL AS governed FROM frozen

@@ -5,10 +5,10 @@
 -- the other's, and nobody concludes.
 WITH
 span AS (
-    SELECT id FROM spans WHERE batch_id = %(batch)s ORDER BY id FOR UPDATE
+    SELECT id FROM batchline.spans WHERE batch_id = %(batch)s ORDER BY id FOR UPDATE
 )
 SELECT id
-FROM batches
+FROM batchline.batches
 WHERE id = %(batch)s
   AND (cancelling_at IS NOT NULL OR expiring_at IS NOT NULL)
   AND finalizing_at IS NULL

@@ -13,7 +13,7 @@
 WITH
 span AS (
     SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt
-    FROM spans AS s
+    FROM batchline.spans AS s
     WHERE s.id = %(span)s AND s.worker_id = %(worker)s
     FOR UPDATE
 ),
@@ -23,18 +23,18 @@ accepted AS (
     WHERE NOT isempty(s.outstanding * %(ordinals)s::int4multirange)
 ),
 shrunk AS (
-    UPDATE spans AS s
+    UPDATE batchline.spans AS s
     SET outstanding = a.outstanding - a.ordinals
     FROM accepted AS a
     WHERE s.id = a.id AND a.outstanding <> a.ordinals
 ),
 emptied AS (
-    DELETE FROM spans AS s
+    DELETE FROM batchline.spans AS s
     USING accepted AS a
     WHERE s.id = a.id AND a.outstanding = a.ordinals
     RETURNING 1
 )
-INSERT INTO spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
+INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
 SELECT
     lane_id,
     batch_id,
@@ -48,9 +48,9 @@ FROM accepted
 WHERE (SELECT count(*) FROM emptied) >= 0
 RETURNING
     id,
-    span_size(outstanding) AS size,
+    batchline.span_size(outstanding) AS size,
     (
         SELECT b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL
-        FROM batches AS b
+        FROM batchline.batches AS b
         WHERE b.id = spans.batch_id
     ) AS closing

@@ -7,13 +7,13 @@
 WITH
 span AS (
     SELECT id
-    FROM spans
+    FROM batchline.spans
     WHERE worker_id = %(worker)s AND (%(spans)s::bigint[] IS NULL OR id = ANY (%(spans)s::bigint[]))
     ORDER BY id
     FOR UPDATE
 ),
 freed AS (
-    UPDATE spans AS s
+    UPDATE batchline.spans AS s
     SET worker_id = NULL, available_at = now()
     FROM span
     WHERE s.id = span.id

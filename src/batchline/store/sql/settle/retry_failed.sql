@@ -9,13 +9,13 @@
 -- Locks: the failed results, the lanes in id order, after the batch row.
 WITH
 failed AS (
-    DELETE FROM results AS r
-    USING lanes AS n
+    DELETE FROM batchline.results AS r
+    USING batchline.lanes AS n
     WHERE n.batch_id = %(batch)s AND r.lane_id = n.id AND r.outcome = 'failed' AND r.attempt < %(max_attempts)s
     RETURNING r.*
 ),
 history AS (
-    INSERT INTO retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before, created_at)
+    INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before, created_at)
     SELECT
         %(batch)s,
         lane_id,
@@ -28,7 +28,7 @@ history AS (
     FROM failed
 ),
 again AS (
-    INSERT INTO spans (lane_id, batch_id, outstanding, attempt)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt)
     SELECT lane_id, %(batch)s, range_agg(int4range(ordinal, ordinal + 1)), attempt + 1
     FROM failed
     GROUP BY lane_id, attempt
@@ -41,10 +41,10 @@ tally AS (
     FROM failed
 ),
 old AS (
-    SELECT b.output_file_id, b.error_file_id FROM batches AS b WHERE b.id = %(batch)s
+    SELECT b.output_file_id, b.error_file_id FROM batchline.batches AS b WHERE b.id = %(batch)s
 ),
 batch AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET failed = b.failed - tally.children,
         input_tokens = b.input_tokens - tally.input_tokens,
         output_tokens = b.output_tokens - tally.output_tokens,
@@ -62,26 +62,26 @@ batch AS (
 ),
 lane AS (
     SELECT n.id, batch.expires_at
-    FROM lanes AS n
+    FROM batchline.lanes AS n
     JOIN batch ON batch.id = n.batch_id
     ORDER BY n.id
     FOR NO KEY UPDATE OF n
 ),
 opened AS (
-    UPDATE lanes AS n
+    UPDATE batchline.lanes AS n
     SET open = true, deadline = lane.expires_at
     FROM lane
     WHERE n.id = lane.id
 ),
 dropped AS (
-    UPDATE files AS f
+    UPDATE batchline.files AS f
     SET deleted_at = now()
     FROM old
     CROSS JOIN batch
     WHERE f.id IN (old.output_file_id, old.error_file_id) AND f.deleted_at IS NULL
 ),
 counted AS (
-    UPDATE operation_batches AS o
+    UPDATE batchline.operation_batches AS o
     SET retries = o.retries + 1,
         retried_children = o.retried_children + tally.children,
         retried_at = clock_timestamp(),

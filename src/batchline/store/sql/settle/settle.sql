@@ -41,7 +41,7 @@ verdicts AS (
 ),
 span AS (
     SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id
-    FROM spans AS s
+    FROM batchline.spans AS s
     WHERE s.id = ANY (%(spans)b::bigint[])
     ORDER BY s.id
     FOR UPDATE
@@ -53,13 +53,13 @@ accepted AS (
     WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = %(worker)s)
 ),
 ended AS (
-    INSERT INTO results
+    INSERT INTO batchline.results
         (lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output)
     SELECT
         a.lane_id,
         i.line_no,
         i.ordinal,
-        CASE a.kind WHEN 0 THEN 'completed'::outcome ELSE 'failed'::outcome END,
+        CASE a.kind WHEN 0 THEN 'completed'::batchline.outcome ELSE 'failed'::batchline.outcome END,
         a.status_code,
         a.attempt,
         i.input_tokens,
@@ -80,11 +80,11 @@ ended AS (
 -- changes, so it is read without a lock; of ordinary batches nothing more is read than that.
 governed AS (
     SELECT b.id, b.tenant
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE b.id IN (SELECT batch_id FROM accepted WHERE kind < 2) AND b.submitted_by IS NOT NULL
 ),
 audited AS (
-    INSERT INTO audit_log (tenant, actor, action, batch_id, sequence_no, detail)
+    INSERT INTO batchline.audit_log (tenant, actor, action, batch_id, sequence_no, detail)
     SELECT
         g.tenant,
         'system',
@@ -110,20 +110,20 @@ rest AS (
     JOIN (SELECT span_id, range_agg(ordinals) AS ordinals FROM accepted GROUP BY span_id) AS a ON a.span_id = s.id
 ),
 shrunk AS (
-    UPDATE spans AS s
+    UPDATE batchline.spans AS s
     SET outstanding = rest.outstanding
     FROM rest
     WHERE s.id = rest.id AND NOT isempty(rest.outstanding)
     RETURNING 1
 ),
 emptied AS (
-    DELETE FROM spans AS s
+    DELETE FROM batchline.spans AS s
     USING rest
     WHERE s.id = rest.id AND isempty(rest.outstanding)
     RETURNING 1
 ),
 again AS (
-    INSERT INTO spans (lane_id, batch_id, outstanding, attempt, available_at)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, available_at)
     SELECT
         lane_id,
         batch_id,
@@ -136,7 +136,7 @@ again AS (
     RETURNING 1
 ),
 attempted AS (
-    INSERT INTO retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)
+    INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)
     SELECT
         a.batch_id, a.lane_id, i.ordinal, a.attempt, i.error_code, i.message, now() + make_interval(secs => a.delay)
     FROM unnest(
@@ -169,13 +169,13 @@ tally AS (
 ),
 batch AS (
     SELECT b.id
-    FROM batches AS b
+    FROM batchline.batches AS b
     WHERE b.id IN (SELECT batch_id FROM tally)
     ORDER BY b.id
     FOR NO KEY UPDATE
 ),
 counted AS (
-    UPDATE batches AS b
+    UPDATE batchline.batches AS b
     SET completed = b.completed + t.completed,
         failed = b.failed + t.failed,
         input_tokens = b.input_tokens + t.input_tokens,

@@ -1,13 +1,13 @@
 -- unconcluded: closing batches of which no live worker holds anything: somebody died between its last
 -- settle and concluding.
 SELECT b.id
-FROM batches AS b
+FROM batchline.batches AS b
 WHERE b.finalizing_at IS NULL
   AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL)
   AND NOT EXISTS (
       SELECT
-      FROM spans AS s
-      JOIN workers AS w ON w.id = s.worker_id
+      FROM batchline.spans AS s
+      JOIN batchline.workers AS w ON w.id = s.worker_id
       WHERE s.batch_id = b.id AND w.lease_until >= now()
   )
 LIMIT 100

@@ -1,9 +1,9 @@
--- drop_old_deliveries: one chunk of those that are over and older than `seconds`. How many went.
+-- drop_old_deliveries: delete one chunk of ended deliveries that are older than `seconds`. Returns their number.
 WITH gone AS (
-    DELETE FROM deliveries
+    DELETE FROM batchline.deliveries
     WHERE (webhook_id, event_id) IN (
         SELECT webhook_id, event_id
-        FROM deliveries
+        FROM batchline.deliveries
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
           AND (delivered_at IS NOT NULL OR failed_at IS NOT NULL)
         ORDER BY created_at

@@ -1,9 +1,9 @@
--- settle_delivery: what came of an attempt, with the webhook's row locked (lock_webhook). Delivered; or to be
--- tried again after `delay` seconds, and the receiver is left in peace for `rest` seconds. What has waited
--- for a day is given up. `event` is NULL where there was nothing to send.
+-- settle_delivery: record the outcome of an attempt, with the webhook's row locked (lock_webhook). A failed delivery is
+-- tried again after `delay` seconds, and nothing is sent to the receiver for `rest` seconds. Deliveries older than
+-- `abandon` seconds are abandoned. `event` is NULL if there was nothing to send.
 WITH
 delivery AS (
-    UPDATE deliveries
+    UPDATE batchline.deliveries
     SET delivered_at = CASE WHEN %(delivered)s THEN now() END,
         available_at = now() + make_interval(secs => %(delay)s),
         failed_at = CASE
@@ -15,8 +15,8 @@ delivery AS (
     RETURNING *
 ),
 stale AS (
-    UPDATE deliveries
-    SET failed_at = now(), last_error = coalesce(last_error, 'the receiver was not reached in time')
+    UPDATE batchline.deliveries
+    SET failed_at = now(), last_error = coalesce(last_error, 'the receiver could not be reached in time')
     WHERE webhook_id = %(webhook)s
       AND event_id IS DISTINCT FROM %(event)s::uuid
       AND delivered_at IS NULL
@@ -28,14 +28,14 @@ open AS (
     SELECT available_at FROM delivery WHERE delivered_at IS NULL AND failed_at IS NULL
     UNION ALL
     SELECT available_at
-    FROM deliveries
+    FROM batchline.deliveries
     WHERE webhook_id = %(webhook)s
       AND event_id IS DISTINCT FROM %(event)s::uuid
       AND event_id NOT IN (SELECT event_id FROM stale)
       AND delivered_at IS NULL
       AND failed_at IS NULL
 )
-UPDATE webhooks
+UPDATE batchline.webhooks
 SET failures = CASE
         WHEN %(event)s::uuid IS NULL THEN failures
         WHEN %(delivered)s THEN 0

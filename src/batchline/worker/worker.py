@@ -32,6 +32,7 @@ from batchline.worker.listener import Listener
 from batchline.worker.maintenance import Maintenance
 from batchline.worker.notification_router import NotificationRouter
 from batchline.worker.outbox import EventListener, Outbox
+from batchline.worker.pause import Pause
 from batchline.worker.poller import Poller
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import Producers
@@ -182,7 +183,7 @@ class Worker:
 
     async def _until_drained(self) -> None:
         """Until nothing is left that this worker could do now or soon."""
-        now = True
+        now, pause = True, Pause(first=0.01, maximum=0.5)
         while True:
             await until_idle(self._parts)
             found = await self.poller.sees_work(now=now)
@@ -192,6 +193,8 @@ class Worker:
                 return
             # If all are idle, what was found comes due later, and the poller polls again then.
             now = not idle
+            # Polls must not follow each other at once if they find work that others are about to take.
+            await pause.wait()
 
     def _parts(self) -> list[HasIdle]:
         """All that must be idle before the worker has drained."""

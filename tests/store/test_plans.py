@@ -270,8 +270,6 @@ def ground(server_url: str, template: str) -> Iterator[Ground]:
         stage.db.execute(SPANS_SQL, {"held": HELD, "workers": workers})
         for command in ROWS_SQL.split(";"):
             stage.db.execute(command.encode())
-        # As sessions do.
-        stage.db.execute("SET enable_seqscan = off")
         yield Ground(stage, workers)
 
 

@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 
 setup: $(STAMP)
 
-# Installs the locked versions, checked by hash, then the project and its benchmarks without asking the index again.
+# Installs the locked versions, checked by hash, then the project and its benchmarks without the package index.
 $(STAMP): requirements.lock requirements-build.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
@@ -16,7 +16,7 @@ $(STAMP): requirements.lock requirements-build.lock pyproject.toml benchmarks/py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable benchmarks
 	touch $(STAMP)
 
-# Runs a small batch against a simulated upstream; everything it makes is in demo/.
+# Runs a small batch against a simulated upstream; all its files are in demo/.
 demo: setup
 	$(BIN)/python examples/demo.py
 
@@ -24,8 +24,8 @@ demo: setup
 check: lint
 	$(BIN)/python -m pytest -n 2 tests/unit
 
-# All tests but the slow attacks. Two files at a time, because most tests wait for processes. One test at a time:
-# make test PYTEST="-n 0".
+# All tests except the slow attacks. Two files at a time, because most tests wait for processes. To run one test at a
+# time: make test PYTEST="-n 0".
 PYTEST ?= -n 2 --dist loadfile
 test: setup
 	$(BIN)/python -m pytest $(PYTEST) -m "not attack"
@@ -42,23 +42,24 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/python -m tools.retired_names
 
-# Fixes what ruff can fix.
+# Fixes what ruff can fix, and writes the settings reference from the definitions.
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m tools.settings_reference
 
 # Runs all benchmarks, or some of them: make bench NAMES="steady wake".
 bench: setup
 	$(BIN)/batchline-bench $(NAMES) --report docs/benchmarks.md
 
 # Injects faults into real processes for MINUTES, by a given SEED or a random one. POSTGRES is the folder with the
-# programs of another PostgreSQL than the embedded one.
+# programs of an installed PostgreSQL, to use instead of the embedded one.
 MINUTES ?= 60
 REPORT  ?= docs/chaos.md
 chaos: setup
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(REPORT),--report $(REPORT))
 
-# Builds sdist and wheel into dist/, checks their contents, and starts the wheel in a fresh environment.
+# Builds sdist and wheel into dist/, checks their contents, and runs the wheel in a new environment.
 release-check: setup
 	$(BIN)/python -m tools.release_check dist
 
@@ -68,6 +69,6 @@ lock:
 	printf 'hatchling\neditables\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements-build.lock -
 	for lock in benchmarks/contestants/*.in; do uv pip compile --quiet --universal --python-version $$(case $$lock in *oban*) echo 3.12;; *) echo 3.11;; esac) --generate-hashes --no-emit-index-url --no-header -o $${lock%.in}.lock $$lock; done
 
-# Removes what the other targets made.
+# Removes the files that the other targets created.
 clean:
 	rm -rf $(VENV) .bench demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
-"""batchline-bench [NAME…] [--quick] [--report docs/benchmarks.md]; `python -m benchmarks` is the same.
+"""Run benchmarks: `batchline-bench [NAME…] [--quick] [--report FILE.md]` or `python -m benchmarks`.
 
-A report renews the comparisons that were named and keeps the others as they are.
+A report replaces the results of the named comparisons and keeps the others.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from benchmarks.sleepers import SLEEPERS, side_by_side
 def main() -> None:
     options = _options()
     if options.quick:
-        print("quick: everything runs, nothing is large enough to mean anything", flush=True)
-    # Ended from outside, it still stops its servers and removes its folder.
+        print("quick run: the sizes are too small for meaningful figures", flush=True)
+    # On SIGTERM, still stop the servers and remove the folder.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with (
         tempfile.TemporaryDirectory(prefix="batchline-bench-") as folder,
@@ -46,7 +46,7 @@ def main() -> None:
         begun = perf_counter()
         for compared in _compared(options.names or list(COMPARISONS), bench, run):
             print(report.reported(compared), flush=True)
-            # After each, so that a run that breaks off is not all lost. The others stay as they were.
+            # Save after each, so that an aborted run keeps its finished comparisons.
             if options.report is not None:
                 so_far = msgspec.structs.replace(run, seconds=perf_counter() - begun)
                 known = report.load(options.report)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _compared(names: list[str], bench: Bench, run: Run) -> Iterator[Compared]:
-    """Those that sleep come last, all at once if there are several."""
+    """Run the comparisons. Those that mostly wait come last, side by side if there are several."""
     asleep = [name for name in names if name in SLEEPERS]
     if len(asleep) < 2:
         asleep = []
@@ -67,13 +67,13 @@ def _compared(names: list[str], bench: Bench, run: Run) -> Iterator[Compared]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="batchline-bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMPARISONS))
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that everything runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to check that everything runs")
     parser.add_argument(
         "--report", type=Path, metavar="FILE.md", help="write the page, its data and its charts"
     )
     options = parser.parse_args()
     if unknown := set(options.names) - set(COMPARISONS):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(COMPARISONS)}")
+        parser.error(f"unknown comparison {', '.join(sorted(unknown))}; choose from {', '.join(COMPARISONS)}")
     return options
 
 

@@ -1,4 +1,4 @@
-"""What every comparison is given: a server, a scratch folder, and how large things should be."""
+"""The context of a comparison: a server, a scratch folder, and sizes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ class Bench:
     quick: bool
 
     def size(self, full: int, *, quick: int) -> int:
-        """`quick` only shows that everything runs; its figures mean nothing."""
+        """Choose a size. A quick run only checks that everything runs; its figures mean nothing."""
         return quick if self.quick else full
 
     @property

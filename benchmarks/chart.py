@@ -1,4 +1,4 @@
-"""A bar chart as SVG: a bar for each contestant's median, a line for its spread."""
+"""Bar chart as SVG: one bar per contestant for its median, with a line for its spread."""
 
 from html import escape
 

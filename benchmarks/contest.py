@@ -1,4 +1,4 @@
-"""A contest: contestants take turns, round after round, and their medians are compared."""
+"""Contests: contestants take turns, round after round, and their medians are compared."""
 
 import statistics
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Series(msgspec.Struct, frozen=True):
-    """What one contestant did, a value for each round."""
+    """The results of one contestant, one value per round."""
 
     name: str
     unit: str
@@ -32,7 +32,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What a figure is held to."""
+    """The target of a figure."""
 
     side: Literal["at least", "at most", "under"]
     limit: float
@@ -48,14 +48,14 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number, what it was taken from, and the bar it is held to, if to any."""
+    """One number, the series behind it, and its bar, if any."""
 
     name: str
     value: float
     unit: str
     bar: Bar | None
     series: list[Series]
-    # What the number alone does not say.
+    # Additional explanation.
     note: str = ""
 
     @property
@@ -65,7 +65,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Takes a turn and says how it did, in `unit`."""
+    """A contestant: takes a turn and returns its result in `unit`."""
 
     name: str
     unit: str
@@ -73,7 +73,7 @@ class Contestant:
 
 
 async def alternate(rounds: int, *contestants: Contestant) -> list[Series]:
-    """Every other round goes in reverse order, so that nobody always comes after the same one."""
+    """Run rounds in alternating order, so that no contestant always follows the same one."""
     values: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     for nth in range(rounds):
         for contestant in contestants if nth % 2 == 0 else reversed(contestants):
@@ -82,7 +82,7 @@ async def alternate(rounds: int, *contestants: Contestant) -> list[Series]:
 
 
 def ratio(name: str, over: Series, under: Series, bar: Bar | None = None) -> Figure:
-    """The one median in terms of the other."""
+    """The ratio of two medians."""
     return Figure(name, over.median / under.median, "×", bar, [over, under])
 
 

@@ -1,4 +1,4 @@
-"""An upstream that notes when each request arrives, to the byte, and answers it."""
+"""Upstream that records when the first byte of each request arrives, and answers it."""
 
 import re
 import socket
@@ -11,7 +11,7 @@ from typing import Self
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _ANSWER = b'{"object":"chat.completion","choices":[]}'
-# An idle worker has no connection open, so each request must come on a new one.
+# An idle worker has no open connection, so each request must use a new one.
 _RESPONSE = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
     % (len(_ANSWER), _ANSWER)
@@ -19,7 +19,7 @@ _RESPONSE = (
 
 
 class Doorbell:
-    """In a thread of its own, on blocking sockets: no event loop stands between the arrival and the clock."""
+    """A server in a separate thread with blocking sockets, so that no event loop delays the measurement."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -32,7 +32,7 @@ class Doorbell:
         return f"http://{host}:{port}"
 
     def rung(self) -> float:
-        """perf_counter() at the first byte of the next request; waits for it."""
+        """Wait for the next request, and return perf_counter() at its first byte."""
         return self._rings.get(timeout=60)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Drains a batch of any design: claim 500, finish 500 of those in hand at random, until nothing is left."""
+"""Drain a batch of any design: claim 500 and finish a random 500 of those held, until nothing is left."""
 
 import random
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from benchmarks.inputs import OUTPUT, USAGE
 
 CHUNK = 500
 LEASE = timedelta(minutes=10)
-# A worker has several claims in hand, and answers come in any order.
+# A worker holds several claims, and answers come in any order.
 _IN_HAND = 4 * CHUNK
 
 Work = TypeVar("Work")
 
 
 class Design(Protocol[Work]):
-    """Hands out work with its body, and takes one result text for each."""
+    """A design of a queue: returns items with their bodies, and accepts one result text per item."""
 
     async def claim(self, limit: int) -> Sequence[Work]: ...
 
@@ -31,7 +31,7 @@ class Design(Protocol[Work]):
 
 
 class CursorAndSpans:
-    """Batchline's own statements, as a worker calls them."""
+    """Batchline's statements, as a worker calls them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -57,15 +57,17 @@ class Drained:
         return self.items / sum(self.seconds)
 
     def tenth(self, nth: int) -> float:
-        """Items a second in the nth tenth of the pairs, counted from 0. The first and the last pairs are left
-        out: the first fill the hand, the last find nothing to claim."""
+        """Items per second in the nth tenth of the pairs, counted from 0.
+
+        The first pairs, which only fill the buffer, and the last, which find nothing to claim, are excluded.
+        """
         pairs = self.seconds[_IN_HAND // CHUNK : -_IN_HAND // CHUNK]
         size = len(pairs) // 10
         return size * CHUNK / sum(pairs[nth * size : (nth + 1) * size])
 
 
 async def drain(design: Design[Work]) -> Drained:
-    """Only claims and settles are timed, not the shuffling."""
+    """Drain the batch. Only claims and settles are timed, not the shuffling."""
     shuffle = random.Random(0).shuffle
     hand: list[Work] = []
     items = 0

@@ -1,4 +1,4 @@
-"""What contestants work on: lines in the database, lines in a file, results. The same payload for all."""
+"""Inputs of the contests: lines in the database, lines in a file, results. All have the same payload."""
 
 from pathlib import Path
 from uuid import UUID
@@ -34,7 +34,7 @@ USAGE = Usage(input_tokens=70, output_tokens=6)
 
 
 def add_file(url: str, lines: int) -> UUID:
-    """A file that says it has so many lines, all in one lane."""
+    """Add a file whose row has this number of lines, all in one lane, but no lines."""
     file_id = new_id()
     execute(
         url,
@@ -53,7 +53,7 @@ def add_file(url: str, lines: int) -> UUID:
 
 
 def fill_file(url: str, lines: int) -> UUID:
-    """A file with its lines, made in the database: ingest is measured elsewhere."""
+    """Add a file and generate its lines in the database; ingest is measured elsewhere."""
     file_id = add_file(url, lines)
     execute(
         url,
@@ -75,7 +75,7 @@ async def a_batch(session: Session, file_id: UUID, upstream: str | None = None) 
 
 
 def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500) -> Path:
-    """An input file as users bring it; every line has about `line_bytes` bytes."""
+    """Write an input file; every line has about `line_bytes` bytes."""
     line = (
         '{{"custom_id":"line-{nth:08}","method":"POST","url":"' + URL + '","body":{{"model":"' + MODEL + '",'
         '"messages":[{{"role":"user","content":"Line {nth:08}: {words}"}}]}}}}\n'

@@ -1,4 +1,4 @@
-"""Where and with what the figures were taken."""
+"""Description of the machine and the software versions."""
 
 import os
 import platform
@@ -38,7 +38,7 @@ def _cpu() -> str:
 
 
 def _fsyncs(scratch: Path) -> Iterator[float]:
-    """Seconds that durable writes take here: what every commit waits for."""
+    """Seconds per durable write, which every commit waits for."""
     path = scratch / "fsync"
     with path.open("wb") as file:
         for _ in range(50):

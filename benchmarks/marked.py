@@ -1,10 +1,10 @@
-"""Parts of a page that a command writes, between two comments; the rest of the page is people's."""
+"""Generated parts of a page, between two comments. People write the rest of the page."""
 
 import re
 
 
 def renewed(page: str, name: str, content: str) -> str:
-    """The page with this content in place of what was between the marks of this name."""
+    """Replace the part of the page between the marks of this name."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if len(marked.findall(page)) != 1:

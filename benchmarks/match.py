@@ -1,4 +1,4 @@
-"""Puts a contestant to work: its database, its processes, and what the server and the clock say of them."""
+"""Run a contestant with a database and processes, and measure time, WAL and CPU."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from benchmarks.contestants.roster import BATCHLINE, OTHERS, Entrant
 from benchmarks.server import Server, a_server, execute
 
 _ROOT = Path(__file__).parent.parent
-# What PostgreSQL has where nobody has changed anything, in place of what Batchline's own server has.
+# PostgreSQL's defaults, instead of the settings of Batchline's embedded server.
 _PLAIN = {
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
@@ -36,14 +36,14 @@ _PLAIN = {
     "jit": "on",
     "max_connections": "300",
 }
-# Longer than any turn: a contestant that hangs is no figure.
+# Seconds, longer than any turn: a contestant that hangs ends the run.
 _LIMIT = 600.0
 _POLL = 0.03
 
 
 @contextmanager
 def plain_server(scratch: Path, **settings: str) -> Iterator[Server]:
-    """PostgreSQL with its own defaults, but for room for everybody's connections."""
+    """PostgreSQL with its defaults, except for more connections."""
     with (
         tempfile.TemporaryDirectory(prefix="plain-", dir=scratch) as folder,
         a_server(Path(folder), **_PLAIN, **settings) as server,
@@ -66,7 +66,7 @@ class Player:
 
 
 def players(bench: Bench, entrants: Sequence[Entrant] = (BATCHLINE, *OTHERS)) -> tuple[list[Player], str]:
-    """Those who can play here, ours first, and a word on those who cannot. A quick run has two at most."""
+    """The contestants that can run here, ours first, and a note on the others. At most two in a quick run."""
     present, missing = [], []
     for entrant in entrants[:2] if bench.quick else entrants:
         try:
@@ -78,13 +78,13 @@ def players(bench: Bench, entrants: Sequence[Entrant] = (BATCHLINE, *OTHERS)) ->
 
 @contextmanager
 def database(server: Server, player: Player) -> Iterator[str]:
-    """With the contestant's tables, which it makes once for all its turns on this server."""
+    """A database with the contestant's tables, which it creates once for all its turns on this server."""
 
     def install(conninfo: str) -> None:
         command = player.drive("install", _as_url(conninfo))
         done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"{player.label} could not make its tables:\n{done.stderr}")
+            raise RuntimeError(f"{player.label} could not create its tables:\n{done.stderr}")
 
     template = server.template(f"tables_of_{player.entrant.module}", install)
     with server.database(migrated=False, template=template) as conninfo:
@@ -92,14 +92,14 @@ def database(server: Server, player: Player) -> Iterator[str]:
 
 
 def _as_url(conninfo: str) -> str:
-    """In the form that every driver understands."""
+    """Convert to the form that every driver understands."""
     parts = conninfo_to_dict(conninfo)
     host = quote(str(parts["host"]), safe="/")
     return f"postgresql://{parts['user']}@/{parts['dbname']}?host={host}&port={parts['port']}"
 
 
 class Process:
-    """A driver's process: what it prints can be read line by line, as JSON."""
+    """A driver's process. Its output can be read line by line, as JSON."""
 
     def __init__(self, player: Player, command: list[str], errors: IO[bytes]) -> None:
         self._errors = errors
@@ -116,7 +116,7 @@ class Process:
                 return json.loads(line)
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace")[-3000:]
-        raise RuntimeError(f"{self._label} ended before its time:\n{said}")
+        raise RuntimeError(f"{self._label} ended too early:\n{said}")
 
     def go(self) -> None:
         assert self.popen.stdin is not None
@@ -124,12 +124,12 @@ class Process:
         self.popen.stdin.flush()
 
     def cpu(self) -> float:
-        """Seconds of CPU that it has used."""
+        """CPU seconds used so far."""
         times = psutil.Process(self.popen.pid).cpu_times()
         return times.user + times.system
 
     def kill(self) -> None:
-        """At once, as a power cut would, and with it whatever it has started."""
+        """Kill it and its children at once."""
         if self.popen.poll() is None:
             children = psutil.Process(self.popen.pid).children(recursive=True)
             self.popen.send_signal(signal.SIGKILL)
@@ -141,7 +141,7 @@ class Process:
 
 @contextmanager
 def driving(player: Player, command: str, url: str, *arguments: object) -> Iterator[Process]:
-    """A driver that is ready, and killed at the end."""
+    """Start a driver, wait until it is ready, and kill it at the end."""
     with tempfile.TemporaryFile() as errors:
         process = Process(player, player.drive(command, url, *arguments), errors)
         try:
@@ -163,14 +163,14 @@ def working(
     concurrency: int = 0,
     member: int = 0,
 ) -> Iterator[Process]:
-    """A worker that has been told to go."""
+    """Start a worker, and let it begin."""
     with driving(player, "work", url, handler, seconds, notes, concurrency, member) as process:
         process.go()
         yield process
 
 
 class Meter:
-    """What the server has spent: bytes of WAL, and CPU seconds of all its processes."""
+    """Meter of the server's costs: bytes of WAL, and CPU seconds of all its processes."""
 
     def __init__(self, server: Server) -> None:
         self._url = server.url
@@ -186,7 +186,7 @@ class Meter:
         return float(execute(self._url, sql.SQL("SELECT pg_current_wal_lsn() - '0/0'"))[0][0])
 
     def _read_cpu(self) -> float:
-        """Also of backends that have ended: their parent remembers."""
+        """CPU seconds, including those of ended backends, which their parent keeps."""
         own = self._postmaster.cpu_times()
         spent = own.user + own.system + own.children_user + own.children_system
         for child in self._postmaster.children():
@@ -200,7 +200,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of accepting or draining: seconds by the clock, and per item bytes of WAL and microseconds of CPU."""
+    """The cost of accepting or draining: elapsed seconds; bytes of WAL and microseconds of CPU per item."""
 
     items: int
     seconds: float
@@ -231,8 +231,10 @@ def drain(
     workers: int,
     then: Callable[[], None] = lambda: None,
 ) -> Cost:
-    """From the first call of a handler, in whichever worker, to the moment that nothing is left. `then` is
-    done while the workers still are there."""
+    """Measure from the first call of a handler, in any worker, until nothing is left.
+
+    `then` runs while the workers still exist.
+    """
     with ExitStack() as stack:
         producer = [
             stack.enter_context(driving(player, "work", url, "nothing", 0, os.devnull, 0, member))
@@ -254,12 +256,12 @@ def drain(
                 begun = min(begun, first["first"])
                 client_cpu += cpu - first["cpu"]
     if begun == ended:
-        raise RuntimeError(f"{player.label} has left nothing unfinished, and no handler was called")
+        raise RuntimeError(f"{player.label} finished everything without calling a handler")
     return Cost(items, ended - begun, wal / items, 1e6 * client_cpu / items, 1e6 * server_cpu / items)
 
 
 def until_finished(player: Player, url: str, limit: float) -> float | None:
-    """How long it took until nothing was unfinished; None: longer than the limit."""
+    """Seconds until nothing was unfinished; None if that took longer than the limit."""
     begun = perf_counter()
     with psycopg.connect(url, autocommit=True, application_name="benchmark") as connection:
         while connection.execute(player.entrant.unfinished, prepare=True).fetchone() is not None:
@@ -270,7 +272,7 @@ def until_finished(player: Player, url: str, limit: float) -> float | None:
 
 
 def _first_of(process: Process) -> Any:
-    """What a worker said of its first item; nothing, if it had none."""
+    """When a worker called its first handler; None if it had no item."""
     assert process.popen.stdout is not None
     lines = [line for line in process.popen.stdout if line.startswith("{")]
     return json.loads(lines[0]) if lines else None

@@ -1,4 +1,4 @@
-"""Processes beside the benchmark: Batchline's own commands, and contestants that need one to themselves."""
+"""Processes that the benchmarks start: Batchline's own commands, and contestants with a separate process."""
 
 import subprocess
 import sys
@@ -20,12 +20,12 @@ def module(name: str, *arguments: str) -> list[str]:
 
 
 def output_of(name: str, *arguments: str) -> str:
-    """What a module of ours prints."""
+    """The output of one of our modules."""
     return run(module(name, *arguments))
 
 
 def run(command: list[str]) -> str:
-    """Run to the end; what it printed. Whatever it complained about is shown if it failed."""
+    """Run a command to its end, and return its output. If it fails, the error contains all its output."""
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -34,7 +34,7 @@ def run(command: list[str]) -> str:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process for as long as it is needed; what it prints can be read."""
+    """Run a process for as long as the context lasts."""
     with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -44,7 +44,7 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def simulator(latency: int = 0) -> Iterator[str]:
-    """`batchline simulate`, with a latency in milliseconds; its URL."""
+    """Run `batchline simulate` with a latency in milliseconds, and return its URL."""
     with running(batchline("simulate", "--port", "0", "--latency", str(latency), "--json")) as process:
         yield msgspec.json.decode(_document(process))["url"]
 
@@ -56,7 +56,7 @@ def worker(database: str, data_dir: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _document(process: subprocess.Popen[str]) -> str:
-    """A JSON document, which ends with a line of its own."""
+    """Read a JSON document, whose last line is a closing brace."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -1,14 +1,14 @@
-"""python -m benchmarks.profile [ITEMS] [--report docs/performance.md]: where each microsecond and byte goes.
+"""Profile of an item's life: `python -m benchmarks.profile [ITEMS] [--report docs/performance.md]`.
 
-Three looks at the life of ITEMS items, on PostgreSQL with its own default settings:
+Measures the life of ITEMS items in three ways, on PostgreSQL with its default settings:
 
-- each phase alone, for all items, in the sizes in which a worker does it: what it takes by the clock, what
-  CPU this process spends and what CPU PostgreSQL's processes spend (all of them, so also that of writing WAL
-  and of checkpoints). In a worker the phases overlap, so the sums are more than a drain takes;
-- what the WAL of each phase consists of, and that of PgQueuer beside it, with fewer items;
+- each phase alone, for all items, in the sizes that a worker uses: elapsed time, CPU of this process, and CPU
+  of all PostgreSQL processes, which includes writing WAL and checkpoints. In a worker the phases overlap, so
+  the sums are more than a drain takes;
+- the WAL of each phase by kind of record, next to that of PgQueuer with fewer items;
 - where a whole worker spends its CPU while it drains a batch with a handler that does nothing.
 
-With --report the tables are written into the page, between its marks.
+With --report, the tables are written into the page, between its marks.
 """
 
 import argparse
@@ -49,12 +49,12 @@ from benchmarks.sampling import Sampler, Spot
 from benchmarks.server import Server
 from benchmarks.wal import Record
 
-# As `worker/claimer.py` and `config.py` have them.
+# The same values as in `worker/claimer.py` and `config.py`.
 _CLAIM = 2_000
 _SETTLE = 500
-# A kernel looks every four milliseconds or so: one batch alone would be seen a few hundred times.
+# The kernel samples about every four milliseconds: one batch alone would yield only a few hundred samples.
 _BATCHES = 3
-# Few enough that no checkpoint falls into its drain, which would add page images: what is left is its design.
+# Few enough that no checkpoint, which would add page images, happens during its drain.
 _PGQUEUER_ITEMS = 20_000
 # Smaller rows are summed up.
 _MIN_BYTES = 1.0
@@ -62,7 +62,7 @@ _MIN_SHARE = 0.015
 
 _WAL_PHASES = ("accept", "claim", "settle", "finalize")
 _MEANS = {
-    "Btree/DEDUP": "entries of one key put together",
+    "Btree/DEDUP": "entries of one key merged",
     "Btree/INSERT_LEAF": "an index entry",
     "Btree/INSERT_POST": "an index entry among others of its key",
     "Btree/INSERT_UPPER": "an entry of a page in the page above",
@@ -75,17 +75,17 @@ _MEANS = {
     "Heap/LOCK": "a row locked",
     "Heap/UPDATE": "a row's new version on another page",
     "Heap/UPDATE+INIT": "a row's new version, the first row of a page",
-    "Heap2/MULTI_INSERT": "rows that COPY brings, many at once",
-    "Heap2/MULTI_INSERT+INIT": "rows that COPY brings, a whole page of them",
-    "Heap2/PRUNE_ON_ACCESS": "dead versions cleared from a page",
-    "Sequence/LOG": "numbers of a sequence set aside",
+    "Heap2/MULTI_INSERT": "rows of COPY, many at once",
+    "Heap2/MULTI_INSERT+INIT": "rows of COPY, a whole page",
+    "Heap2/PRUNE_ON_ACCESS": "dead versions removed from a page",
+    "Sequence/LOG": "numbers of a sequence reserved",
     "Transaction/COMMIT": "a commit",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Of one item: microseconds by the clock and of CPU, and what it wrote to the WAL, of all."""
+    """One phase: elapsed and CPU microseconds per item, and the WAL records of all items."""
 
     name: str
     clock: float
@@ -114,7 +114,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A whole worker: its CPU of one item in microseconds, and where it was seen."""
+    """A whole worker: CPU microseconds per item, and the samples."""
 
     cpu: float
     spots: Counter[Spot]
@@ -155,7 +155,7 @@ async def _run(item: Item) -> Verdict:
 
 
 async def by_location(scratch: Path, server: Server, path: Path, items: int) -> Drained:
-    """A worker in this process, from its start until some batches have ended."""
+    """Sample a worker in this process, from its start until some batches have ended."""
 
     async def nothing(nth: int) -> None:
         pass
@@ -202,7 +202,7 @@ def phases_table(phases: Sequence[Phase], items: int) -> str:
 
 
 def wal_table(columns: Mapping[str, tuple[list[Record], int]]) -> str:
-    """Bytes an item, a row for each kind of record; a column's records come with its number of items."""
+    """Table of bytes per item, one row per kind of record. Columns have their records and number of items."""
     sizes = {
         name: {record.kind: record.size / items for record in records}
         for name, (records, items) in columns.items()
@@ -223,7 +223,7 @@ def wal_table(columns: Mapping[str, tuple[list[Record], int]]) -> str:
         ["others", "", *map(_bytes, others)],
         ["page images", "whole pages, at their first change after a checkpoint", *map(_bytes, images)],
         ["**all**", "", *(f"**{whole:.1f}**" for whole in wholes)],
-        ["records an item", "", *(f"{count:.2f}" for count in counts)],
+        ["records per item", "", *(f"{count:.2f}" for count in counts)],
     ]
     return _table(["record", "what it is", *columns], rows)
 
@@ -237,7 +237,7 @@ def worker_table(drained: Drained) -> str:
     small = 1 - sum(share for _, share in _shares(drained.spots, total))
     rows.append(["others", "", "", f"{100 * small:.0f} %", f"{small * drained.cpu:.2f}"])
     rows.append(["**all**", "", "", "", f"**{drained.cpu:.2f}**"])
-    return _table(["role", "in", "calling", "share", "µs an item"], rows)
+    return _table(["role", "in", "calling", "share", "µs per item"], rows)
 
 
 def _shares(spots: Counter[Spot], total: int) -> Iterator[tuple[Spot, float]]:
@@ -256,8 +256,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def profile(scratch: Path, server: Server, items: int) -> dict[str, str]:
-    """The tables, by the names of their places on the page."""
-    # The items of the contests, so that the figures are those of `queues`.
+    """Create the tables, by the names of their marks on the page."""
+    # The same items as in the contests, so that the figures are comparable with `queues`.
     path = scratch / "profile.jsonl"
     path.write_bytes(as_lines(payloads(items)))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -280,8 +280,8 @@ def profile(scratch: Path, server: Server, items: int) -> dict[str, str]:
 def _facts(scratch: Path, items: int, command: str) -> str:
     made = f"{items:,} items, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, by `{command}`."
     where = ", ".join(f"{name}: {value}" for name, value in machine.describe(scratch).items())
-    # More than half a core was in use by others.
-    busy = " The machine was busy: CPU and WAL hold all the same, the clock says little."
+    # Other processes used more than half a core.
+    busy = " The machine was busy: CPU and WAL are still valid, elapsed times are not."
     return f"{made} {where}.{busy if os.getloadavg()[0] > 0.5 else ''}"
 
 

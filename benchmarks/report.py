@@ -1,8 +1,8 @@
-"""The newest figures: kept as JSON, printed on the terminal, written as Markdown with a chart per comparison.
+"""The newest figures as JSON, on the terminal, and as Markdown with one chart per comparison.
 
     python -m benchmarks.report docs/benchmarks.json
 
-writes the page and its charts again from the figures of the last run.
+writes the page and its charts again from the stored figures.
 """
 
 import sys
@@ -15,12 +15,12 @@ from benchmarks.chart import bar_chart
 from benchmarks.contest import Bar, Figure, Series
 from benchmarks.numbers import number
 
-# What machine.describe says that is true of the moment only.
+# Facts of machine.describe that change from run to run.
 _OF_THE_MOMENT = ("load before the run", "one fsync of 8 KiB")
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run of the benchmarks: all that is needed to judge its figures and to repeat it."""
+    """A run of the benchmarks, with everything needed to judge its figures and to repeat it."""
 
     date: str
     command: str
@@ -28,19 +28,19 @@ class Run(msgspec.Struct, frozen=True):
     machine: dict[str, str]
     versions: dict[str, str]
     settings: dict[str, str]
-    # Of all its comparisons; 0 where nobody kept it.
+    # Of all its comparisons; 0 if it was not recorded.
     seconds: float = 0.0
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One comparison's figures. `how` is its module's docstring, `run` the date of the run it was made in."""
+    """One comparison's figures. `how` is its module's docstring, `run` the date of its run."""
 
     name: str
     how: str
     seconds: float
     run: str
     figures: list[Figure]
-    # Run while others that mostly wait, as it does, ran too.
+    # It ran together with other comparisons that mostly wait.
     side_by_side: bool = False
 
 
@@ -55,8 +55,10 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def renewed(results: Results, run: Run, compared: Sequence[Compared], order: Sequence[str]) -> Results:
-    """With these comparisons in place of older ones of the same names, in the given order of names. What is
-    not among those names any more is left out, and so is a run that nothing is left of."""
+    """Replace older comparisons of the same names, and sort by `order`.
+
+    Comparisons that are not in `order`, and runs without comparisons, are dropped.
+    """
     newest = {old.name: old for old in results.comparisons} | {new.name: new for new in compared}
     comparisons = [newest[name] for name in order if name in newest]
     runs = {old.date: old for old in results.runs} | {run.date: run}
@@ -65,7 +67,7 @@ def renewed(results: Results, run: Run, compared: Sequence[Compared], order: Seq
 
 
 def load(page: Path) -> Results:
-    """What is behind the page; nothing where there is none yet."""
+    """Load the results behind the page; empty if there are none yet."""
     data = page.with_suffix(".json")
     if not data.exists():
         return Results([], [])
@@ -73,14 +75,14 @@ def load(page: Path) -> Results:
 
 
 def save(results: Results, page: Path) -> None:
-    """The page, and its data beside it under the same name."""
+    """Write the page, and its data in a JSON file of the same name."""
     data = page.with_suffix(".json")
     data.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     render(data)
 
 
 def render(data: Path) -> None:
-    """The page and its folder of charts, in which nothing else is left."""
+    """Write the page and its charts. Other charts in the folder are deleted."""
     results = msgspec.json.decode(data.read_bytes(), type=Results)
     charts = data.with_suffix("")
     charts.mkdir(exist_ok=True)
@@ -93,7 +95,7 @@ def render(data: Path) -> None:
 
 
 def reported(compared: Compared) -> str:
-    """For the terminal."""
+    """Format a comparison for the terminal."""
     lines = [f"{compared.name} ({compared.seconds:.0f} s)"]
     for figure in compared.figures:
         lines.append(f"  {figure.name}: {_value(figure)}{_held_to(figure)}")
@@ -140,13 +142,13 @@ def _summary(results: Results) -> str:
 
 
 def _contestant(figure: Figure) -> str:
-    """Whose figure it is: Batchline's if it takes part, otherwise that of the first series."""
+    """The contestant of a figure: Batchline if it takes part, otherwise the first series."""
     names = [series.name for series in figure.series]
     return next((name for name in names if name.startswith("Batchline")), (names or ["Batchline"])[0])
 
 
 def _machine(results: Results) -> str:
-    """What the runs have in common; where they differ, all that there was."""
+    """Table of the machine: one value if all runs agree, otherwise all values."""
     facts: dict[str, list[str]] = {}
     for run in results.runs:
         described = {
@@ -206,7 +208,7 @@ def _section(compared: Compared, run: Run, charts: str) -> str:
 
 
 def _charted(compared: Compared) -> Figure | None:
-    """The figure that stands for the comparison: the first that has something to draw."""
+    """The figure to draw: the first one with a series."""
     return next((figure for figure in compared.figures if figure.series), None)
 
 

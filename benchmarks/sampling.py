@@ -1,8 +1,8 @@
-"""Where a process spends its CPU: its stack, looked at every few milliseconds of CPU that it uses.
+"""CPU profile of a process: its stack, sampled every few milliseconds of CPU that it uses.
 
-Time in which it waits is not counted, so a busy machine changes nothing. A sample belongs to a *role*, the
-outermost module of the worker on the stack, which is the task that runs; and to a *place*, the innermost
-module of Batchline on it, with the library that this calls, if it is in one.
+Waiting is not counted, so a busy machine changes nothing. A sample belongs to a *role*, the outermost module
+of the worker on the stack, which is the running task; and to a *location*, the innermost module of Batchline
+on it, with the library that it calls, if any.
 """
 
 import signal
@@ -22,7 +22,7 @@ class Spot(NamedTuple):
 
 
 class Sampler:
-    """In the main thread, for as long as it is entered."""
+    """Samples the main thread while its context is active."""
 
     def __init__(self) -> None:
         self.spots: Counter[Spot] = Counter()
@@ -43,7 +43,7 @@ class Sampler:
 
 
 def _modules(frame: FrameType | None) -> list[str]:
-    """Of the stack, the innermost first."""
+    """The modules on the stack, innermost first."""
     modules = []
     while frame is not None:
         modules.append(str(frame.f_globals.get("__name__", "")))
@@ -55,6 +55,6 @@ def spot(modules: list[str]) -> Spot:
     ours = [module.removeprefix(_OURS) for module in modules if module.startswith(_OURS)]
     if not ours:
         return Spot(_LOOP, "", "")
-    # The program itself is the measurement's.
+    # The main program is the benchmark itself.
     innermost = modules[0].replace("__main__", "benchmarks").partition(".")[0]
     return Spot(ours[-1], ours[0], "" if innermost == "batchline" else innermost)

@@ -1,4 +1,4 @@
-"""A fresh PostgreSQL with Batchline's own durable settings, and databases that last for one comparison."""
+"""A new PostgreSQL with Batchline's durable settings, and databases that last for one comparison."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -35,12 +35,12 @@ class Server:
     url: str
     log: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
-    # A lock for each template: in some contests all play at once, each in a thread.
+    # One lock per template: in some contests all contestants run at once, each in a thread.
     _templates: dict[str, Lock] = field(default_factory=dict, repr=False)
 
     @contextmanager
     def database(self, *, migrated: bool = True, template: str = "template1") -> Iterator[str]:
-        """The URL of a new database, a copy of the template, which is dropped afterwards."""
+        """Create a database as a copy of the template, return its URL, and drop it afterwards."""
         name = f"contest_{next(self._numbers)}"
         self._create(name, template)
         try:
@@ -52,7 +52,7 @@ class Server:
             execute(self.url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def template(self, name: str, fill: Callable[[str], None]) -> str:
-        """A database to copy: filled when it is first asked for, and there as long as the server is."""
+        """A database to copy: filled on first use, and kept as long as the server runs."""
         with self._templates.setdefault(name, Lock()):
             if not execute(self.url, _KNOWN, {"name": name}):
                 self._create(name, "template1")
@@ -64,7 +64,7 @@ class Server:
         execute(self.url, create.format(sql.Identifier(name), sql.Identifier(template)))
 
     def settle_down(self) -> None:
-        """Write out what earlier turns left in memory, so that this turn does not pay for it."""
+        """Write the dirty pages of earlier turns to disk, so that this turn does not pay for them."""
         execute(self.url, sql.SQL("CHECKPOINT"))
 
     def settings(self) -> dict[str, str]:
@@ -81,12 +81,12 @@ def a_server(folder: Path, **settings: str) -> Iterator[Server]:
 
 
 def execute(url: str, query: sql.SQL | sql.Composed, params: dict[str, Any] | None = None) -> list[Any]:
-    """One statement on a connection of its own."""
+    """Run one statement on a separate connection."""
     with psycopg.connect(url, autocommit=True, application_name="benchmark") as connection:
         cursor = connection.execute(query, params)
         return cursor.fetchall() if cursor.description else []
 
 
 def vacuum(url: str) -> None:
-    """Leave the database as a diligent autovacuum would."""
+    """Vacuum the database, as autovacuum would."""
     execute(url, sql.SQL("VACUUM ANALYZE"))

@@ -1,4 +1,4 @@
-"""`batchline serve` beside the benchmark, as operators run it."""
+"""`batchline serve` as a process, as operators run it."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ class Serving:
     pid: int
 
     def connect(self) -> HTTPConnection:
-        """A connection that stays open from one request to the next."""
+        """Open a connection that stays open between requests."""
         address = urlsplit(self.url)
         return HTTPConnection(address.hostname or "", address.port, timeout=600)
 
@@ -29,7 +29,7 @@ class Serving:
 
 @contextmanager
 def serving(database: str, data_dir: Path, *options: str) -> Iterator[Serving]:
-    """A server on a database that has none of its keys yet; the first one is ours."""
+    """Run a server on a database without keys, and use the first key that it creates."""
     location = ("--database", database, "--data-dir", str(data_dir))
     with running(batchline("serve", "--port", "0", *location, *options)) as process:
         assert process.stdout is not None
@@ -45,7 +45,7 @@ def serving(database: str, data_dir: Path, *options: str) -> Iterator[Serving]:
 
 
 def whole(answer: HTTPResponse) -> bytes:
-    """The body of an answer that is a success, read to its end so that the connection can go on."""
+    """Read the whole body of a successful answer, so that the connection can be reused."""
     body = answer.read()
     if answer.status != 200:
         raise RuntimeError(f"answered {answer.status}: {body.decode(errors='replace')[:500]}")

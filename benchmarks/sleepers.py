@@ -1,7 +1,7 @@
-"""Comparisons that wait much and work little: several of them run side by side, each in a process of its own.
+"""Run comparisons that mostly wait side by side, each in a separate process.
 
-One after the other they would take ten minutes in which the machine idles. What they measure are
-counts, which neighbours that sleep do not change; what is measured by the clock is never run beside anything.
+One after the other they would take ten minutes, while the machine is idle. They measure counts, which other
+sleeping processes do not change. Comparisons that measure time never run side by side.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ SLEEPERS = frozenset({"idle", "queues-idle", "queues-zombie"})
 
 
 def side_by_side(names: Sequence[str], run: Run, scratch: Path) -> Iterator[Compared]:
-    """What came of each, as part of this run. If one fails, the others are ended too, and clean up."""
+    """Yield the result of each, as part of this run. If one fails, the others are stopped and clean up."""
     with ExitStack() as stack:
         begun = [_begin(stack, name, run, scratch) for name in names]
         for name, (process, said) in zip(names, begun, strict=True):

@@ -1,4 +1,4 @@
-"""How long something takes."""
+"""Measure elapsed time."""
 
 from collections.abc import Awaitable
 from time import perf_counter

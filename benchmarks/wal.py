@@ -1,4 +1,4 @@
-"""What a stretch of WAL consists of, by kinds of records, as PostgreSQL's own pg_waldump counts it."""
+"""The contents of a section of WAL by kind of record, as counted by PostgreSQL's pg_waldump."""
 
 import re
 import subprocess
@@ -11,10 +11,10 @@ from psycopg import sql
 
 from benchmarks.server import Server, execute
 
-# Type, number, size without page images, size of page images; each figure has its share beside it.
+# Type, number, size without page images, size of page images; each figure is followed by its share.
 _ROW = re.compile(r"^(\S+/\S+) +(\d+) \([^)]*\) +(\d+) \([^)]*\) +(\d+) ", re.MULTILINE)
 
-# A server that keeps what is to be looked at.
+# Settings for a server that keeps the WAL to examine.
 KEEP = {"wal_keep_size": "8GB"}
 
 
@@ -22,22 +22,22 @@ KEEP = {"wal_keep_size": "8GB"}
 class Record:
     kind: str
     count: int
-    # In bytes, without the images of pages that a checkpoint makes it carry.
+    # In bytes, without full-page images.
     size: int
     images: int
 
 
 def position(server: Server) -> str:
-    """Where the WAL ends now."""
+    """The current end of the WAL."""
     lsn: str = execute(server.url, sql.SQL("SELECT pg_current_wal_insert_lsn()"))[0][0]
     return lsn
 
 
 def read(server: Server, begin: str, end: str) -> list[Record]:
-    """Of all databases and processes of the server."""
+    """Read the records of all databases and processes of the server."""
     if begin == end:
         return []
-    # What is not flushed cannot be read.
+    # Only flushed WAL can be read.
     execute(server.url, sql.SQL("SELECT pg_switch_wal()"))
     folder = server.log.parent / "postgres"
     program = Path(psutil.Process(int((folder / "postmaster.pid").read_text().split()[0])).exe())

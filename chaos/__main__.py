@@ -35,7 +35,7 @@ def main() -> None:
     try:
         outcomes = asyncio.run(_run(folder, options))
     except asyncio.CancelledError:
-        sys.exit(f"seed {options.seed}: ended from outside; logs are in {folder}")
+        sys.exit(f"seed {options.seed}: ended by a signal; logs are in {folder}")
     results = report.sum_up(
         outcomes,
         date=date,
@@ -62,7 +62,7 @@ def main() -> None:
 
 async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
     until = monotonic() + options.minutes * 60
-    # Ended from outside, it still stops what it has started.
+    # If a signal ends the run, it still stops the processes that it started.
     this = asyncio.current_task()
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
@@ -91,7 +91,7 @@ def _fault(name: str) -> Fault:
         return Fault[name.upper().replace("-", "_")]
     except KeyError:
         known = ", ".join(map(_name, Fault))
-        raise argparse.ArgumentTypeError(f"there is no fault {name}; there are {known}") from None
+        raise argparse.ArgumentTypeError(f"unknown fault {name}; choose from {known}") from None
 
 
 def _name(fault: Fault) -> str:
@@ -100,10 +100,10 @@ def _name(fault: Fault) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos")
-    parser.add_argument("--minutes", type=float, default=2.0, help="rounds begin for so long; at least one")
-    parser.add_argument("--seed", type=int, default=None, help="decides the schedule; at random if not given")
+    parser.add_argument("--minutes", type=float, default=2.0, help="start rounds for this long; at least one")
+    parser.add_argument("--seed", type=int, default=None, help="determines the schedule; random by default")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--round", type=int, default=None, help="this round of the seed alone")
+    parser.add_argument("--round", type=int, default=None, help="run only this round of the seed")
     parser.add_argument(
         "--only",
         type=_fault,
@@ -112,11 +112,9 @@ def _options() -> argparse.Namespace:
         metavar="FAULT",
         help="only this fault, by its name in chaos/schedule.py: kill-worker, read-only, …; may be repeated",
     )
+    parser.add_argument("--schedule", action="store_true", help="only print the schedule of a round")
     parser.add_argument(
-        "--schedule", action="store_true", help="print the schedule of a round, and do nothing"
-    )
-    parser.add_argument(
-        "--postgres", type=Path, metavar="BIN", help="another PostgreSQL than the embedded one: its programs"
+        "--postgres", type=Path, metavar="BIN", help="folder of an installed PostgreSQL's programs to use"
     )
     parser.add_argument("--report", type=Path, metavar="FILE.md", help="write the page and its data")
     options = parser.parse_args()

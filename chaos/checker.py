@@ -1,9 +1,8 @@
-"""Whether what came out is what went in: from files, counters and the upstream's ledger, knowing nothing of
-Batchline.
+"""Check the results of a round against files, counters and the upstream's ledger, without using Batchline.
 
-Every line of every order has exactly one outcome. An outcome is believed only if the upstream's ledger bears
-it out: an answer under the key that the output line names, an error that it gave, or silence that it kept.
-Lines that never ran must belong to a batch that was cancelled or came to its deadline.
+Every line of every order has exactly one outcome. An outcome counts only if the upstream's ledger confirms
+it: an answer under the key in the output line, an error that the upstream sent, or a request that it did not
+answer. Lines that never ran must belong to a batch that was cancelled or expired.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +24,7 @@ from chaos.upstream import PADDINGS
 
 _NEVER_RAN = {"batch_cancelled": "cancelled", "batch_expired": "expired"}
 _SILENCES = {"timeout": (Event.HUNG, Event.LATE), "connection_lost": (Event.DROPPED,)}
-# An answer of which there was too much is a failure of its line alone.
+# An oversized answer must fail only its own line.
 _TOO_LARGE = ("response_too_large", "result_refused")
 _MAXIMUM = 20
 
@@ -48,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as the database and its files show it."""
+    """A batch according to the database and its files."""
 
     id: UUID
     status: str
@@ -63,7 +62,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Tally:
-    """What was found to be right."""
+    """Counts of what was checked and found correct."""
 
     batches: Counter[str] = field(default_factory=Counter)
     completed: int = 0
@@ -72,11 +71,11 @@ class Tally:
     requests: int = 0
     runs: int = 0
     resent: int = 0
-    """Requests under a key that had been sent before."""
+    """Requests whose key was sent before."""
     attempts: int = 0
     """Keys beyond the first of their line."""
     rule_broken: int = 0
-    """Keys that the upstream ran again because it was told to forget them."""
+    """Keys that the upstream ran again because a fault made it forget them."""
 
     def add(self, other: "Tally") -> None:
         self.batches += other.batches
@@ -96,21 +95,21 @@ class Tally:
 def check(
     orders: Sequence[Placed], batches: Mapping[UUID, Batch], ledger: Mapping[str, Entry]
 ) -> tuple[Tally, list[Finding]]:
-    """All batches of one round, after everything has come to its end."""
+    """Check all batches of one round, after everything has ended."""
     tally, findings = Tally(), []
     keys, strangers = _by_batch(ledger)
-    findings += [Finding(Kind.WRONG, key, "the upstream was sent a key of no line") for key in strangers]
+    findings += [Finding(Kind.WRONG, key, "the upstream received an unknown key") for key in strangers]
     ordered = {placed.batch_id for placed in orders}
     for batch_id in batches.keys() - ordered:
-        findings.append(Finding(Kind.DOUBLED, str(batch_id), "a batch that nobody was told of"))
+        findings.append(Finding(Kind.DOUBLED, str(batch_id), "a batch that no client knows"))
     for batch_hex in keys.keys() - {batch_id.hex for batch_id in batches}:
         findings.append(
-            Finding(Kind.WRONG, batch_hex, "the upstream was sent lines of a batch that is not there")
+            Finding(Kind.WRONG, batch_hex, "the upstream received lines of a batch that does not exist")
         )
     for placed in orders:
         batch = None if placed.batch_id is None else batches.get(placed.batch_id)
         if batch is None:
-            findings.append(Finding(Kind.LOST, placed.order.name, f"batch {placed.batch_id} is not there"))
+            findings.append(Finding(Kind.LOST, placed.order.name, f"batch {placed.batch_id} does not exist"))
             continue
         examined = _Examined(placed, batch, keys.get(batch.id.hex, {}), tally)
         found = list(examined.findings())
@@ -121,7 +120,7 @@ def check(
 
 
 def check_displayed(batch: Batch, displayed: Displayed) -> list[Finding]:
-    """Whether clients of the server are given what is there."""
+    """Check that the server returns the batch and its files correctly."""
     pairs = {
         "status": (batch.status, displayed.status),
         "counts": ((batch.total, batch.completed, batch.failed), displayed.counts),
@@ -129,7 +128,7 @@ def check_displayed(batch: Batch, displayed: Displayed) -> list[Finding]:
         "error file": (batch.errors, displayed.errors),
     }
     return [
-        Finding(Kind.WRONG, str(batch.id), f"the server gives out another {what} than is there")
+        Finding(Kind.WRONG, str(batch.id), f"the server returns a different {what} than is stored")
         for what, (actual, given) in pairs.items()
         if actual != given
     ]
@@ -152,7 +151,7 @@ def _by_batch(ledger: Mapping[str, Entry]) -> tuple[dict[str, Keys], list[str]]:
 
 
 class _Examined:
-    """One batch, looked at from all sides."""
+    """The checks of one batch."""
 
     def __init__(self, placed: Placed, batch: Batch, keys: Keys, tally: Tally) -> None:
         self._placed = placed
@@ -252,7 +251,9 @@ class _Examined:
                     Kind.WRONG, f"line {ordered.custom_id}: the upstream never answered {status}"
                 )
             elif status != 400 and attempt != ATTEMPTS:
-                yield self._finding(Kind.WRONG, f"line {ordered.custom_id} was given up at attempt {attempt}")
+                yield self._finding(
+                    Kind.WRONG, f"line {ordered.custom_id} was abandoned at attempt {attempt}"
+                )
             return
         if _code(line) in _TOO_LARGE and any(entry.events[Event.OVERSIZED] for entry in keys.values()):
             return
@@ -261,15 +262,15 @@ class _Examined:
         if last is None or not any(last.events[event] for event in silences):
             yield self._finding(
                 Kind.WRONG,
-                f"line {ordered.custom_id} failed with {_code(line)}, which the upstream knows nothing of",
+                f"line {ordered.custom_id} failed with {_code(line)}, which is not in the ledger",
             )
 
     def _runs(self) -> Iterator[Finding]:
-        """What the upstream did for this batch, and whether it was asked to rightly."""
+        """Check the requests that the upstream received for this batch."""
         for number, attempts in self._keys.items():
             ordered = self._lines[number - 1] if 1 <= number <= len(self._lines) else None
             if ordered is None:
-                yield self._finding(Kind.WRONG, f"the upstream was sent line {number}, which there is not")
+                yield self._finding(Kind.WRONG, f"the upstream received line {number}, which does not exist")
                 continue
             body = msgspec.json.encode(ordered.body)
             for attempt, entry in sorted(attempts.items()):
@@ -291,13 +292,13 @@ class _Examined:
             self._tally.attempts += len(attempts) - 1
 
     def _ordered(self, line: Any) -> Line | None:
-        """None is told of elsewhere: a line that was not ordered."""
+        """Find the ordered line. None if it was not ordered; another check reports that."""
         number = _number(line)
         ordered = self._lines[number - 1] if 1 <= number <= len(self._lines) else None
         return ordered if ordered is not None and ordered.custom_id == line["custom_id"] else None
 
     def _attempt_of(self, line: Any) -> int:
-        """The attempt that was answered, by the key in the answer's request id; 0: no key of this line."""
+        """The answered attempt, from the key in the answer's request id; 0 if the key is not this line's."""
         batch, _, rest = line["response"]["request_id"].partition("-")
         number, _, attempt = rest.partition("-")
         mine = batch == self._batch.id.hex and number == str(_number(line)) and attempt.isdigit()
@@ -312,7 +313,7 @@ def _parsed(lines: bytes) -> list[Any]:
 
 
 def _number(line: Any) -> int:
-    """A line's number in its file is the end of its name: `batch_req_…_17`."""
+    """The line's number in its file, which is the end of its id: `batch_req_…_17`."""
     number = str(line["id"]).rpartition("_")[2]
     return int(number) if number.isdigit() else 0
 

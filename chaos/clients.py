@@ -1,8 +1,8 @@
-"""Clients that order batches, and go on asking until they are told that theirs is made.
+"""Clients that order batches, and repeat the request until it is confirmed.
 
-Half of them ask the engine as `batchline submit` does, with a key of their own so that asking twice is asking
-once; the others use OpenAI's official client against `batchline serve`. Whatever of both is away meanwhile
-comes back: a client that is refused for any other reason than that is a finding.
+Half of them create batches directly, as `batchline submit` does, with an idempotency key. The others use
+OpenAI's official client against `batchline serve`. Database and server may be away for a while; any other
+refusal is a finding.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from chaos import inputs
 from chaos.schedule import ATTEMPTS, TIMEOUT, Order
 
 _PAUSE = 0.3
-# A client gives up on one answer long before it gives up on its order.
+# Seconds to wait for one answer. A client repeats its order for much longer.
 _ANSWER_LIMIT = 10.0
-# Requests at once of a client that floods the server.
+# Concurrent requests of a client that floods the server.
 _FLOODING = 16
 
 T = TypeVar("T")
@@ -32,20 +32,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Placed:
-    """An order, what became of it so far, and what was asked of it since."""
+    """An order, its batch once that exists, and what clients requested for it since."""
 
     order: Order
     batch_id: UUID | None = None
     made: asyncio.Event = field(default_factory=asyncio.Event)
     cancel_requested: bool = False
-    # The batch was said to be being cancelled.
+    # The cancellation was confirmed.
     cancelled: bool = False
     paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Displayed:
-    """What a client of the server sees of a batch that has ended."""
+    """An ended batch as a client of the server sees it."""
 
     status: str
     counts: tuple[int, int, int]
@@ -75,7 +75,7 @@ class Clients:
         placed.made.set()
 
     async def flood(self) -> None:
-        """Ask the server as fast as it answers, until cancelled. Whatever it answers is right."""
+        """Send requests as fast as the server answers, until cancelled. Any answer is acceptable."""
         await asyncio.gather(*(self._ask_again_and_again() for _ in range(_FLOODING)))
 
     async def _ask_again_and_again(self) -> None:
@@ -86,7 +86,7 @@ class Clients:
                 await asyncio.sleep(_PAUSE)
 
     async def read(self, batch_id: UUID) -> Displayed:
-        """A batch and its files, as the server gives them out."""
+        """Read a batch and its files from the server."""
         return await _until_answered(lambda: self._read(batch_id))
 
     async def _read(self, batch_id: UUID) -> Displayed:
@@ -104,7 +104,7 @@ class Clients:
         return b"" if file_id is None else (await self._openai.files.content(file_id)).content
 
     async def cancel(self, placed: Placed) -> None:
-        """Ask once; True answers are kept, lost ones may have counted or not."""
+        """Request a cancellation once. A lost answer may mean either outcome."""
         batch_id = placed.batch_id
         assert batch_id is not None
         placed.cancel_requested = True
@@ -117,7 +117,7 @@ class Clients:
     async def pause(self, placed: Placed) -> bool:
         batch_id = placed.batch_id
         assert batch_id is not None
-        # Also if the answer is lost: it is resumed in any case.
+        # Also if the answer is lost: the batch is resumed in any case.
         placed.paused = True
         return await self._change(lambda session: batches.close(session, batch_id, "pause"))
 

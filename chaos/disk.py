@@ -1,6 +1,6 @@
-"""A disk of its own for the database, so that it can be full: a tmpfs, where this process may mount one.
+"""A separate disk for the database that can be full: a tmpfs, if this process may mount one.
 
-To fill it, its size is cut down to what is used. That takes no memory, and is undone at once.
+To fill the disk, its size is reduced to the space in use. That takes no memory and can be undone at once.
 """
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 _SIZE = "4g"
-# Some pages are left: a disk is rarely full to the last byte.
+# Bytes that stay free: a disk is rarely full to the last byte.
 _LEFT = 256 * 1024
 
 
@@ -20,13 +20,13 @@ class Disk:
 
     @classmethod
     def at(cls, folder: Path) -> "Disk":
-        """Mount one; where that is not allowed, the folder is an ordinary one and cannot be filled."""
+        """Mount a disk. If that is not allowed, use an ordinary folder, which cannot be filled."""
         folder.mkdir()
         mounted = _run("mount", "-t", "tmpfs", "-o", f"size={_SIZE},mode=755", "batchline-chaos", str(folder))
         return cls(folder, mounted=mounted)
 
     def fill(self) -> bool:
-        """From now on next to nothing can be written. False if this disk cannot be filled."""
+        """Fill the disk. Return False if this disk cannot be filled."""
         if not self._mounted:
             return False
         state = os.statvfs(self.folder)
@@ -38,7 +38,7 @@ class Disk:
             self._resize(_SIZE)
 
     def keep_log(self) -> None:
-        """What PostgreSQL said is needed when the disk is gone."""
+        """Save PostgreSQL's log before the disk is unmounted."""
         if (log := self.folder / "postgres.log").exists():
             shutil.copyfile(log, self.folder.with_name("postgres.log"))
 

@@ -1,4 +1,4 @@
-"""What is left in the database and the object store, read past Batchline."""
+"""Read the database and the object store directly, without Batchline."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ LEFT JOIN batchline.files AS e ON e.id = b.error_file_id
 WHERE NOT b.id = ANY (%s)
 """
 
-# Each counts what must not be there once everything has come to its end.
+# Each query must return 0 once everything has ended.
 _LEFT_OVER = {
     "spans": "SELECT count(*) FROM batchline.spans",
     "counters": "SELECT count(*) FROM batchline.counters",
@@ -37,7 +37,7 @@ _LEFT_OVER = {
         SELECT count(*) FROM batchline.workers AS w WHERE EXISTS (SELECT FROM batchline.spans AS s
             WHERE s.worker_id = w.id)
     """,
-    "events that were not told": "SELECT count(*) FROM batchline.outbox WHERE delivered_at IS NULL",
+    "events that were not delivered": "SELECT count(*) FROM batchline.outbox WHERE delivered_at IS NULL",
     "open lanes": """
         SELECT count(*) FROM batchline.lanes AS n JOIN batchline.batches AS b ON b.id = n.batch_id
         WHERE b.ended_at IS NOT NULL AND n.open AND NOT n.drained
@@ -46,7 +46,7 @@ _LEFT_OVER = {
 
 
 def unfinished(url: str) -> int:
-    """Batches that have not come to their end, and events that were not told."""
+    """Count batches that have not ended, and events that were not delivered."""
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "SELECT (SELECT count(*) FROM batchline.batches WHERE ended_at IS NULL)"
@@ -57,7 +57,7 @@ def unfinished(url: str) -> int:
 
 
 def batches(url: str, objects: Path, known: list[Any]) -> Iterator[Batch]:
-    """All batches but the known ones, with what is in their files."""
+    """Read all batches except the known ones, with the contents of their files."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
         for row in connection.execute(_BATCHES, (known,)):
             yield Batch(
@@ -85,7 +85,7 @@ def left_over(url: str) -> list[Finding]:
 
 
 def stray_objects(url: str, objects: Path) -> list[Finding]:
-    """Objects of which the database does not know."""
+    """Find objects without a row in the database, and rows without an object."""
     with psycopg.connect(url) as connection:
         recorded = {
             key
@@ -97,8 +97,8 @@ def stray_objects(url: str, objects: Path) -> list[Finding]:
     stray = sorted(found - recorded)
     missing = sorted(recorded - found)
     return [
-        *(Finding(Kind.WRONG, "left over", f"object {key}, which nobody knows of") for key in stray),
-        *(Finding(Kind.LOST, "object store", f"object {key} is recorded, but not there") for key in missing),
+        *(Finding(Kind.WRONG, "left over", f"object {key} is not recorded") for key in stray),
+        *(Finding(Kind.LOST, "object store", f"object {key} is recorded, but missing") for key in missing),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The lines of an order: told by its name, so that whoever checks them needs no other source."""
+"""The lines of an order. Its name determines them, so the checker needs no other source."""
 
 import msgspec
 
@@ -19,7 +19,7 @@ def lines(order: Order) -> list[Line]:
 
 
 def content(order: Order) -> bytes:
-    """The file as a client would send it."""
+    """The content of the input file."""
     requests = [
         {"custom_id": line.custom_id, "method": "POST", "url": URL, "body": line.body}
         for line in lines(order)

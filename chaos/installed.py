@@ -1,8 +1,8 @@
-"""A PostgreSQL that is installed on this machine, such as Debian's, with a cluster in a folder of its own.
+"""An installed PostgreSQL, such as Debian's, with a cluster in a separate folder.
 
 As root, the server runs as the user `postgres`, because PostgreSQL refuses to run as root.
 
-python -m chaos.installed /usr/lib/postgresql/15/bin COMMAND… runs a command, tests for example, with one.
+`python -m chaos.installed /usr/lib/postgresql/15/bin COMMAND…` runs a command, such as the tests, with one.
 """
 
 import os
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from batchline.embedded.processes import end_leftovers, runs
 
-_PORT = 5432  # the name of the socket, nothing more
+_PORT = 5432  # only part of the socket's name
 _USER = "postgres"
 
 
 @dataclass(frozen=True)
 class Installed:
-    """Made by `make`; started and stopped as often as needed."""
+    """An installed PostgreSQL. `make` creates it; it may be started and stopped repeatedly."""
 
     programs: Path
     """The folder with initdb and pg_ctl, such as /usr/lib/postgresql/15/bin."""
@@ -35,7 +35,7 @@ class Installed:
         if os.geteuid() == 0:
             account = pwd.getpwnam(_USER)
             os.chown(folder, account.pw_uid, account.pw_gid)
-            # A temporary folder is its maker's alone: let the server pass through.
+            # Only its owner may enter a temporary folder; let the server traverse it.
             folder.parent.chmod(folder.parent.stat().st_mode | 0o011)
         server = cls(programs, folder, dict(settings or {}))
         server._run("initdb", "-D", "data", "-U", _USER, "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8")
@@ -47,7 +47,7 @@ class Installed:
 
     @property
     def pid(self) -> int | None:
-        """The server's process; None after it has stopped and removed its lock file."""
+        """The server's process id; None after it has stopped and removed its lock file."""
         try:
             return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         except (FileNotFoundError, IndexError):
@@ -55,15 +55,16 @@ class Installed:
 
     @property
     def _name(self) -> str:
-        """Every process of the server shows it."""
+        """The cluster name, which is in the title of every process of the server."""
         return f"batchline-installed-{self.folder.stat().st_ino:x}"
 
     def start(self) -> None:
-        """Also after it was killed; returns when it has recovered."""
+        """Start the server, even after it was killed, and wait until it has recovered."""
         lock = self.folder / "data" / "postmaster.pid"
         pid = self.pid
         if lock.exists() and (pid is None or not runs(pid, self._name)):
-            # What a killed server left would be believed while its pid exists, as a zombie for example.
+            # PostgreSQL trusts the lock file of a killed server while its pid exists, for example as a
+            # zombie.
             end_leftovers(self._name)
             lock.unlink()
             (self.folder / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
@@ -81,7 +82,7 @@ class Installed:
         self._run("pg_ctl", "stop", "-D", "data", "-m", "fast", "-w", "-t", "120")
 
     def _run(self, program: str, *arguments: str) -> None:
-        # Into a file: a server that pg_ctl starts would keep a pipe open.
+        # Log to a file: a server that pg_ctl starts would keep a pipe open.
         with (self.folder / "programs.log").open("ab") as log:
             subprocess.run(
                 [self.programs / program, *arguments],

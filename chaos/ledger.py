@@ -1,4 +1,4 @@
-"""The upstream's own record: for every Idempotency-Key what was sent under it and what came of it."""
+"""The upstream's ledger: for every Idempotency-Key, the requests it received and their outcomes."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Event(StrEnum):
-    """What became of a request that carried the key."""
+    """The outcome of a request."""
 
     ANSWERED = "answered"
     HUNG = "hung"
@@ -19,26 +19,26 @@ class Event(StrEnum):
 
 @dataclass(slots=True)
 class Entry:
-    """One key. Requests under it may be many; runs must not be."""
+    """One key. It may have many requests, but only one run."""
 
     body: bytes
     requests: int = 0
     runs: int = 0
-    # Runs that the upstream owed nobody: it had been told to forget that the key had run.
+    # Repeated runs caused by a fault that made the upstream forget the key.
     forgotten: int = 0
-    # Requests under this key whose body was another one.
+    # Requests under this key with a different body.
     strange: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
     events: Counter[Event] = field(default_factory=Counter)
 
     @property
     def twice(self) -> bool:
-        """Run more than once, and not because the upstream broke its own rule."""
+        """Whether the key ran more than once, not counting the upstream's own fault."""
         return self.runs - self.forgotten > 1
 
     @property
     def spent(self) -> bool:
-        """The upstream gave a reason for another attempt: an error that passes, silence, or a broken line."""
+        """Whether another attempt is justified: by a temporary error, no answer, or a broken connection."""
         passing = any(status in (429, 500, 503) for status in self.statuses)
         return passing or any(self.events[event] for event in (Event.HUNG, Event.DROPPED, Event.LATE))
 
@@ -54,5 +54,5 @@ class Ledger:
         return entry
 
     def forget_round(self) -> None:
-        """What was checked need not be kept."""
+        """Delete the entries of the round that was checked."""
         self.entries.clear()

@@ -1,4 +1,4 @@
-"""Carries out a schedule: strikes when it says, whom it says, for as long as it says."""
+"""Inject the faults of a schedule, at their times, into their targets, for their durations."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from chaos.world import World
 
 
 class Nemesis:
-    """Strokes that bring batches add them to `orders`, and their tasks to `submitting`."""
+    """Injects faults. Faults that create batches add them to `orders`, and their tasks to `submitting`."""
 
     def __init__(self, world: World, orders: list[Placed], submitting: list[asyncio.Task[None]]) -> None:
         self._world = world
@@ -20,10 +20,10 @@ class Nemesis:
         self._submitting = submitting
         self._flooding: dict[Stroke, asyncio.Task[None]] = {}
         self.struck: Counter[Fault] = Counter()
-        """Faults that found somebody to strike: a worker that is dead already cannot be killed."""
+        """Faults that had an effect: a dead worker cannot be killed."""
 
     async def rage(self, strokes: Sequence[Stroke]) -> None:
-        """From the start of the storm to its end. What still lasts then is for others to heal."""
+        """Inject faults for the whole storm. The caller ends the faults that still last then."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         striking = [asyncio.create_task(self._strike_at(begun + stroke.at, stroke)) for stroke in strokes]
@@ -122,7 +122,7 @@ class Nemesis:
 
     async def _ask(self, stroke: Stroke) -> bool:
         placed = self._orders[stroke.whom]
-        # Nothing can be asked of a batch before it is there, which other strokes may have delayed.
+        # Wait until the batch exists; other faults may have delayed it.
         await placed.made.wait()
         if stroke.fault is Fault.PAUSE:
             return await self._world.clients.pause(placed)
@@ -141,7 +141,7 @@ class Nemesis:
         self._submitting.append(asyncio.create_task(self._submit(brought)))
 
     async def _submit(self, brought: Sequence[Placed]) -> None:
-        """One after another: this one process is all clients, and must not drown itself."""
+        """Submit orders one after another: this process plays all clients and must not overload itself."""
         for placed in brought:
             await self._world.clients.submit(placed)
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL of the harness, with Batchline's durable settings, killed and started again."""
+"""The PostgreSQL of the harness, with durable settings, which can be killed and restarted."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from batchline.store import migrate
 from chaos.disk import Disk
 from chaos.installed import Installed
 
-# Connections that nobody has noticed to be dead count too.
+# Dead connections count too until the server notices.
 _SETTINGS = {"max_connections": "300"}
 _END_CONNECTIONS = """
 SELECT pg_terminate_backend(pid)
@@ -33,13 +33,13 @@ class _Server(Protocol):
     def pid(self) -> int | None: ...
 
     def start(self) -> None:
-        """Also after it was killed; returns when it has recovered."""
+        """Start the server, even after it was killed, and wait until it has recovered."""
 
     def stop(self) -> None: ...
 
 
 class _Embedded:
-    """The one that Batchline brings along."""
+    """Batchline's embedded PostgreSQL."""
 
     def __init__(self, folder: Path) -> None:
         self._server = EmbeddedPostgres.start(folder, settings=_SETTINGS)
@@ -47,7 +47,7 @@ class _Embedded:
         self.pid = self._server.postmaster_pid
 
     def start(self) -> None:
-        # Joining starts it where it is gone; leaving does not stop it, for `_server` still uses it.
+        # Joining starts the server if it is down. Leaving does not stop it, because `_server` still uses it.
         joined = EmbeddedPostgres.start(self._server.data_dir, settings=_SETTINGS)
         self.pid = joined.postmaster_pid
         joined.stop()
@@ -65,7 +65,7 @@ def _start(folder: Path, programs: Path | None) -> _Server:
 
 
 class Postgres:
-    """Started by `start`; `url` reaches it directly, past every proxy."""
+    """A PostgreSQL that can fail. `url` connects directly, without a proxy."""
 
     def __init__(self, server: _Server, disk: Disk) -> None:
         self._server = server
@@ -77,7 +77,7 @@ class Postgres:
 
     @classmethod
     async def start(cls, folder: Path, programs: Path | None = None) -> "Postgres":
-        """The embedded one; or that of `programs`, a folder with initdb and pg_ctl."""
+        """Start the embedded PostgreSQL, or that of `programs`, a folder with initdb and pg_ctl."""
         disk = Disk.at(folder)
         server = await asyncio.to_thread(_start, folder, programs)
         await asyncio.to_thread(migrate.up, server.url)
@@ -89,12 +89,15 @@ class Postgres:
         return Path(str(address["host"]), f".s.PGSQL.{address.get('port', 5432)}")
 
     def through(self, port: int) -> str:
-        """The same database behind a port of this machine."""
+        """The URL of the same database through a local port."""
         address = conninfo_to_dict(self.url)
         return f"postgresql://{address['user']}@127.0.0.1:{port}/{address['dbname']}?sslmode=disable"
 
     def kill(self, how: signal.Signals) -> bool:
-        """SIGKILL, or SIGQUIT, which is PostgreSQL's immediate stop. False if it is down already."""
+        """Send SIGKILL, or SIGQUIT, which is PostgreSQL's immediate stop.
+
+        Return False if it is already down.
+        """
         if self.down:
             return False
         self.down = True
@@ -105,12 +108,12 @@ class Postgres:
         return True
 
     async def refuse_writes(self) -> bool:
-        """As after a failover to a server that is not the primary yet. False if it cannot be reached."""
+        """Make it read-only, like a server after a failover before its promotion. False if unreachable."""
         self._read_only = True
         return await asyncio.to_thread(self._change, "ALTER SYSTEM SET default_transaction_read_only = on")
 
     async def accept_writes(self) -> bool:
-        """False if it cannot be reached."""
+        """Make it writable again. Return False if it cannot be reached."""
         if self._read_only:
             self._read_only = not await asyncio.to_thread(
                 self._change, "ALTER SYSTEM RESET default_transaction_read_only"
@@ -118,7 +121,7 @@ class Postgres:
         return not self._read_only
 
     def _change(self, setting: LiteralString) -> bool:
-        """Change a setting for everybody, and end all connections."""
+        """Change a setting for all sessions, and end all connections."""
         try:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 connection.execute(setting)
@@ -132,22 +135,22 @@ class Postgres:
         return not self.down and self._disk.fill()
 
     async def free_disk(self) -> None:
-        """Make room. It may have fallen over meanwhile: then it is started again."""
+        """Free the disk, and restart the server if it has crashed."""
         self._disk.free()
         if self._rising is None and not _lives(self._server.pid):
             self.down = True
         await self.up()
 
     async def up(self) -> None:
-        """Start it again, if it is down, and wait until it has recovered."""
+        """Restart the server if it is down, and wait until it has recovered."""
         if self.down and self._rising is None:
             self._rising = asyncio.create_task(self._rise())
         if self._rising is not None:
-            # Whoever stops waiting does not stop it: it would be left half-way.
+            # A cancelled waiter must not cancel the start, which would leave the server half-started.
             await asyncio.shield(self._rising)
 
     async def _rise(self) -> None:
-        # Nobody starts a server on a full disk.
+        # A server cannot start on a full disk.
         self._disk.free()
         await asyncio.to_thread(self._server.start)
         self.down = False

@@ -1,8 +1,6 @@
-"""Real processes of Batchline: each is started again when it ends, as an init system would, and can be
-struck.
+"""Real Batchline processes, which can be killed, frozen or limited, and are restarted when they end.
 
-What they say goes through a pipe into a file of their own, and a traceback in it is a finding: no fault of
-the harness may make a process fall over its own feet.
+The output of each goes to its own log file. A traceback in it is a finding: no injected fault may cause one.
 """
 
 import asyncio
@@ -21,7 +19,7 @@ _STOP_LIMIT = 60.0
 
 
 class Member:
-    """One of the processes: whatever runs in its place just now."""
+    """One of the processes, across its restarts."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -40,7 +38,10 @@ class Member:
         self._life = asyncio.create_task(self._live())
 
     async def stop(self) -> None:
-        """As an operator would: let it finish; whoever does not is killed, and that is a finding."""
+        """Stop it gracefully, as an operator would.
+
+        If it does not stop in time, kill it: that is a finding.
+        """
         self._stopping = True
         assert self._life is not None
         self._signal(signal.SIGCONT)
@@ -54,7 +55,7 @@ class Member:
             await self._life
 
     def kill(self, away: float, clock: tuple[float, float] | None = None) -> bool:
-        """SIGKILL; another one comes after `away` seconds, with its own clock if one is given."""
+        """Kill it (SIGKILL), and restart it after `away` seconds, with a shifted clock if one is given."""
         self._ready_at = asyncio.get_running_loop().time() + away
         self._clock = clock
         return self._signal(signal.SIGKILL)
@@ -71,7 +72,7 @@ class Member:
         self.limit_files(None)
 
     def limit_files(self, max_bytes: int | None) -> None:
-        """No file of its may grow beyond this: writes fail half-way, as on a full disk. None: no limit."""
+        """Limit the size of its files, so that writes fail half-way, as on a full disk. None: no limit."""
         self._max_bytes = max_bytes
         if self._process is not None and self._process.returncode is None:
             _limit(self._process.pid, max_bytes)
@@ -80,7 +81,7 @@ class Member:
         process = self._process
         if process is None or process.returncode is not None:
             return False
-        # It may have ended by itself just now.
+        # It may just have ended by itself.
         with suppress(ProcessLookupError):
             process.send_signal(number)
             return True
@@ -133,7 +134,7 @@ class Member:
 
 
 def _limit(pid: int, max_bytes: int | None) -> None:
-    """The process and its children: a child that was started meanwhile has inherited the limit."""
+    """Limit the process and its children. A child that starts meanwhile inherits the limit."""
     with suppress(psutil.NoSuchProcess, ProcessLookupError):
         children = psutil.Process(pid).children(recursive=True)
         for one in (pid, *(child.pid for child in children)):

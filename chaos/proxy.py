@@ -1,9 +1,9 @@
-"""A TCP proxy in front of a server's socket, which can be told to fail as networks do.
+"""A TCP proxy in front of a server's socket that can fail as networks do.
 
-Cut: both sides see a reset. Delayed: every piece of data takes so much longer, in order. Half-open: nothing
-passes any more and neither side is told, not even when the other one closes. When it is over the client sees
-a reset; the server is told nothing until the proxy forgets the connection, as when its client's machine is
-gone. A deaf proxy accepts new connections and leaves them half-open too.
+Cut: both sides see a reset. Delayed: every piece of data arrives later, in order. Half-open: no data passes,
+and neither side notices, not even when the other one closes. At the end of the fault the client sees a reset;
+the server notices nothing until the proxy forgets the connection, as if its client's machine were gone. A
+deaf proxy accepts new connections and leaves them half-open too.
 """
 
 import asyncio
@@ -59,14 +59,14 @@ class Proxy:
         await self._server.wait_closed()
 
     def cut(self) -> int:
-        """Reset all connections; how many there were. What is half-open stays so."""
+        """Reset all connections except half-open ones. Return their number."""
         links = [link for link in self._links if not link.half_open]
         for link in links:
             link.reset()
         return len(links)
 
     def open_half(self, deaf: bool = False) -> int:
-        """Let nothing pass on the connections that there are; how many there are."""
+        """Make all current connections half-open. Return their number."""
         self.deaf = deaf
         links = [link for link in self._links if not link.half_open]
         for link in links:
@@ -81,7 +81,7 @@ class Proxy:
                 _reset(link.client[1])
 
     def forget(self) -> None:
-        """Tell the server of connections that are half-open."""
+        """Close half-open connections towards the server."""
         for link in list(self._links):
             if link.half_open:
                 link.reset()
@@ -108,7 +108,7 @@ class Proxy:
         try:
             link.server = await asyncio.open_unix_connection(str(self._target))
         except OSError:
-            return  # The server is down: the client sees a reset, as from a machine without it.
+            return  # The server is down: the client sees a reset, as without a proxy.
         pumps = [
             asyncio.create_task(self._pump(link, link.client[0], link.server[1])),
             asyncio.create_task(self._pump(link, link.server[0], link.client[1])),
@@ -124,7 +124,7 @@ class Proxy:
             await asyncio.wait([*pumps, ended])
 
     async def _pump(self, link: Link, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        # A side that is gone ends the link; who reads here need not know why.
+        # A closed side ends the link, whatever the reason.
         with suppress(OSError):
             while data := await source.read(_PIECE):
                 if self.delay:

@@ -1,4 +1,4 @@
-"""What a run has shown: on the terminal, as JSON, and as a page."""
+"""Report of a run: on the terminal, as JSON, and as a page."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from chaos.schedule import ATTEMPTS, LEASE, STORM, TIMEOUT, Fault
 
 
 class Results(msgspec.Struct, frozen=True):
-    """A run, with all that is needed to judge it and to repeat it."""
+    """The results of a run, with everything needed to repeat it."""
 
     date: str
     command: str
@@ -91,12 +91,12 @@ def sum_up(outcomes: list[Outcome], **about: object) -> Results:
 
 
 def reported(outcome: Outcome) -> str:
-    """One round, for the terminal."""
+    """Summarize one round for the terminal."""
     tally, findings = outcome.tally, outcome.findings
     lines = [
         f"round {outcome.schedule.round}: {outcome.faults.total()} faults, {tally.batches.total()} batches,"
         f" {tally.completed:,} completed, {tally.failed:,} failed, {tally.never_ran:,} never ran,"
-        f" all at their end {outcome.calm:.1f} s after the last fault; {len(findings)} findings"
+        f" all ended {outcome.calm:.1f} s after the last fault; {len(findings)} findings"
     ]
     return "\n".join([*lines, *(f"  {finding}" for finding in findings)])
 
@@ -110,7 +110,7 @@ def summary(results: Results) -> str:
 
 
 def save(results: Results, page: Path) -> None:
-    """The page, and its data beside it under the same name."""
+    """Write the page, and its data in a JSON file of the same name."""
     page.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     page.write_text(_page(results))
 

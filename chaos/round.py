@@ -1,6 +1,4 @@
-"""One round: a storm, a calm in which everything must come to its end, and the examination of what came of
-it.
-"""
+"""One round: a storm of faults, a calm in which everything must end, and the checks."""
 
 import asyncio
 import sys
@@ -20,28 +18,28 @@ from chaos.nemesis import Nemesis
 from chaos.schedule import Fault, Schedule
 from chaos.world import World
 
-# A lease, the longest pause of a poll, the retries of a line that hung at every attempt, and some patience:
-# the machine may be busy.
+# A lease, the longest poll interval, the retries of a line that hung at every attempt, and a margin for a
+# busy machine.
 _CALM_LIMIT = 150.0
 _LOOK = 0.25
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done in a round and what was found."""
+    """The faults and findings of one round."""
 
     schedule: Schedule
     faults: Counter[Fault] = field(default_factory=Counter)
     tally: Tally = field(default_factory=Tally)
     findings: list[Finding] = field(default_factory=list)
     calm: float = 0.0
-    """Seconds from the last fault's end to the last batch's."""
+    """Seconds from the end of the last fault to the end of the last batch."""
     swept: int = 0
-    """Objects that struck finalizers had left and the sweep removed."""
+    """Objects that killed finalizers left and the sweep removed."""
 
 
 async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
-    """`known` are the batches of earlier rounds; this one's are added."""
+    """Run a round. `known` are the batches of earlier rounds; this round's are added."""
     outcome = Outcome(schedule)
     await world.ready()
     orders = [Placed(order) for order in schedule.orders]
@@ -72,7 +70,10 @@ async def _submit(world: World, placed: Placed) -> None:
 async def _come_to_an_end(
     world: World, orders: list[Placed], submitting: list[asyncio.Task[None]]
 ) -> list[Finding]:
-    """Wait until all are served and nothing is under way; what is not by then is a finding."""
+    """Wait until all orders are confirmed and all batches have ended.
+
+    Whatever has not by the limit is a finding.
+    """
     try:
         async with asyncio.timeout(_CALM_LIMIT):
             await asyncio.gather(*submitting)
@@ -82,7 +83,7 @@ async def _come_to_an_end(
             await _all_ended(world)
     except TimeoutError:
         return [
-            Finding(Kind.WRONG, "stuck", f"not all had come to an end {_CALM_LIMIT:g} s after the last fault")
+            Finding(Kind.WRONG, "stuck", f"not everything had ended {_CALM_LIMIT:g} s after the last fault")
         ]
     return []
 
@@ -117,7 +118,7 @@ async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome
 
 
 async def _doctor(world: World) -> list[Finding]:
-    """Batchline's own examination, as an operator would run it."""
+    """Run `batchline doctor`, as an operator would."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "batchline", "doctor", "--database", world.postgres.url),

@@ -1,8 +1,8 @@
-"""What happens when, and to whom: derived from a seed and the number of a round, and from nothing else.
+"""The schedule of a round: orders and faults, derived only from the seed and the number of the round.
 
-A round is a storm, in which clients order batches and the nemesis strikes, and a calm, in which everything is
-healed and must come to its end. Times are seconds from the start of the storm. A worker is named by its place
-among the processes and a batch by its place among the round's orders, so the same seed strikes the same ones.
+A round is a storm, in which clients order batches and the nemesis injects faults, and a calm, in which all
+faults have ended and everything must finish. Times are seconds from the start of the storm. Workers and
+batches are identified by their index, so the same seed hits the same ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,20 +14,20 @@ from typing import Literal
 from batchline.model import DEFAULT_TENANT
 
 STORM = 30.0
-"""Seconds in which faults begin; whatever still lasts then is healed."""
+"""Seconds in which faults begin. Faults that still last then are ended."""
 LEASE = 2.0
-"""Of the workers, in seconds."""
+"""The workers' lease in seconds."""
 TIMEOUT = 10.0
-"""Of a request, in seconds: longer than a worker is frozen, even twice in a row, so that only the upstream
-uses up attempts."""
+"""Seconds per request: longer than a worker is frozen, even twice in a row, so that only the upstream uses up
+attempts."""
 ATTEMPTS = 4
-"""How often a line is tried."""
+"""Attempts per line."""
 
 EVERYBODY = -1
 
 
 class Fault(StrEnum):
-    """The ways to strike. The value is what the report calls it."""
+    """The kinds of faults. The value is the name in the report."""
 
     KILL_WORKER = "worker killed (SIGKILL)"
     FREEZE_WORKER = "worker frozen beyond its lease (SIGSTOP)"
@@ -60,7 +60,7 @@ AT_UPSTREAM = (Fault.HANG, Fault.DROP, Fault.REFUSE, Fault.LATE, Fault.FORGET, F
 OF_AN_ORDER = (Fault.CANCEL, Fault.PAUSE, Fault.FAIL_FINALIZING)
 ON_THE_WIRE = (Fault.CUT, Fault.DELAY, Fault.HALF_OPEN)
 
-# For how long: least and most seconds. What is not here is over at once.
+# Minimum and maximum duration in seconds. Faults that are not listed end at once.
 _LASTING: dict[Fault, tuple[float, float]] = {
     Fault.KILL_WORKER: (0.0, 2 * LEASE),
     Fault.FREEZE_WORKER: (1.2 * LEASE, 2.0 * LEASE),
@@ -86,11 +86,11 @@ _LASTING: dict[Fault, tuple[float, float]] = {
     Fault.STARVE: (4.0, 12.0),
 }
 
-# How hard: least and most of whatever the fault's strength means.
+# Minimum and maximum strength; its meaning depends on the fault.
 _STRENGTHS: dict[Fault, tuple[float, float]] = {
     Fault.SHIFT_CLOCK: (-7200.0, 7200.0),  # seconds; the steady clock also runs up to 5 % fast or slow
     Fault.DELAY: (0.02, 0.6),  # seconds for each piece of data, in each direction
-    Fault.HALF_OPEN: (0.0, 1.0),  # above one half new connections are swallowed too
+    Fault.HALF_OPEN: (0.0, 1.0),  # above one half, new connections are half-open too
     Fault.HANG: (0.02, 0.3),  # share of the keys
     Fault.DROP: (0.05, 0.5),
     Fault.REFUSE: (0.05, 0.5),
@@ -98,7 +98,7 @@ _STRENGTHS: dict[Fault, tuple[float, float]] = {
     Fault.FORGET: (1.0, 1.0),
     Fault.OVERSIZED: (0.001, 0.006),
     Fault.FLOOD: (10.0, 40.0),  # batches
-    Fault.STARVE: (0.0, 1.0),  # below one half it answers 429, above it takes its time
+    Fault.STARVE: (0.0, 1.0),  # below one half it answers 429, above it is slow
 }
 
 _KILLABLE = tuple(fault for fault in Fault if fault is not Fault.DEADLINE)
@@ -110,7 +110,7 @@ _STARVING_LINES = 120
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """One fault. `whom`: a worker, an order, or everybody, as the fault has it."""
+    """One fault. `whom` is a worker or an order, depending on the fault."""
 
     at: float
     fault: Fault
@@ -127,18 +127,18 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A batch that a client will want. Its lines are told by its name and their number."""
+    """A batch that a client will request. Its name and the line number determine each line."""
 
     name: str
     at: float
     lines: int
     models: tuple[str, ...]
-    # Each so-manieth line is one that the upstream refuses for good; 0: none.
+    # Every n-th line is refused by the upstream; 0: none.
     every_bad: int
     window: str
     through: Literal["engine", "api"]
     tenant: str = DEFAULT_TENANT
-    # It goes to the upstream that a fault lets starve others.
+    # It goes to the second upstream, which refuses or stalls.
     starving: bool = False
 
     @property
@@ -167,7 +167,10 @@ class Schedule:
 
 
 def schedule(seed: int, round_no: int, workers: int, only: Sequence[Fault] = ()) -> Schedule:
-    """The same for the same arguments, on every machine. `only` these faults; none named: all."""
+    """Create the schedule: the same for the same arguments on every machine.
+
+    `only`: these faults; empty: all.
+    """
     dice = Random(f"{seed}/{round_no}/{workers}")
     orders = tuple(_orders(dice, f"{seed}-{round_no}"))
     faults = tuple(fault for fault in _KILLABLE if not only or fault in only)
@@ -176,7 +179,7 @@ def schedule(seed: int, round_no: int, workers: int, only: Sequence[Fault] = ())
 
 
 def orders_of(stroke: Stroke, prefix: str) -> list[Order]:
-    """The batches that a stroke brings along: those of a flooding tenant, or of a starving upstream."""
+    """The batches that a fault creates: those of a flooding tenant, or of a starving upstream."""
     match stroke.fault:
         case Fault.FLOOD:
             return [
@@ -203,7 +206,7 @@ def orders_of(stroke: Stroke, prefix: str) -> list[Order]:
 
 def _orders(dice: Random, prefix: str) -> Iterator[Order]:
     for number in range(dice.randint(7, 11)):
-        # A deadline other than a day is for those who ask the engine: the server knows only the one.
+        # Only direct clients may use a window other than a day: the server allows only that one.
         through: Literal["engine", "api"] = "api" if dice.random() < 0.5 else "engine"
         short = through == "engine" and dice.random() < 0.3
         yield Order(
@@ -220,14 +223,14 @@ def _orders(dice: Random, prefix: str) -> Iterator[Order]:
 def _strokes(
     dice: Random, workers: int, orders: Sequence[Order], faults: Sequence[Fault]
 ) -> Iterator[Stroke]:
-    """Each kind once, and as many again of any kind; workers are struck most often."""
+    """Each kind of fault once, and as many again of random kinds; faults of workers are the most frequent."""
     weights = [4 if fault is Fault.KILL_WORKER or fault is Fault.FREEZE_WORKER else 1 for fault in faults]
     for fault in (*faults, *dice.choices(faults, weights, k=dice.randint(6, 14))):
         minimum, maximum = _LASTING.get(fault, (0.0, 0.0))
         whom = _whom(dice, fault, workers, len(orders))
         at = dice.uniform(0.5, STORM - 0.5)
         if fault in OF_AN_ORDER:
-            # While it runs, if all goes well: nothing can be asked of a batch before it is there.
+            # Some time after the order, so that the batch exists and runs if all goes well.
             after = 0.0 if fault is Fault.FAIL_FINALIZING else dice.uniform(0.5, 5.0)
             at = min(orders[whom].at + after, STORM - 0.5)
         yield Stroke(

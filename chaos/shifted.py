@@ -1,9 +1,8 @@
-"""python -m chaos.shifted SECONDS RATE COMMAND…: `batchline COMMAND…` on a machine whose clocks are wrong.
+"""Run a command with wrong clocks: `python -m chaos.shifted SECONDS RATE COMMAND…` runs `batchline COMMAND…`.
 
-The wall clock is off by SECONDS, and the steady one runs RATE times as fast as it should. Python's clocks are
-replaced before anything of Batchline is imported, so whatever it takes from them is wrong. `datetime.now`
-reads the system's clock by itself and stays right; no decision of Batchline's depends on it, and logs keep
-their order.
+The wall clock is off by SECONDS, and the steady clock runs at RATE times its speed. Python's clocks are
+replaced before Batchline is imported, so all of it sees the wrong time. `datetime.now` reads the system's
+clock directly and stays correct: no decision of Batchline depends on it, and logs keep their order.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""The upstream of the harness: honours keys, keeps a ledger, and fails as the nemesis tells it to.
+"""The upstream of the harness: supports idempotency keys, keeps a ledger, and fails on command.
 
-It answers what `batchline simulate` would answer, over the same HTTP. Each answer's `x-request-id` names the
-key that it belongs to, so that an output line says under which attempt it was won. Which keys a mood strikes
-follows from the key and the seed.
+It gives the same answers as `batchline simulate`, over the same HTTP code. The `x-request-id` of an answer
+contains its key, so that an output line shows which attempt was answered. The key and the seed determine
+which keys a fault affects.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from chaos.ledger import Entry, Event, Ledger
 from chaos.schedule import TIMEOUT, Fault
 
 LATENCY = 0.15
-"""Seconds that an answer takes: long enough that whoever is struck has something in flight."""
+"""Seconds per answer: long enough that a failing process has requests in flight."""
 REFUSED = "refuse this"
-"""A line that says this is answered 400, always."""
+"""A line with this text always gets a 400."""
 
 PADDINGS = tuple(megabytes * 1024 * 1024 for megabytes in (2, 8, 24, 70))
-"""Of oversized answers, in bytes; the last one is more than Batchline takes."""
+"""Sizes of oversized answers in bytes; the last one exceeds Batchline's limit."""
 
 _ERRORS = (429, 500, 503)
 # An upstream that stalls takes this share of the time limit.
@@ -30,7 +30,7 @@ _STALL = 0.7
 
 
 def padded(answer: bytes, size: int) -> bytes:
-    """The same answer with one more member, so large."""
+    """Add a member to the answer, so that it has this size."""
     return b'%b,"padding":"%b"}' % (answer.rstrip()[:-1], b"x" * size)
 
 
@@ -44,7 +44,7 @@ class Upstream:
         self._servers: list[asyncio.Server] = []
         self.url = ""
         self.starving_url = ""
-        """Of another upstream with the same ledger, which refuses or stalls when it is told to."""
+        """The URL of a second upstream with the same ledger, which refuses or stalls on command."""
 
     @property
     def in_flight(self) -> int:
@@ -77,7 +77,7 @@ class Upstream:
         self._connections.discard(connection)
 
     def be(self, mood: Fault, share: float) -> None:
-        """From now on strike this share of the keys."""
+        """Start a fault that affects this share of the keys."""
         self._moods[mood] = share
 
     def stop_being(self, mood: Fault) -> None:
@@ -132,7 +132,7 @@ class Upstream:
             self._run(key, entry, [connection], seconds, twice=late)
 
     def _drop(self, connection: Connection, key: str, entry: Entry) -> None:
-        """Half of those that are dropped were run before."""
+        """Drop the connection. Half of the dropped requests run before."""
         entry.events[Event.DROPPED] += 1
         if self._point("drop after", key) < 0.5:
             connection.hang_up()
@@ -191,8 +191,8 @@ class Upstream:
             return
         entry.events[Event.ANSWERED] += 1
         if twice:
-            # The same answer once more, right behind itself, and no more after it: a client that read on
-            # could only take the copy for the answer to its next request.
+            # Send the same answer twice, and close: a client that reads on could only mistake the copy for
+            # the answer to its next request.
             caller.wind_up()
             whole = b"x-request-id: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             first = whole % (key.encode(), len(body), body)
@@ -207,8 +207,8 @@ class Upstream:
         return share is not None and self._point(mood, key) < share
 
     def _point(self, what: str, key: str) -> float:
-        """Somewhere from 0 to 1, the same for the same seed, line, attempt and question.
+        """A number from 0 to 1, the same for the same seed, line, attempt and `what`.
 
-        The batch's id, with which a key begins, is another one in every run.
+        The key starts with the batch's id, which differs in every run, so that part is ignored.
         """
         return crc32(f"{self._seed} {what} {key.partition('-')[2]}".encode()) / 2**32

@@ -1,6 +1,4 @@
-"""Everything that takes part: PostgreSQL, proxies, the upstream, workers, the API server, the object store,
-clients.
-"""
+"""All parts of the harness: PostgreSQL, proxies, upstream, workers, API server, object store and clients."""
 
 import asyncio
 import socket
@@ -16,11 +14,11 @@ from chaos.schedule import ATTEMPTS, LEASE, TIMEOUT
 from chaos.upstream import Upstream
 
 _CONCURRENCY = 16
-# Smaller than most outputs, so that they are written in part.
+# Smaller than most outputs, so that writing them fails half-way.
 _FULL_AT = 8 * 1024
 _READY_LIMIT = 120.0
 _LOOK = 0.1
-# An idle worker has at least those of its claimer, its poller and its listener.
+# An idle worker has at least the connections of its claimer, its poller and its listener.
 _LINKS_OF_A_WORKER = 3
 _SETTINGS = """
 [server]
@@ -35,7 +33,7 @@ max_attempts = {attempts}
 
 
 class World:
-    """Made by `begin`, ended by `end`."""
+    """The running harness. `begin` creates it, `end` stops it."""
 
     def __init__(
         self, folder: Path, postgres: Postgres, upstream: Upstream, proxies: list[Proxy], port: int
@@ -46,9 +44,9 @@ class World:
         self.objects = folder / "data" / "objects"
         *own, shared = proxies
         self.proxies = own
-        """One for each worker."""
+        """One proxy per worker."""
         self.shared = shared
-        """That of the server and of all clients."""
+        """The proxy of the server and of all clients."""
         location = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
         self.workers = [
             Member(
@@ -94,7 +92,7 @@ class World:
         return [*self.proxies, self.shared]
 
     async def ready(self) -> None:
-        """Wait until whoever is to be struck is there."""
+        """Wait until all processes are running."""
         async with asyncio.timeout(_READY_LIMIT):
             await self.clients.answered()
             while True:
@@ -103,7 +101,7 @@ class World:
                 await asyncio.sleep(_LOOK)
 
     async def heal(self) -> None:
-        """End every fault, whatever is under way."""
+        """End every fault."""
         self.find_store()
         self.unblock_outputs()
         self.upstream.heal()
@@ -115,13 +113,13 @@ class World:
         await self._accept_writes()
 
     async def _accept_writes(self) -> None:
-        """It may be recovering from a full disk."""
+        """Make the database writable again. It may still be recovering from a full disk."""
         async with asyncio.timeout(_READY_LIMIT):
             while not await self.postgres.accept_writes():  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK)
 
     def forget_connections(self) -> None:
-        """The server is told at last of clients that it has not heard of since they were struck."""
+        """Close half-open connections towards the server."""
         for proxy in self.all_proxies():
             proxy.forget()
 
@@ -135,7 +133,7 @@ class World:
         await self.postgres.stop()
 
     def fill_store(self) -> None:
-        """From now on no file can be written beyond a few KiB."""
+        """Make writes of more than a few KiB fail."""
         for member in self.members:
             member.limit_files(_FULL_AT)
 
@@ -144,7 +142,7 @@ class World:
             member.limit_files(None)
 
     def lose_store(self) -> bool:
-        """Where the objects were there is something else, as when a disk is not mounted."""
+        """Replace the object store's folder, as if a disk were not mounted."""
         if self._hidden.exists() or not self.objects.exists():
             return False
         self.objects.rename(self._hidden)
@@ -157,13 +155,13 @@ class World:
             self._hidden.rename(self.objects)
 
     def block_outputs(self, batch_id: UUID) -> bool:
-        """Let something lie where the files of this batch should go. False if they are there already."""
+        """Block the path of this batch's files. Return False if they already exist."""
         blocked = self.objects / "outputs" / batch_id.hex
         try:
             blocked.parent.mkdir(parents=True, exist_ok=True)
             blocked.touch(exist_ok=False)
         except OSError:
-            # Also while the whole store is away.
+            # This also happens while the whole store is away.
             return False
         self._blocked.add(blocked)
         return True
@@ -180,7 +178,7 @@ class World:
 
 
 def _free_port() -> int:
-    """The server comes back under the port that its clients know."""
+    """Choose a free port. The server keeps it across restarts, because its clients know it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A batch with nothing but curl. Set OPENAI_BASE_URL (http://127.0.0.1:8080/v1) and OPENAI_API_KEY.
+# A batch with only curl. Set OPENAI_BASE_URL (http://127.0.0.1:8080/v1) and OPENAI_API_KEY.
 set -eu
 
 call() { curl --silent --show-error --fail-with-body -H "Authorization: Bearer $OPENAI_API_KEY" "$@"; }
@@ -12,7 +12,7 @@ for n in 1 2 3; do
 done > "$folder/questions.jsonl"
 
 file=$(call "$OPENAI_BASE_URL/files" -F purpose=batch -F file=@"$folder/questions.jsonl" | field id)
-# The same key and body give the same batch, so that this may be repeated when the answer was lost.
+# The same key and body return the same batch, so this can be repeated if the answer was lost.
 batch=$(call "$OPENAI_BASE_URL/batches" -H "Content-Type: application/json" -H "Idempotency-Key: $file" \
     -d "{\"input_file_id\": \"$file\", \"endpoint\": \"/v1/chat/completions\", \"completion_window\": \"24h\"}" |
     tr ',' '\n' | field id | head -n 1)

@@ -1,8 +1,8 @@
-"""A real batch before your eyes: run it, kill it half-way with SIGKILL, run it again, count.
+"""Demo of a batch that survives a crash: run it, kill it half-way with SIGKILL, run it again, count.
 
     make demo
 
-Everything it makes lies in `demo/`: the prompts, the output, and the data folder with its PostgreSQL.
+All its files are in `demo/`: the prompts, the output, and the data folder with its PostgreSQL.
 """
 
 import json
@@ -31,7 +31,7 @@ def main() -> None:
         *("--data-dir", str(FOLDER / "data"), "--concurrency", "64"),
     ]
     try:
-        say(f"A model server is simulated at {url}. {LINES:,} prompts are in {prompts}.")
+        say(f"A simulated model server runs at {url}. {prompts} contains {LINES:,} prompts.")
         say("batchline run " + " ".join(command[4:]))
         killed = kill_half_way(command, url)
         say(f"Killed with SIGKILL after {killed:,} requests. The same command again:")
@@ -75,8 +75,8 @@ def tell_result(url: str) -> None:
         answers = [json.loads(line)["custom_id"] for line in stream]
     say(f"{len(answers):,} answers, in input order: {answers == [f'q-{n}' for n in range(LINES)]}")
     say(
-        f"The model server executed {seen['executed']:,} requests; {seen['replays']:,} that were under way"
-        f" when the process died came again with the same key, and were answered without being run again."
+        f"The model server executed {seen['executed']:,} requests. {seen['replays']:,} that were in flight"
+        f" when the process died were sent again with the same key, and answered without a second execution."
     )
 
 

@@ -1,4 +1,4 @@
-"""Embeddings of many texts in one batch: each vector comes back under the id of its text."""
+"""Embeddings of several texts in one batch. Each vector has the custom_id of its text."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""A batch with OpenAI's own client. It reads OPENAI_BASE_URL and OPENAI_API_KEY, as always."""
+"""A batch with OpenAI's official client, which reads OPENAI_BASE_URL and OPENAI_API_KEY."""
 
 import json
 import time

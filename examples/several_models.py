@@ -1,4 +1,4 @@
-"""Several models in one file, and the answers that are ready read while the batch still runs."""
+"""Several models in one file. Finished answers can be read while the batch still runs."""
 
 import json
 import time

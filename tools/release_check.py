@@ -1,9 +1,9 @@
-"""Build what a release would upload, and check it as its users get it.
+"""Build the files of a release, and check them as a user would get them.
 
     python -m tools.release_check [FOLDER]
 
-Builds the sdist and the wheel, the wheel again from the sdist, checks what is in them, installs the wheel
-into a fresh environment and runs `batchline --version` there. With a FOLDER, the two files are kept in it.
+Builds the sdist and the wheel, and the wheel again from the sdist. Checks their contents, installs the wheel
+into a new environment and runs `batchline --version` there. With a FOLDER, keeps the two files in it.
 """
 
 import email
@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).parents[1]
 PACKAGE = "src/batchline"
 
-# What the sdist needs so that others can build, test and understand it.
+# Files that others need to build, test and understand the sdist.
 _IN_SDIST = (
     "LICENSE",
     "README.md",
@@ -36,11 +36,11 @@ _ALIEN = {"tests", "benchmarks", "chaos", "examples", "tools", "docs", "__pycach
 
 
 class ReleaseError(Exception):
-    """The release is not what it should be. The message says why."""
+    """The release is faulty. The message says why."""
 
 
 def packaged_files(root: Path) -> set[str]:
-    """All files of the package as the checkout has them, by their names in a wheel."""
+    """All files of the package in the checkout, by their names in a wheel."""
     package = root / PACKAGE
     return {
         path.relative_to(package.parent).as_posix()
@@ -50,15 +50,15 @@ def packaged_files(root: Path) -> set[str]:
 
 
 def wheel_faults(names: Sequence[str], metadata: str, entry_points: str, root: Path) -> Iterator[str]:
-    """What is wrong with a wheel, given its file names, its METADATA and its entry_points.txt."""
+    """Find faults of a wheel, given its file names, its METADATA and its entry_points.txt."""
     expected, found = packaged_files(root), {name for name in names if name.startswith("batchline/")}
     yield from (f"{name} is missing" for name in sorted(expected - found))
     yield from (f"{name} is not part of the package" for name in sorted(found - expected))
     for name in names:
         if not _TOP_OF_WHEEL.match(name):
-            yield f"{name} would be installed beside the package"
+            yield f"{name} would be installed outside the package"
         elif _ALIEN & set(PurePosixPath(name).parts[1:]):
-            yield f"{name} does not belong into a wheel"
+            yield f"{name} does not belong in a wheel"
     if "batchline/py.typed" not in found:
         yield "py.typed is missing: type checkers would ignore the package's types"
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
@@ -81,21 +81,21 @@ def _metadata_faults(metadata: str, root: Path) -> Iterator[str]:
     }
     for field, value in expected.items():
         if fields[field] != value:
-            yield f"the metadata says {field}: {fields[field]}, and pyproject.toml {value}"
+            yield f"{field} is {fields[field]} in the metadata, but {value} in pyproject.toml"
     required = [value for value in fields.get_all("Requires-Dist", []) if "extra ==" not in value]
     if len(required) != len(project["dependencies"]):
         yield f"the metadata requires {len(required)} packages, pyproject.toml {len(project['dependencies'])}"
 
 
 def check(folder: Path) -> str:
-    """Build into the folder and check; the version that was checked. Raises ReleaseError."""
+    """Build into the folder, check the files, and return their version. Raises ReleaseError."""
     version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     _run(sys.executable, "-m", "hatchling", "build", "--directory", str(folder), cwd=ROOT)
     sdist, wheel = folder / f"batchline-{version}.tar.gz", folder / f"batchline-{version}-py3-none-any.whl"
     contents = _checked_wheel(wheel)
     with tempfile.TemporaryDirectory(prefix="batchline-release-") as scratch:
         if _wheel_of(sdist, Path(scratch)) != contents:
-            raise ReleaseError("the wheel that is built from the sdist has other files")
+            raise ReleaseError("the wheel built from the sdist has different files")
         _check_installed(wheel, version, Path(scratch))
     return version
 
@@ -132,7 +132,7 @@ def _check_installed(wheel: Path, version: str, scratch: Path) -> None:
     _run(*pip, "check", cwd=scratch)
     said = _run(str(programs / "batchline"), "--version", cwd=scratch).strip()
     if said != f"batchline {version}":
-        raise ReleaseError(f"batchline --version says {said!r}, and pyproject.toml {version}")
+        raise ReleaseError(f"batchline --version prints {said!r}, but pyproject.toml has {version}")
 
 
 def _run(*command: str, cwd: Path) -> str:
@@ -143,7 +143,7 @@ def _run(*command: str, cwd: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check a release; the exit code says whether it may be uploaded."""
+    """Check a release. The exit code is 0 if it may be uploaded."""
     with tempfile.TemporaryDirectory(prefix="batchline-dist-") as temporary:
         try:
             version = check(Path(temporary))

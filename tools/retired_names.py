@@ -85,7 +85,7 @@ NAMES = {
     "told": "reported, notified",
     "turn": "claim_lock, acquire",
 }
-# Names of Python itself, and the bars of the benchmarks, which read like the sentence that they print.
+# Names of Python itself, and the bars of the benchmarks, named like the text that they print.
 ALLOWED = {"most_common", "at_least", "at_most"}
 # Names that are retired for modules only.
 MODULES = {"failing": "errors", "orders": "creation", "posts": "producers"}
@@ -114,7 +114,7 @@ class Finding:
 
 
 def findings(root: Path) -> Iterator[Finding]:
-    """All retired names below the root, in the order of files and lines."""
+    """Find all retired names below the root, in the order of files and lines."""
     for path in _files(root):
         relative = path.relative_to(root).as_posix()
         if not any(Path(relative).match(f"{exempt}*") or relative.startswith(exempt) for exempt in EXEMPT):
@@ -122,7 +122,7 @@ def findings(root: Path) -> Iterator[Finding]:
 
 
 def in_file(path: str, text: str) -> Iterator[Finding]:
-    """Retired names in one file, its path included; the path decides the language."""
+    """Find retired names in one file, including its path. The path determines the language."""
     found = [*_in_path(path), *_anywhere(path, text)]
     if path.endswith(".py"):
         found += _in_python(path, text)
@@ -188,7 +188,7 @@ def _retired(path: str, line: int, name: str) -> Iterator[Finding]:
 
 
 def main(arguments: Iterable[str]) -> int:
-    """Print what is found; the exit code says whether there is anything."""
+    """Print the findings. The exit code is 1 if there are any."""
     root = next(iter(arguments), None)
     found = list(findings(Path(root) if root else ROOT))
     for finding in found:

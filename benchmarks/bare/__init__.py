@@ -1,1 +1,1 @@
-"""Contestants that do the least that could do, each in a process of its own."""
+"""Contestants that do only the minimum, each in a separate process."""

@@ -1,9 +1,9 @@
-"""The least that a queue with a row for each item could do: claim a thousand, mark them as done, commit.
+"""The minimum for a queue with one row per item: claim a thousand, mark them as done, commit.
 
     python -m benchmarks.bare.claimer URL
 
-prints `ready`, waits for a line, and works until nothing is left; then prints when it began and ended.
-Nothing is run, nobody is told, no result is kept, and a crash would leave rows claimed for ever.
+prints `ready`, waits for a line, and works until nothing is left; then prints when it began and ended. It
+runs nothing, sends no notification and keeps no result, and a crash would leave rows claimed forever.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""The HTTP client alone: sends the requests of a file with so many in flight, and keeps nothing.
+"""The HTTP client alone: sends the requests of a file with a number in flight, and keeps nothing.
 
     python -m benchmarks.bare.client INPUT.jsonl UPSTREAM CONCURRENCY
 
-prints requests a second. Bodies are read into memory before; the requests are those that a worker would send.
+prints requests per second. Bodies are read into memory first; the requests are those that a worker would
+send.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ def _read(path: Path) -> list[tuple[str, bytes]]:
 
 
 async def _run(lines: list[tuple[str, bytes]], upstream: str, concurrency: int) -> float:
-    # As executors/http.py builds it.
+    # The same settings as in executors/http.py.
     builder = ClientBuilder().http1_only().no_proxy().follow_redirects(False)
     headers = HeaderMap({"Content-Type": "application/json"})
     async with builder.default_headers(headers).build() as client:

@@ -1,9 +1,9 @@
-"""The least that a woken worker could do: wait for a NOTIFY, claim a row and commit, say when that was.
+"""The minimum for a woken worker: wait for a NOTIFY, claim a row and commit, print the time.
 
     python -m benchmarks.bare.waker URL
 
 prints `ready`, then perf_counter() after each claim. The clock is the same in all processes of a machine. It
-has the driver and the event loop that Batchline's worker has, so what is left out is what the worker does.
+uses the same driver and event loop as Batchline's worker, so the difference is the work of the worker.
 """
 
 import asyncio

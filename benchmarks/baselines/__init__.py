@@ -1,1 +1,1 @@
-"""The two designs that Batchline's own replaced, kept runnable so that the claim stays checked."""
+"""The two designs that Batchline's design replaced, kept runnable so that the comparison can be repeated."""

@@ -1,4 +1,7 @@
-"""Seed 000's design: an array on each template says in which batches it is active; mended so that it ends."""
+"""The array design: an array on each template lists the batches in which it is active; fixed so that it ends.
+
+docs/why-not-the-array.md explains it.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,8 +14,10 @@ from benchmarks.inputs import MODEL, OUTPUT
 
 
 class Array:
-    """`form` is how it was mended: "array", by one condition, or "array_kind", with a second array and all
-    else that helps. PostgreSQL plans the first by itself, the second as it plans Batchline's statements.
+    """The array design in one of two forms.
+
+    "array" is fixed by one condition, with PostgreSQL's default planning. "array_kind" has a second array and
+    everything else that helps, and is planned like Batchline's statements.
     """
 
     def __init__(self, session: Session, form: str) -> None:
@@ -41,7 +46,7 @@ class Array:
         )
 
     async def advance(self, line: int) -> None:
-        """Go to where a drain has finished everything before this line."""
+        """Set the state of a drain that has finished everything before this line."""
         await self._session.rows(
             statement(f"{self._form}_advance"),
             {"batch": self._batch, "line": line, "output": OUTPUT.decode()},

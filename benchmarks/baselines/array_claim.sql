@@ -1,5 +1,5 @@
--- array_claim: the array design's claim (docs/why-not-the-array.md), with the one condition that lets it end (a line that has a request in this
--- batch is not claimed again) and with the bodies in the answer.
+-- array_claim: the array design's claim (docs/why-not-the-array.md), with the one condition that lets it end (a
+-- line that has a request in this batch is not claimed again). Also returns the bodies.
 WITH
 latest_retry AS (
     SELECT DISTINCT ON (template_id, batch_id) template_id, batch_id, not_before

@@ -1,4 +1,5 @@
--- array_complete: the array design's completion (docs/why-not-the-array.md), for many requests at once and with their responses.
+-- array_complete: the array design's completion (docs/why-not-the-array.md), for many requests at once and with
+-- their responses.
 WITH
 updated AS (
     UPDATE requests AS r

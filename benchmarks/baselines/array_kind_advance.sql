@@ -1,4 +1,4 @@
--- array_kind_advance: put the batch where a drain would be that has finished all lines before `line`.
+-- array_kind_advance: set the state of a drain that has finished all lines before `line`.
 WITH
 done AS (
     UPDATE request_templates AS t

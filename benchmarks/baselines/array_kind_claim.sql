@@ -1,4 +1,4 @@
--- array_kind_claim: the claim with the kindest mend that we found, and with the bodies in the answer.
+-- array_kind_claim: the claim with the most favourable fix that we found. Also returns the bodies.
 WITH
 latest_retry AS (
     SELECT DISTINCT ON (template_id, batch_id) template_id, batch_id, not_before

@@ -1,5 +1,5 @@
--- array_kind_complete: the array design's completion (docs/why-not-the-array.md), for many requests at once and with their responses; the batch moves from
--- the array of active ones to that of done ones.
+-- array_kind_complete: the array design's completion (docs/why-not-the-array.md), for many requests at once and
+-- with their responses. The batch moves from the array of active batches to that of done ones.
 WITH
 updated AS (
     UPDATE requests AS r

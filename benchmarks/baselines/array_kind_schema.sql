@@ -1,8 +1,8 @@
 -- array_kind_schema: the array design (docs/why-not-the-array.md) with the most favourable fix that we found,
 -- and everything that helps it.
 --
--- A second array, `batches_done_in`, that completion moves the batch into, so that the claim need not look at
--- requests at all; ids that grow with time; one index for the claim's WHERE and ORDER BY.
+-- Completion moves the batch into a second array, `batches_done_in`, so that the claim does not read requests at
+-- all. Ids grow with time. One index serves the claim's WHERE and ORDER BY.
 CREATE TABLE request_templates (
     id                 uuid PRIMARY KEY DEFAULT uuidv7(),
     file_id            uuid NOT NULL,

@@ -1,7 +1,7 @@
--- array_schema: the array design (docs/why-not-the-array.md). The templates carry the batches they are active in, and a request is inserted
--- when it is claimed.
+-- array_schema: the array design (docs/why-not-the-array.md). Each template lists the batches in which it is
+-- active, and a request is inserted when it is claimed.
 --
--- As published it claims finished lines again, for ever; it is mended by one condition in the claim. Ids and
+-- As published it claims finished lines again forever; one condition in the claim fixes that. Ids and
 -- indexes are those of the schema that the proposal set out to change (github.com/doublewordai/fusillade,
 -- migrations 20250106000000 and 20250107000003) as far as they concern these columns, and the proposal's own.
 CREATE TABLE request_templates (

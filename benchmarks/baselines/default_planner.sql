@@ -1,2 +1,2 @@
--- default_planner: as PostgreSQL plans by itself. Batchline's sessions tell it not to scan tables and to plan once.
+-- default_planner: PostgreSQL's default planning. Batchline's sessions disable table scans and use generic plans.
 RESET ALL

@@ -1,4 +1,4 @@
-"""The eager design: creating a batch inserts a pending row for each line; claim and completion rewrite it."""
+"""The eager design: creating a batch inserts a pending row per line; claim and completion rewrite it."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,7 +1,7 @@
 -- eager_claim: up to `limit` pending requests, batch by batch, line by line, with their bodies.
 -- Ids grow with time, so the oldest batch comes first and its lines in their order.
 --
--- Locks: requests, SKIP LOCKED. Cancelling this design rewrites its pending rows, so there is no batch to look at.
+-- Locks: requests, SKIP LOCKED. Cancelling in this design rewrites the pending rows, so the batch is not read.
 WITH
 claimable AS (
     SELECT id

@@ -1,4 +1,4 @@
--- eager_create: a batch, and a pending request for each template of its file, as designs with one row per item do.
+-- eager_create: create a batch with one pending request per template of its file.
 WITH
 batch AS (
     INSERT INTO batches (id, file_id, expires_at)

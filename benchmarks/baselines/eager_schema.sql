@@ -32,5 +32,5 @@ CREATE TABLE requests (
     response_body  text
 );
 CREATE INDEX requests_pending ON requests (model, batch_id, template_id) WHERE state = 'pending';
--- For status and output, which look at one batch.
+-- For status and output, which read one batch.
 CREATE INDEX requests_batch ON requests (batch_id);

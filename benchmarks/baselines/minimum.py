@@ -1,7 +1,7 @@
-"""The least that any design must do which hands out bodies and keeps a result for each: read, and insert.
+"""The minimum for any design that returns bodies and keeps a result for each: read, and insert.
 
-Nothing is claimed, so nobody else could help; nothing is counted; after a crash nobody knows what was
-under way. What a design takes beyond this is what it takes for all that.
+It claims nothing, so a second worker could not help. It counts nothing, and after a crash nothing records
+what was in progress. The time that a design needs beyond this is the price of these features.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Minimum:
         set_up(url, "minimum", lines)
 
     async def create(self) -> None:
-        """Begin anew."""
+        """Start again from the first line."""
         await self._session.rows(statement("minimum_create"), {})
         self._next = 0
 

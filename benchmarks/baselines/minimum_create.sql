@@ -1,2 +1,2 @@
--- minimum_create: as if nothing had been run.
+-- minimum_create: delete all results, so that nothing has run.
 TRUNCATE results

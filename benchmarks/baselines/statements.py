@@ -1,4 +1,4 @@
-"""The baselines' SQL: one statement a file, run by the same sessions as Batchline's own."""
+"""The baselines' SQL: one statement per file, run by the same sessions as Batchline's."""
 
 import re
 from functools import cache
@@ -21,14 +21,16 @@ def statement(name: str) -> Statement:
 
 @cache
 def claim_of(design: str, limit: int) -> Statement:
-    """The design's claim with the limit in its text: a prepared plan that does not know it expects a tenth of
-    all rows, and reads whole tables for that."""
+    """The design's claim with the limit as a constant.
+
+    With a parameter, a generic plan expects a tenth of all rows and reads whole tables.
+    """
     template = statement(f"{design}_claim")
     return Statement(template.name, template.text.replace("{limit}", str(limit)))
 
 
 def set_up(url: str, design: str, lines: int) -> None:
-    """The design's tables, and a file of so many lines in them."""
+    """Create the design's tables, and a file with `lines` lines in them."""
     execute(url, sql.SQL(statement(f"{design}_schema").text))
     execute(url, sql.SQL(statement("fill").text).format(body=BODY), {"lines": lines, "model": MODEL})
     vacuum(url)

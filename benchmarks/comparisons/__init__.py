@@ -1,4 +1,4 @@
-"""One module a comparison: its first line says what is compared, the rest of its docstring how."""
+"""One module per comparison: its docstring says what is compared, and how."""
 
 from types import ModuleType
 

@@ -1,14 +1,14 @@
 """Claim and settle, against the eager design and against the array design (docs/why-not-the-array.md).
 
-All three hand out 500 lines with their bodies in one claim, with SKIP LOCKED where rows are locked, and take
-500 result texts in one statement, over the same kind of session: one psycopg connection, binary, prepared.
-Batchline and the eager design drain the whole batch. The array, as published, would never end; it is mended
-by one condition and otherwise left as it was proposed, with the indexes of the schema it was proposed for and
-PostgreSQL's own planning. The bar is for that form. The kindest that we could make of it (a second array, an
-index for its claim, plans that never scan) is shown beside it. Both would take minutes a round, so they are
-put by SQL where a drain has finished a sixth, a half and five sixths of the lines, vacuumed, and claim and
-settle a few times in each place. The least that any of them could do, to read 500 bodies and insert 500
-results and nothing else, shows how much is left to gain.
+All three claim 500 lines with their bodies at once, with SKIP LOCKED where rows are locked, and store 500
+result texts in one statement. All use the same kind of session: one psycopg connection, binary, prepared.
+Batchline and the eager design drain the whole batch. The array, as published, would never end. One condition
+fixes that; otherwise it is as proposed, with the indexes of the schema it was proposed for and PostgreSQL's
+default planning. The bar applies to this form. The most favourable form that we found (a second array, an
+index for its claim, plans without scans) is listed too. Both would take minutes per round. So SQL sets them
+to the state of a drain that has finished a sixth, a half and five sixths of the lines; after a vacuum they
+claim and settle a few times in each state. The minimum for any design, which only reads 500 bodies and
+inserts 500 results, shows how much is left to gain.
 """
 
 from batchline.store.session import Session

@@ -1,7 +1,7 @@
 """Creating a batch over a large file, against creating one over a small file.
 
-`store.batches.create`, one call a turn, 200 turns each, on one connection. The large file really has its
-lines in the database.
+`store.batches.create`, one call per turn, 200 turns each, on one connection. The lines of the large file are
+in the database.
 """
 
 from uuid import UUID
@@ -24,7 +24,7 @@ async def compare(bench: Bench) -> list[Figure]:
             async def create(file_id: UUID) -> float:
                 return await milliseconds(a_batch(session, file_id))
 
-            # The first calls are not prepared statements yet.
+            # Warm up: the first calls are not prepared statements yet.
             for file_id in (large, small) * 5:
                 await create(file_id)
             over_many, over_few = await alternate(

@@ -1,7 +1,7 @@
-"""Creating a batch, against inserting a row for each of its lines.
+"""Creating a batch, against inserting one row per line.
 
-The rows are inserted by the eager design's one INSERT … SELECT, in the server. Batchline's turn is the
-median of 25 creations. Both files really have their lines in the database.
+The eager design inserts its rows with one INSERT … SELECT in the server. Batchline's turn is the median of 25
+creations. The lines of both files are in the database.
 """
 
 import statistics
@@ -22,7 +22,7 @@ async def compare(bench: Bench) -> list[Figure]:
     with bench.server.database() as url, bench.server.database(migrated=False) as eager_url:
         file_id = fill_file(url, lines)
         Eager.set_up(eager_url, lines)
-        # An insert of a million rows takes its time.
+        # Inserting a million rows takes long.
         async with Session(url, "benchmark") as session, Session(eager_url, "eager", timeout=600) as eager:
 
             async def batch_row() -> float:

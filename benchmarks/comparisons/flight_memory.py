@@ -1,7 +1,7 @@
-"""How much memory a worker needs that has 2,000 requests in flight.
+"""Memory of a worker with 2,000 requests in flight.
 
-`batchline worker` on a batch of 10,000 lines of 500 bytes whose upstream takes two seconds for each, so that
-2,000 are in flight all the time; its peak (VmHWM) when the batch has ended.
+`batchline worker` runs a batch of 10,000 lines of 500 bytes. The upstream takes two seconds per request, so
+2,000 are in flight all the time. The figure is the worker's peak (VmHWM) when the batch has ended.
 """
 
 import asyncio

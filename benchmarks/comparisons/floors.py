@@ -1,10 +1,10 @@
-"""What PostgreSQL itself can do here, and how near to it Batchline comes.
+"""Batchline, against the minimum that PostgreSQL needs on this machine.
 
-Draining, against the least that a queue with a row for each item could do (`benchmarks/bare/claimer.py`):
-claim a thousand rows with their bodies, mark them as done, on one connection and on two, each in a process of
-its own; it runs nothing, keeps no result, and recovers nothing. Batchline's worker calls a handler that does
-nothing, keeps a result line of each item, and ends the batch. Both on PostgreSQL with its own defaults, 300
-bytes an item. The floor of accepting is a bare COPY, which `ingest` compares with.
+Draining is compared with the minimum for a queue with one row per item (`benchmarks/bare/claimer.py`): claim
+a thousand rows with their bodies and mark them as done, on one connection and on two, each in a separate
+process. It runs nothing, keeps no results and cannot recover. Batchline's worker calls a handler that does
+nothing, keeps one result line per item, and ends the batch. Both use PostgreSQL with its default settings,
+and 300 bytes per item. The floor for accepting is a bare COPY; `ingest` compares with it.
 """
 
 import subprocess
@@ -54,7 +54,7 @@ async def _floor(server: Server, items: int, connections: int) -> float:
 
 
 def _claim_all(url: str, connections: int) -> list[tuple[float, float]]:
-    """When each began and ended; all begin at once."""
+    """Run all claimers at once, and return when each began and ended."""
     with ExitStack() as stack:
         command = module("benchmarks.bare.claimer", url)
         producer = [

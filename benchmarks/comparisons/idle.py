@@ -1,9 +1,10 @@
-"""How many queries an idle worker sends.
+"""Queries that an idle worker sends.
 
-`batchline worker` on a server of its own that logs every statement; those of the worker's connections are
-counted over three minutes, from 45 seconds after its first poll. Duties come due every five to ten minutes,
-for all workers together, so none falls into that time: afterwards both are made due at once, what they cost
-is counted too, and a second figure has it spread over seven and a half minutes, for a worker that is alone.
+`batchline worker` uses a separate server that logs every statement. The statements of the worker's
+connections are counted over three minutes, from 45 seconds after its first poll. Maintenance tasks are due
+every five to ten minutes, for all workers together, so none runs in that time. Afterwards all are made due at
+once, and their statements are counted too. A second figure spreads them over seven and a half minutes, for a
+single worker.
 """
 
 import re
@@ -41,7 +42,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 def _watch(bench: Bench, window: float) -> tuple[Counter[str], Counter[str]]:
-    """What the worker asks while nothing is to do, and what it asks more when duties are due."""
+    """Count the worker's statements while it is idle, and the additional ones when maintenance is due."""
     folder = bench.scratch / "idle"
     with a_server(folder, log_statement="all", log_line_prefix="<%a> ") as server:
         migrate.ensure(server.url)
@@ -56,16 +57,16 @@ def _watch(bench: Bench, window: float) -> tuple[Counter[str], Counter[str]]:
 
 
 def _wait_for_a_poll(server: Server) -> None:
-    """On a machine with much to do a worker may take long to start, and what it asks first is not idling."""
+    """Wait for the first poll: on a busy machine a worker starts slowly, and is not idle before."""
     deadline = time.monotonic() + _LONGEST_START
     while "poll" not in _LOGGED.findall(server.log.read_text(errors="replace")):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the worker asked for nothing within {_LONGEST_START} s")
+            raise RuntimeError(f"the worker did not poll within {_LONGEST_START} s")
         time.sleep(0.2)
 
 
 def _counted(server: Server, seconds: float) -> Counter[str]:
-    """The worker's statements in this time, by name."""
+    """Count the worker's statements in this time, by name."""
     before = server.log.stat().st_size
     time.sleep(seconds)
     with server.log.open("rb") as log:

@@ -1,7 +1,7 @@
-"""Taking in a file, against a bare binary COPY of the very same rows into the same table.
+"""Ingesting a file, against a bare binary COPY of the same rows into the same table.
 
-`engine.ingest.ingest` reads JSONL from disk, validates every line and looks for duplicates. The bare COPY is
-given its rows in PostgreSQL's wire format, from memory, in blocks that keep the server busy. Both commit.
+`files.ingest.ingest` reads JSONL from disk, validates every line and looks for duplicates. The bare COPY gets
+its rows in PostgreSQL's wire format, from memory, in blocks that keep the server busy. Both commit.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ async def take_in(url: str, path: Path) -> None:
 
 
 def _wire_format(url: str) -> Iterator[bytes]:
-    """The rows of `lines` as COPY takes them, in blocks."""
+    """The rows of `lines` in COPY's binary format, in blocks."""
     block = bytearray()
     query = "COPY batchline.lines TO STDOUT (FORMAT binary)"
     with psycopg.connect(url) as connection, connection.cursor() as cursor, cursor.copy(query) as copy:
@@ -71,7 +71,7 @@ def _wire_format(url: str) -> Iterator[bytes]:
 
 
 def _copy(url: str, blocks: list[bytes]) -> float:
-    """Seconds to copy the rows in."""
+    """Copy the rows in, and return the seconds."""
     query = "COPY batchline.lines FROM STDIN (FORMAT binary)"
     begun = perf_counter()
     with (
@@ -85,7 +85,7 @@ def _copy(url: str, blocks: list[bytes]) -> float:
 
 
 class _Flushing(LibpqWriter):
-    """Sends each block at once: left to libpq, they would pile up in its buffer, at half the speed."""
+    """Writer that sends each block at once. Otherwise they pile up in libpq's buffer, at half the speed."""
 
     def write(self, data: Buffer) -> None:
         self.connection.wait(copy_to(self.connection.pgconn, data))

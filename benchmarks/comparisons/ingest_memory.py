@@ -1,7 +1,7 @@
-"""How much more memory a process needs to take in a large file than a small one.
+"""Extra memory to ingest a large file instead of a small one.
 
-Each is taken in by a process of its own; the figure is the difference of their peaks (VmHWM). A round takes
-both in.
+A separate process ingests each file. The figure is the difference of their peaks (VmHWM). A round ingests
+both.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 def _peak() -> float:
-    """Of this process, in MB. On Linux not by getrusage, which remembers the parent's, before the exec."""
+    """Peak memory of this process in MB. On Linux, getrusage would include the parent's before the exec."""
     status = Path("/proc/self/status")
     if status.exists():
         (kilobytes,) = [line.split()[1] for line in status.read_text().splitlines() if "VmHWM" in line]

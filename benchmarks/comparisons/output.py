@@ -1,9 +1,8 @@
-"""Uploading the output file, against a bare COPY of the same rows that are thrown away.
+"""Writing the output file, against a bare COPY of the same rows that discards them.
 
-`engine.finalize.finalize_one` on a batch whose results are all there, from the moment it has taken the batch
-to the moment both files are in the object store, a folder on the same disk; the output is in input order and
-on disk (fsync) by then. The bare COPY sends the column in the order of the table, to psycopg, which counts
-the bytes.
+`batches.finalize.finalize_one` runs on a batch with all its results. The time is from taking the batch until
+both files are in the object store, a folder on the same disk. By then the output is in input order and on
+disk (fsync). The bare COPY sends the column in the order of the table to psycopg, which counts the bytes.
 """
 
 from pathlib import Path
@@ -55,7 +54,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 class _Watch:
-    """Stops the time between two points of the finalizer."""
+    """Measures the time between two points of the finalizer."""
 
     async def reached(self, point: str) -> None:
         match point:
@@ -66,7 +65,7 @@ class _Watch:
 
 
 def _fill_results(url: str, batch_id: UUID) -> None:
-    """All items of the batch are completed, and it waits to be finalized."""
+    """Complete all items of the batch, so that it waits for finalizing."""
     execute(
         url,
         sql.SQL("""
@@ -110,7 +109,7 @@ def _size(folder: Path) -> int:
 
 
 def _copied(url: str) -> float:
-    """MB a second."""
+    """Copy the outputs, and return MB per second."""
     query = "COPY batchline.results (output) TO STDOUT"
     begun, size = perf_counter(), 0
     with psycopg.connect(url) as connection, connection.cursor() as cursor, cursor.copy(query) as copy:

@@ -1,10 +1,10 @@
-"""How soon the server tells how a batch is doing while two large ones run.
+"""Response time of a batch's status while two large batches run.
 
-`batchline serve` with its own worker and `batchline simulate`, which answers at once, behind it: all of them
-and PostgreSQL share the machine's cores, and nothing holds the worker back. A client with one connection asks
-for each of the two batches in turn, with a key, and for /healthz, which touches nothing, after each: that is
-what the process itself, the network and the scheduler cost at that moment. Times are those of the client,
-from the first byte sent to the last one read, from the creation of the batches until both have ended.
+`batchline serve` with its own worker sends to `batchline simulate`, which answers at once. All of them share
+the machine's cores with PostgreSQL, and nothing limits the worker. A client with one connection requests each
+of the two batches in turn, with a key, and after each /healthz, which does no work: that is the cost of the
+process, the network and the scheduler at that moment. The client measures from the first byte sent to the
+last byte read, from the creation of the batches until both have ended.
 """
 
 import time
@@ -21,7 +21,7 @@ from benchmarks.processes import simulator
 from benchmarks.serving import Serving, serving, whole
 
 _ENDED = {"completed", "failed", "expired", "cancelled"}
-# Between two questions: a client that asks as fast as it can would be a load of its own.
+# Seconds between two requests: a client without pauses would itself load the server.
 _PAUSE = 0.005
 
 

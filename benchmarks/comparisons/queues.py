@@ -1,16 +1,17 @@
 """Accepting items and draining them with a handler that does nothing, against other queues on PostgreSQL.
 
-Each contestant has an environment of its own with exactly the versions of its lock
-(`benchmarks/contestants/*.lock`), processes of its own, and for each turn a new database on one PostgreSQL
-with PostgreSQL's own default settings. All take in the same items, 300 bytes each, in their fastest
-documented way; Batchline writes them as lines, takes these in as a file, and creates a batch over it. Then
-one worker drains them, or two; the time is from the first call of a handler to the moment that no item is
-unfinished. Batchline also keeps a result line of each item and ends with an output file. Contestants that
-need much longer are given fewer items, as the rows say, so that a round ends.
+Each contestant has a separate environment with exactly the versions of its lock
+(`benchmarks/contestants/*.lock`), separate processes, and for each turn a new database on one PostgreSQL with
+default settings. All accept the same items, 300 bytes each, in their fastest documented way. Batchline writes
+them as lines, ingests these as a file, and creates a batch over it. Then one worker drains them, or two. The
+time is from the first call of a handler until no item is unfinished. Batchline also keeps one result line per
+item and writes an output file. Contestants that need much longer get fewer items, as the rows say, so that a
+round ends.
 
-WAL is counted by the server (`pg_current_wal_lsn`), after a checkpoint before the items are accepted. CPU is
-that of the worker, and that of all PostgreSQL's processes. The time to the summary is from the last settle
-to the batch's end, with its output file written. The other queues know no batch, so they have no such time.
+The server counts the WAL (`pg_current_wal_lsn`), after a checkpoint before the items are accepted. CPU is
+that of the worker, and that of all PostgreSQL processes. The time to the summary is from the last settle to
+the end of the batch, with its output file written. The other queues have no batches, so they have no such
+time.
 """
 
 import time
@@ -31,7 +32,7 @@ _TO_SUMMARY = sql.SQL("""
 
 
 class _Score:
-    """What one contestant did, round after round."""
+    """The results of one contestant, round by round."""
 
     def __init__(self, player: Player, items: int) -> None:
         self.player = player
@@ -137,7 +138,7 @@ class _Row:
         self._by = dict(zip([score.player.entrant.module for score in scores], series, strict=True))
 
     def to_pgqueuer(self, bar: Bar | None) -> list[Figure]:
-        """With everybody's series to look at. Where PgQueuer is missing there is nothing to compare with."""
+        """Compare with PgQueuer, with the series of all contestants. Empty if PgQueuer is missing."""
         if PGQUEUER.module not in self._by:
             return []
         value = self._ours.median / self._by[PGQUEUER.module].median

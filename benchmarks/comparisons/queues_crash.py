@@ -1,18 +1,19 @@
-"""A worker is killed in the middle of its work, another one takes over: when is all done, and what ran twice?
+"""Recovery from a killed worker, against other queues on PostgreSQL: time, and items that ran twice.
 
-300 items of one second each, 50 at once in a worker. It is killed (SIGKILL) half a second after its 101st
-call of a handler, so that items are in flight, and a second worker begins at once, in a process that has
-imported everything; the time is from there to the moment that no item is unfinished, and 140 seconds are the
-most that is waited. Handlers note each call in a file, which outlives them: an item that was called twice
-ran twice. Every contestant has the settings for recovery that it comes with; DBOS's second worker has the
-first one's name, as its documentation asks for. All sleep most of the time, so all rounds of all contestants
-run side by side, each with a database of its own on one server.
+300 items of one second each, 50 at once per worker. The worker is killed (SIGKILL) half a second after its
+101st call of a handler, so that items are in flight. A second worker starts at once, in a process that has
+already imported everything. The time is from there until no item is unfinished, with a limit of 140 seconds.
+Handlers record each call in a file, which survives the kill: an item with two calls ran twice. Every
+contestant uses its default settings for recovery. DBOS's second worker has the first one's name, as its
+documentation requires. All sleep most of the time, so all rounds of all contestants run side by side, each
+with a separate database on one server.
 
-Batchline's second worker is on the same machine and sees that the first one's process is gone; on another
-machine it would wait for the lease to end, 15 seconds at most. Besides the items in flight, those run again
-whose handler had returned but whose result was not yet settled at the kill: a worker gathers results for up
-to 40 ms, and commits them together. Each runs again under the same Idempotency-Key, so that an upstream that
-honours it replays its answer. Here the kill comes half a second into a second of sleep, so there are none.
+Batchline's second worker is on the same machine and sees that the first one's process is gone. On another
+machine it would wait for the lease to expire, at most 15 seconds. Besides the items in flight, items also run
+again if their handler had returned but their result was not yet settled at the kill: a worker collects
+results for up to 40 ms and commits them together. Each runs again with the same Idempotency-Key, so an
+upstream that supports it replays its answer. Here the kill comes half a second into a second of sleep, so
+there are none.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from benchmarks.server import Server
 
 _CONCURRENCY = 50
 _LONGEST_START = 120.0
-# Batchline's lease, and what is left of the work after it: five seconds, and a moment to find out.
+# Batchline's lease, the five seconds of work that are left after it, and a margin.
 _RECOVERED_WITHIN = 15 + 8
 
 
@@ -51,7 +52,7 @@ async def compare(bench: Bench) -> list[Figure]:
             for _ in range(bench.rounds)
             for player in present
         ]
-        # As many threads as turns: more than the loop's own pool might have.
+        # One thread per turn; the loop's default pool may have fewer.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(turns)))
         done = await asyncio.gather(*turns)
     recoveries = {player.label: done[nth :: len(present)] for nth, player in enumerate(present)}
@@ -100,7 +101,7 @@ def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, m
     never = [
         label for label, turns in recoveries.items() if any(recovery.seconds is None for recovery in turns)
     ]
-    note = f"Not within {limit:g} s, which is what is shown: {', '.join(never)}." if never else ""
+    note = f"Not finished within {limit:g} s, so the limit is listed: {', '.join(never)}." if never else ""
     return [
         Figure(
             "seconds from the second worker's start to the last item, Batchline",
@@ -116,6 +117,6 @@ def _figures(recoveries: dict[str, list[_Recovery]], items: int, limit: float, m
             "",
             at_most(_CONCURRENCY),
             twice,
-            f"{_CONCURRENCY} were in flight; what was finished and not settled runs again too.",
+            f"{_CONCURRENCY} were in flight; items that were finished but not settled run again too.",
         ),
     ]

@@ -1,9 +1,9 @@
-"""How accepting and draining change with the number of items, tenfold or more, for all queues on PostgreSQL.
+"""Accepting and draining with ten to a hundred times as many items, for all queues on PostgreSQL.
 
-As in `queues`, with one worker. Batchline and PgQueuer go from 10,000 to 1,000,000 items. The others take in
-and drain some hundreds or thousands of items a second, so that a million would take each of them from ten
-minutes to hours a round; they go tenfold, as far as they come in some ten seconds. How they would fare beyond
-that is not told; the table says how far each went.
+As in `queues`, with one worker. Batchline and PgQueuer go from 10,000 to 1,000,000 items. The others accept
+and drain some hundreds or thousands of items per second, so a million would take each of them from ten
+minutes to hours per round. They go up tenfold, to what they manage in about ten seconds. Larger numbers were
+not measured; the table says how far each went.
 """
 
 from benchmarks.bench import Bench
@@ -24,7 +24,7 @@ _HEAD = (
 
 
 class Climb:
-    """One contestant at one number of items, round after round."""
+    """One contestant at one number of items, round by round."""
 
     def __init__(self, player: Player, items: int) -> None:
         self.player = player

@@ -1,8 +1,8 @@
-"""How many queries an idle worker sends, against other queues on PostgreSQL.
+"""Queries that an idle worker sends, against other queues on PostgreSQL.
 
-An idle worker of each contestant, all at once, each with a database of its own on a server that logs every
-statement; those of each database are counted over two minutes, from 40 seconds after the start. What a
-contestant sends to begin and to commit is counted as well, for it makes the server work too.
+One idle worker per contestant, all at once, each with a separate database on a server that logs every
+statement. The statements of each database are counted over two minutes, from 40 seconds after the start.
+Statements that begin and commit transactions count too, because they also load the server.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""How soon an idle worker calls the handler of a new item, against other queues on PostgreSQL.
+"""Time until an idle worker calls the handler of a new item, against other queues on PostgreSQL.
 
-From just before the item is submitted, in a process that has its connection open, to the call of the handler
-in an idle worker. For Batchline it is a new batch over a file of one line, taken in before; others enqueue
-one item. Contestants take turns; in each a worker is started, woken a few times unmeasured, and then
-woken 30 times (DBOS 8) with a pause in between.
+From just before a process with an open connection submits the item to the call of the handler in an idle
+worker. Batchline creates a new batch over a file of one line, ingested before; the others enqueue one item.
+Contestants take turns. In each turn a worker is started, woken a few times unmeasured, and then woken 30
+times (DBOS 8) with a pause in between.
 """
 
 import time

@@ -1,15 +1,15 @@
-"""A handler holds up its worker for longer than that may be silent, then reports: what becomes of the item?
+"""A late report of a worker that was blocked for longer than its lease: what happens to the item?
 
 One item, two workers. The first call of the handler blocks the whole process for 45 seconds: no heartbeat, no
-renewal. If the second worker takes the item over meanwhile, its handler runs as long without blocking
-anything, so it is still at it when the first one wakes up and reports. Two seconds after that report the
-database is asked, from outside, whether the item counts as finished although the second worker runs it, and
-at the end how many outcomes it has.
+renewal. If the second worker takes over the item meanwhile, its handler runs equally long without blocking
+anything, so it still runs when the first worker wakes up and reports. Two seconds after that report, a query
+from outside checks whether the item counts as finished although the second worker runs it, and at the end how
+many outcomes it has.
 
-With Batchline the first true answer counts, whoever brings it: the late report is taken, the second worker's
-is dropped, and there is one result. With a queue that matches on the id alone, the late report deletes the
-row that the second worker is running, and nothing is left that would notice if that one fails. Where nobody
-takes over within the time, the item simply waits for the one who has it.
+With Batchline the first correct answer counts, whichever worker reports it: the late report is accepted, the
+second worker's is dropped, and there is one result. With a queue that matches on the id alone, the late
+report deletes the row that the second worker is running, and nothing would notice if that one failed. If no
+worker takes over in time, the item waits for the worker that has it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _REPORTED_AFTER = 2.0
 
 
 async def compare(bench: Bench) -> list[Figure]:
-    # A quick run is over before anybody could take over.
+    # A quick run ends before any worker could take over.
     seconds = bench.size(45, quick=3)
     present, missing = players(bench)
     with plain_server(bench.scratch) as server:
@@ -54,7 +54,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 def _block(bench: Bench, server: Server, player: Player, seconds: float) -> tuple[int, int, str]:
-    """Outcomes at the end, calls of the handler, and what was seen after the late report."""
+    """Return outcomes at the end, calls of the handler, and the state after the late report."""
     with (
         tempfile.NamedTemporaryFile(prefix="notes-", dir=bench.scratch) as file,
         database(server, player) as url,
@@ -68,7 +68,7 @@ def _block(bench: Bench, server: Server, player: Player, seconds: float) -> tupl
         ):
             first.go()
             _wait(lambda: "begin" in notes.read_text(), 30)
-            # At once, for some look for abandoned items only every half minute.
+            # Start at once: some contestants look for abandoned items only every half minute.
             second.go()
             _wait(lambda: "end" in notes.read_text(), seconds + 30)
             time.sleep(_REPORTED_AFTER)
@@ -87,9 +87,9 @@ def _seen(calls: int, finished: bool) -> str:
         case True, False:
             return "still the second worker's; the late report was refused"
         case False, True:
-            return "finished; nobody had taken it over"
+            return "finished; no worker had taken it over"
         case _:
-            return "unfinished; nobody had taken it over"
+            return "unfinished; no worker had taken it over"
 
 
 def _outcomes(player: Player, url: str) -> int:
@@ -102,7 +102,7 @@ def _outcomes(player: Player, url: str) -> int:
 
 
 def _wait(fact: Callable[[], bool], limit: float) -> None:
-    """Until it is so, or for so long: what is seen then is what is told."""
+    """Wait until `fact` is true, at most `limit` seconds."""
     deadline = time.monotonic() + limit
     while not fact() and time.monotonic() < deadline:
         time.sleep(0.1)

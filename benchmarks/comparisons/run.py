@@ -1,10 +1,10 @@
 """`batchline run` as users run it, against its HTTP client in a bare loop.
 
 The command, with the embedded database in a new folder, sends every line to `batchline simulate`, which
-answers at once; all of them share the machine's cores. Its rate is the batch's: from its creation to the last
-settle, as its row says (`in_progress_at` to `finalizing_at`). The whole command, with making the database,
-taking the file in and writing the output, is shown beside it. The bare loop sends the same requests with as
-many in flight, reads every answer and throws it away. Each turn has a simulator of its own.
+answers at once. All of them share the machine's cores. Its rate is that of the batch, from its creation to
+the last settle, according to its row (`in_progress_at` to `finalizing_at`). A second figure is for the whole
+command, which also creates the database, ingests the file and writes the output. The bare loop sends the same
+requests with as many in flight, reads every answer and discards it. Each turn has a separate simulator.
 """
 
 import tempfile
@@ -21,8 +21,8 @@ from benchmarks.processes import batchline, output_of, run, simulator
 from benchmarks.server import execute
 
 _CONCURRENCIES = (64, 256)
-# Both use up all cores, so whatever else the machine does shows: with three rounds the ratio was anything
-# from 0.56 to 0.77.
+# Both use all cores, so other load on the machine matters: with three rounds the ratio varied from 0.56 to
+# 0.77.
 _ROUNDS = 7
 _BATCH_SECONDS = sql.SQL(
     "SELECT extract(epoch FROM finalizing_at - in_progress_at)::float8 FROM batchline.batches"
@@ -65,7 +65,7 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
 
 
 def run_batch(scratch: Path, path: Path, upstream: str, concurrency: int) -> tuple[float, float]:
-    """Seconds that the batch took, and the command."""
+    """Run a batch. Return the seconds of the batch and of the whole command."""
     with tempfile.TemporaryDirectory(prefix="run-", dir=scratch) as folder:
         data_dir = Path(folder, "data")
         command = batchline(
@@ -77,7 +77,7 @@ def run_batch(scratch: Path, path: Path, upstream: str, concurrency: int) -> tup
             run(command)
         finally:
             whole = perf_counter() - begun
-            # Also stops a server that a command which was killed has left behind.
+            # This also stops a server that a killed command left.
             with EmbeddedPostgres.start(data_dir) as server:
                 rows = execute(server.url, _BATCH_SECONDS)
     return rows[0][0], whole

@@ -1,16 +1,16 @@
 """`batchline run`, against the scripts that people write and against the bare HTTP client.
 
 All send the same kind of lines to `batchline simulate`, which answers at once, after 50 ms or after a second,
-with 64 to 2,000 requests in flight. The scripts (`benchmarks/scripts`) are asyncio with a semaphore, one with
-aiohttp and one with httpx, in an environment of their own; they append each answer to a file, and after a
-crash they know nothing. The bare client (`benchmarks/bare/client.py`) is a pyreqwest loop that throws answers
-away. For `batchline run` it is the batch's own time, from its start to its last settle. There is one
-simulator for each latency, which forgets everything before each turn. Everybody is given as many lines as
-take it some two seconds, as the rows say, but at least as many as are to be in flight. The httpx script gets
-slower the more are in flight (its pool looks at every connection for every request), so it plays with up to
-256; with 2,000 a turn would take minutes.
+with 64 to 2,000 requests in flight. The scripts (`benchmarks/scripts`) use asyncio with a semaphore, one with
+aiohttp and one with httpx, in a separate environment. They append each answer to a file, and cannot resume
+after a crash. The bare client (`benchmarks/bare/client.py`) is a pyreqwest loop that discards the answers.
+For `batchline run` the time is that of the batch, from its start to its last settle. There is one simulator
+per latency, which forgets everything before each turn. Each contestant gets as many lines as take it about
+two seconds, as the rows say, but at least as many as are in flight. The httpx script gets slower with more
+requests in flight (its pool checks every connection for every request), so it takes part only up to 256; with
+2,000 a turn would take minutes.
 
-How fast one can be at all is what the latency allows: 64 in flight and 50 ms make 1,280 requests a second.
+The latency limits the rate: 64 in flight and 50 ms allow 1,280 requests per second.
 """
 
 import math
@@ -32,17 +32,17 @@ _LATENCIES = (0, 50, 1_000)
 _CONCURRENCIES = (64, 256, 1_000, 2_000)
 _SECONDS = 2.0
 
-# Sends the lines of a file to an upstream with so many in flight; requests a second.
+# Sends the lines of a file to an upstream with a number in flight; returns requests per second.
 Send = Callable[[Path, str, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
     name: str
-    # Requests a second where nothing but itself limits it, roughly: only how many it is given depends on it.
+    # Approximate requests per second without other limits. It only determines the number of lines.
     fastest: int
     send: Send
-    # With more than so many in flight it does not play.
+    # It does not take part with more in flight.
     max_in_flight: int = 2_000
 
 
@@ -57,7 +57,7 @@ class Setting:
         return f"latency {self.latency:,} ms, {self.concurrency:,} in flight"
 
     def lines(self, sender: Sender) -> int:
-        """As many as last the time, in whole waves of all places where the latency is the limit."""
+        """As many lines as fill the time; whole waves of requests if the latency is the limit."""
         waves = 1000 * _SECONDS / self.latency if self.latency else math.inf
         waves = round(max(1, min(waves, _SECONDS * sender.fastest // self.concurrency)))
         return waves * self.concurrency
@@ -76,7 +76,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 def _senders(bench: Bench) -> tuple[list[Sender], str]:
-    """Who can play here, and a word on who cannot."""
+    """The senders that can run here, and a note on the others."""
 
     def batchline(path: Path, upstream: str, concurrency: int) -> float:
         seconds, _ = run_batch(bench.scratch, path, upstream, concurrency)
@@ -132,7 +132,7 @@ def _count(path: Path) -> int:
 
 
 def _forget(upstream: str) -> None:
-    """Keys of the turn before would be answered from memory."""
+    """Make the simulator forget its keys, which it would otherwise answer from memory."""
     request = urllib.request.Request(f"{upstream}/reset", method="POST")
     with urllib.request.urlopen(request):
         pass
@@ -157,8 +157,8 @@ def _figures(measured: dict[Setting, list[Series]], missing: str) -> list[Figure
 
 
 def table(measured: dict[Setting, list[Series]]) -> str:
-    """All medians in one place."""
-    # All play in the first; who plays no more is the last.
+    """Table of all medians."""
+    # All take part in the first setting; those that drop out come last.
     names = [series.name.partition(",")[0] for series in next(iter(measured.values()))]
     head = ["latency", "in flight", *(f"{name}, requests/s" for name in names)]
     rows = [

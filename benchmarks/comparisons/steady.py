@@ -1,7 +1,7 @@
 """Claim, fetch and settle at the end of a large batch, against the same at its beginning.
 
-One connection claims 500 lines, reads them, and settles 500 of the 2,000 it has in hand, at random. Rates
-are of the last and the first tenth of one drain; a round is a whole drain of a batch of its own.
+One connection claims 500 lines, reads them, and settles a random 500 of the 2,000 lines that it holds. The
+rates are those of the last and the first tenth of one drain. A round is a whole drain of a new batch.
 """
 
 from batchline.store.session import Session

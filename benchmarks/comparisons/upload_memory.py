@@ -1,9 +1,9 @@
-"""How much memory a 2 GB upload costs the server.
+"""Memory of the server during a 2 GB upload.
 
-One POST /v1/files with 2 GB of lines of 1,000 bytes, made as they are sent, to `batchline serve`, with limits
-that allow it. The figure is the peak (VmHWM) of the API process and of the process that reads the lines,
-together, and beside it how much more that is than both need for a file of one line. PostgreSQL's memory is
-its own affair (shared_buffers), and the worker takes no part.
+One POST /v1/files sends 2 GB of lines of 1,000 bytes, generated while they are sent, to `batchline serve`
+with limits that allow it. The figure is the peak (VmHWM) of the API process and of the process that parses
+the lines, together. A second figure is how much more that is than both need for a file of one line.
+PostgreSQL's memory (shared_buffers) is not included, and the worker takes no part.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ async def compare(bench: Bench) -> list[Figure]:
             "MB",
             below(200),
             series,
-            note=f"taken in within {elapsed:.0f} s",
+            note=f"ingested within {elapsed:.0f} s",
         ),
         Figure("growth of it over a file of one line", growth, "MB", None, []),
     ]
@@ -84,7 +84,7 @@ def _body(lines: int) -> Iterator[bytes]:
 
 
 def _peaks(server: Serving) -> dict[str, float]:
-    """In MB, of the API process and of the process that reads lines."""
+    """Peak memory in MB of the API process and of the process that parses lines."""
     (reader,) = [
         child
         for child in psutil.Process(server.pid).children()

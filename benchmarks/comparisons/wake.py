@@ -1,11 +1,10 @@
-"""How soon an idle worker sends the first request of a new batch, against the least that a process could do.
+"""Time until an idle worker sends the first request of a new batch, against the minimum for any process.
 
-From just before a batch of one line is created, in this process, to the first byte of its request at the
-upstream, also in this process; `batchline worker` is idle before each, and connects anew. Between the two lie
-the durable commit of the batch and its first claim, the NOTIFY that brings the line along, and the request.
-The least: from just before a bare NOTIFY to the end of one UPDATE of one row, committed, by another process
-that waited for it. Each has a database of its own on the same server, and before each turn all are idle for a
-tenth of a second: back to back, processors and caches are awake, and everything takes half as long.
+From just before this process creates a batch of one line to the first byte of its request at the upstream,
+which is also in this process. `batchline worker` is idle before each, and opens a new connection to the
+upstream. The minimum is from just before a bare NOTIFY to the end of one committed UPDATE of one row, by
+another process that waited for it. Each has a separate database on the same server. Before each turn all are
+idle for a tenth of a second: back to back, processors and caches are warm, and everything takes half as long.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from benchmarks.server import execute
 
 _WARM_UPS = 5
 _UNENDED = "SELECT FROM batchline.batches WHERE id = %(batch)s AND ended_at IS NULL"
-# The worker has nothing left to do this long after its batch has ended, and everybody has gone to sleep.
+# Seconds after the end of a batch until the worker and all other processes are idle.
 _IDLE_AFTER = 0.1
 
 
@@ -59,7 +58,7 @@ async def compare(bench: Bench) -> list[Figure]:
                     await asyncio.sleep(_IDLE_AFTER)
                     return 1000 * elapsed
 
-                # The first one also waits for the worker to start.
+                # The first warm-up also waits for the worker to start.
                 for _ in range(_WARM_UPS):
                     await wake_worker()
                 ours, bare = await alternate(
@@ -74,7 +73,7 @@ async def compare(bench: Bench) -> list[Figure]:
 
 
 def _wait_until_idle(url: str, batch_id: UUID) -> None:
-    """Until the worker has ended the batch, and a moment more."""
+    """Wait until the worker has ended the batch, and a moment longer."""
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute(_UNENDED, {"batch": batch_id}).fetchone():
             time.sleep(0.02)

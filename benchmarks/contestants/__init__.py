@@ -1,5 +1,5 @@
-"""Other queues on PostgreSQL, each in an environment and processes of its own, and Batchline as one of them.
+"""Other queues on PostgreSQL, each in a separate environment and process, and Batchline as one of them.
 
-A module here drives one contestant: it is run by that contestant's own Python, so it imports nothing but the
-contestant, the standard library and `protocol`. Settings are the best that its documentation names.
+Each module here drives one contestant. The contestant's own Python runs it, so it imports only the
+contestant, the standard library and `protocol`. The settings are the best in the contestant's documentation.
 """

@@ -1,4 +1,4 @@
-"""Batchline: its worker with an executor that calls the handler; a file of lines and a batch over it."""
+"""Batchline: its worker with an executor that calls the handler, a file of lines, and a batch over it."""
 
 import asyncio
 import tempfile
@@ -30,14 +30,14 @@ class _Body(msgspec.Struct):
 
 
 class HandlerExecutor:
-    """Every item is answered with null."""
+    """Executor that calls the handler and answers every item with null."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._decode = msgspec.json.Decoder(_Body).decode
 
     def fenced_by(self, fence: Fence) -> None:
-        """Nothing waits here before it is run."""
+        """Not needed: items run at once."""
 
     async def run(self, item: Item) -> Verdict:
         await self._handler(self._decode(item.body).nth)
@@ -72,8 +72,10 @@ class _Batchline:
         await batches.get(self._session, new_id())
 
     async def accept(self, items: Sequence[Payload]) -> None:
-        """As others are given Python objects, so the lines are written here, in memory, and then taken in.
-        The same single item again is a batch over the same file again."""
+        """Write the items as lines in memory, and ingest them: the others also start from Python objects.
+
+        A repeated single item becomes a new batch over the same file.
+        """
         if len(items) > 1 or self._file is None:
             self._file = await self._take_in(items)
         new = NewBatch(new_id(), DEFAULT_TENANT, self._file, "24h", 86_400.0, RunSettings())

@@ -1,4 +1,4 @@
-"""Chancy: psycopg on uvloop, pushed by batches, its asyncio executor, eager polling, woken by NOTIFY."""
+"""Chancy: psycopg on uvloop, pushed in batches, its asyncio executor, eager polling, woken by NOTIFY."""
 
 import logging
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ async def handle(*, nth: int, text: str) -> None:
 
 class _Chancy:
     def __init__(self, url: str) -> None:
-        # It says something about every job, which is not what is measured here.
+        # It logs every job; logging is not measured here.
         logging.getLogger("chancy").setLevel(logging.WARNING)
         self._chancy = Chancy(url, log=logging.getLogger("chancy"))
 

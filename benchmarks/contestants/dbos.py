@@ -1,4 +1,4 @@
-"""DBOS queues: asynchronous workflows, enqueued by a client a thousand a transaction."""
+"""DBOS queues: asynchronous workflows, enqueued by a client, a thousand per transaction."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class _Dbos:
                     self._client.enqueue_in_transaction(connection, options, item["nth"], item["text"])
 
     async def work(self, handler: Handler, concurrency: int | None, member: int) -> None:
-        # Two that run at once must have names of their own; one that is started again has its old one.
+        # Two workers at once need different names; a restarted one keeps its name.
         DBOS(config=self._config("local" if member == 0 else f"local-{member}"))
 
         @DBOS.workflow(name="handle")

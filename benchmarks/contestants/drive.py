@@ -1,8 +1,8 @@
-"""python -m benchmarks.contestants.drive NAME COMMAND URL [ARGUMENT…], by the contestant's own Python.
+"""python -m benchmarks.contestants.drive NAME COMMAND URL [ARGUMENT…]: drive a contestant, by its own Python.
 
     install URL
-    accept URL COUNT                       prints `ready`, waits for a line, takes the items in, says how long
-    submit URL                             prints `ready`, then takes in one item a line; prints when it began
+    accept URL COUNT                       prints `ready`, waits for a line, accepts items; prints the time
+    submit URL                             prints `ready`, accepts one item per line; prints when it began
     work URL HANDLER SECONDS NOTES CONCURRENCY MEMBER
                                            prints `ready`, waits for a line, works until killed; prints when
                                            the first item came
@@ -11,9 +11,9 @@ Times are perf_counter(), the same clock in all processes of a machine. Handlers
 
     nothing   does nothing
     tell      prints when it was called
-    sleep     notes the item, and takes SECONDS
-    block     notes the item; the first call of all holds up the whole process for SECONDS, the others wait
-              as long without holding up anything
+    sleep     records the item, and takes SECONDS
+    block     records the item; the very first call blocks the whole process for SECONDS, the others take as
+              long without blocking anything
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def tell() -> Handler:
 
 
 def sleep(seconds: float, notes: str) -> Handler:
-    """Notes survive a SIGKILL: each is one write to a file that is open for appending."""
+    """A handler that records each call. The records survive a SIGKILL: each is one append to a file."""
     file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     first = nothing()
 
@@ -66,7 +66,7 @@ def block(seconds: float, notes: str) -> Handler:
         is_first = os.fstat(file).st_size == 0
         os.write(file, f"begin {os.getpid()} {perf_counter()}\n".encode())
         if is_first:
-            # What a handler does that computes or waits without letting go of the loop.
+            # Like a handler that computes or waits without yielding to the event loop.
             time.sleep(seconds)  # noqa: ASYNC251
         else:
             await asyncio.sleep(seconds)
@@ -129,7 +129,7 @@ async def _submit(contestant: Contestant) -> None:
 
 
 async def _next_line() -> str:
-    """Pools connect meanwhile."""
+    """Wait for the next line. Pools connect meanwhile."""
     return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
@@ -138,10 +138,10 @@ def _say(what: object) -> None:
 
 
 if __name__ == "__main__":
-    # On uvloop, where the contestant's environment has it.
+    # Use uvloop if the contestant's environment has it.
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     loops = importlib.import_module("uvloop" if has_uvloop else "asyncio")
     with asyncio.Runner(loop_factory=loops.new_event_loop) as runner:
         runner.run(_main(*sys.argv[1:]))
-        # Some leave pools and threads behind that would be waited for.
+        # Some contestants leave pools and threads that a normal exit would wait for.
         os._exit(0)

@@ -1,8 +1,8 @@
-"""An environment of its own for each contestant, made once from its lock and kept in `.bench`.
+"""A separate environment per contestant, created once from its lock and kept in `.bench`.
 
     python -m benchmarks.contestants.environments
 
-makes those that are not there yet.
+creates those that are missing.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ _CACHE = _LOCKS.parent.parent / ".bench"
 
 
 class Unavailable(Exception):
-    """The contestant cannot be run here."""
+    """The contestant cannot run here."""
 
 
 def python_of(entrant: Entrant, *, make: bool) -> Path:
-    """The Python that has the contestant installed, exactly as its lock says."""
+    """The Python of the contestant's environment, installed exactly as in its lock."""
     if entrant.is_ours:
         return Path(sys.executable)
     return python_at(entrant.module, entrant.label, make=make, oldest=entrant.python)
 
 
 def python_at(name: str, label: str, *, make: bool, oldest: tuple[int, int] = (3, 11)) -> Path:
-    """The Python of the environment that the lock of this name describes."""
+    """The Python of the environment for the lock of this name."""
     lock = _LOCKS / f"{name}.lock"
     folder = _CACHE / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
@@ -45,14 +45,14 @@ def python_at(name: str, label: str, *, make: bool, oldest: tuple[int, int] = (3
 
 
 def _interpreter(label: str, oldest: tuple[int, int]) -> Path:
-    """This Python, or else the oldest here that is new enough for the contestant."""
+    """This Python, or the oldest installed one that is new enough for the contestant."""
     if sys.version_info >= oldest:
         return Path(sys.executable)
     for python in _interpreters(oldest):
         if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
             return python
     wanted = ".".join(map(str, oldest))
-    raise Unavailable(f"{label} needs Python {wanted}, and there is none here")
+    raise Unavailable(f"{label} needs Python {wanted}, which is not installed")
 
 
 def _interpreters(oldest: tuple[int, int]) -> Iterator[Path]:

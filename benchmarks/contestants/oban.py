@@ -1,4 +1,4 @@
-"""Oban for Python: psycopg on uvloop, enqueued by lists, many jobs at once in one queue, woken by NOTIFY."""
+"""Oban for Python: psycopg on uvloop, enqueued in lists, many jobs at once in one queue, woken by NOTIFY."""
 
 import asyncio
 from collections.abc import Sequence

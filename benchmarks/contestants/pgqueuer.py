@@ -1,4 +1,4 @@
-"""PgQueuer: asyncpg on uvloop, enqueued by lists, dequeued and acknowledged by batches."""
+"""PgQueuer: asyncpg on uvloop, enqueued in lists, dequeued and acknowledged in batches."""
 
 import json
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class _PgQueuer:
             if concurrency is None:
                 await queue.run(batch_size=_BATCH)
             else:
-                # It wants at least two batches in flight.
+                # It requires at least two batches in flight.
                 await queue.run(batch_size=concurrency // 2, max_concurrent_tasks=concurrency)
 
 

@@ -1,4 +1,4 @@
-"""Procrastinate: psycopg on uvloop, deferred by batches, many jobs at once in one worker, woken by NOTIFY."""
+"""Procrastinate: psycopg on uvloop, deferred in batches, many jobs at once in one worker, woken by NOTIFY."""
 
 from collections.abc import Sequence
 

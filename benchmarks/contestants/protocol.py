@@ -1,4 +1,4 @@
-"""What a contestant does in a contest. Only the standard library: every contestant's Python imports this."""
+"""The interface of a contestant. Standard library only: every contestant's Python imports this."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypedDict
@@ -21,23 +21,25 @@ def payloads(count: int) -> list[Payload]:
 
 
 class Contestant(Protocol):
-    """Made with the URL of a database of its own."""
+    """A contestant, created with the URL of its database."""
 
     async def install(self) -> None:
-        """Make its tables."""
+        """Create its tables."""
 
     async def open(self) -> None:
-        """Connect, to accept items."""
+        """Connect to accept items."""
 
     async def accept(self, items: Sequence[Payload]) -> None:
-        """Take items in, durably, in its fastest way."""
+        """Accept items durably, in its fastest way."""
 
     async def work(self, handler: Handler, concurrency: int | None, member: int) -> None:
-        """Be a worker until killed: so many items at once, or as many as suit it best. Workers that run at
-        the same time have different numbers."""
+        """Run a worker until killed, with `concurrency` items at once, or its own choice if None.
+
+        Workers that run at the same time have different `member` numbers.
+        """
 
 
 class Running:
-    """The handler of this process, for contestants that find their handlers by import."""
+    """The handler of this process, for contestants that import their handlers."""
 
     handler: Handler

@@ -1,4 +1,4 @@
-"""Who takes part, and what the contest must know of each."""
+"""The contestants, and what the contests need to know about each."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from psycopg import sql
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    # The driver, and the lock of the environment.
+    # The name of the driver and of the environment's lock.
     module: str
     label: str
-    # A row as long as anything is unfinished. The newest is looked for first, so that the question costs
-    # little while much is left.
+    # Returns a row while anything is unfinished. It looks for the newest first, so it is cheap while much is
+    # left.
     unfinished: sql.SQL
-    # As many as take it some five seconds or more, and no more than a hundred thousand.
+    # As many as take it about five seconds or more, but at most a hundred thousand.
     items: int
-    # From how many to how many its growth is followed: as far as it gets in bounded time, three rounds of it.
+    # The smallest and largest number of items in queues-growth: three rounds must end in a bounded time.
     growth: tuple[int, int]
-    # How often it is woken, in a round.
+    # Wake-ups per round.
     wakes: int = 30
     python: tuple[int, int] = (3, 11)
 

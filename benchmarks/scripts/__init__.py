@@ -1,1 +1,1 @@
-"""What people write who have a file of requests and an afternoon: asyncio, a semaphore, a result file."""
+"""Typical scripts for a file of requests: asyncio, a semaphore, a result file."""

@@ -1,9 +1,10 @@
-"""Sends the requests of a JSONL file with aiohttp, so many at once, and appends each answer to a file.
+"""Send the requests of a JSONL file with aiohttp, many at once, and append each answer to a file.
 
     python -m benchmarks.scripts.with_aiohttp INPUT.jsonl UPSTREAM CONCURRENCY OUTPUT.jsonl
 
-prints requests a second. In the manner of OpenAI's cookbook: one task a request, a semaphore, a retry with a
-growing pause, one line of output at a time. A crash loses what was in flight and repeats what it cannot tell.
+prints requests per second. In the style of OpenAI's cookbook: one task per request, a semaphore, retries with
+growing delays, one line of output at a time. After a crash, the requests in flight are lost, and finished
+ones may be sent again.
 """
 
 import asyncio

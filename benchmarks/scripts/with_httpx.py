@@ -1,8 +1,8 @@
-"""Sends the requests of a JSONL file with httpx, so many at once, and appends each answer to a file.
+"""Send the requests of a JSONL file with httpx, many at once, and append each answer to a file.
 
     python -m benchmarks.scripts.with_httpx INPUT.jsonl UPSTREAM CONCURRENCY OUTPUT.jsonl
 
-prints requests a second. As `with_aiohttp`, with the client that OpenAI's own library is built on.
+prints requests per second. Like `with_aiohttp`, with the client that OpenAI's own library uses.
 """
 
 import asyncio

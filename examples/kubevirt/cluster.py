@@ -1,8 +1,8 @@
-"""A cluster's objects: namespaces, virtual machines and their instances, kept as Kubernetes and KubeVirt keep
-them. Every change raises the one resource version; what controllers do, they do a little later.
+"""The objects of a simulated cluster: namespaces, virtual machines and their instances.
 
-Only what is asked of a bulk operation is here: no watching, no pods, no disks. The rules of start, stop and
-restart, and their words, are those of KubeVirt's virt-api.
+Every change increases the cluster's resource version. Controllers act a little later. Only what bulk
+operations need is supported: no watches, no pods, no disks. The rules and messages of start, stop and restart
+are those of KubeVirt's virt-api.
 """
 
 import copy
@@ -16,12 +16,12 @@ from examples.kubevirt import statuses
 
 Object: TypeAlias = dict[str, Any]
 Later: TypeAlias = Callable[[Callable[[], None]], None]
-"""Has something done when the controllers come to it."""
+"""Schedules an act of the controllers."""
 
 VMS = "virtualmachines"
 VMIS = "virtualmachineinstances"
 NAMESPACES = "namespaces"
-# What virt-api, other than the API server, calls a machine in its errors.
+# The name of a machine in errors of virt-api; the API server uses another one.
 _VM = "virtualmachine"
 _FINALIZER = "kubevirt.io/virtualMachineControllerFinalize"
 _STRATEGIES = ("Halted", "Manual", "Always", "RerunOnFailure", "Once")
@@ -135,7 +135,7 @@ class Cluster:
         return self._replaced(existing, wanted)
 
     def patch(self, namespace: str, name: str, changes: Object) -> Object:
-        """A merge patch; one with a resource version holds only for that."""
+        """Apply a merge patch. If it has a resource version, it applies only to that version."""
         existing = self._found(namespace, name)
         version = changes.get("metadata", {}).get("resourceVersion")
         if version and version != existing["metadata"]["resourceVersion"]:
@@ -203,7 +203,7 @@ class Cluster:
         vm = self._requested(namespace, name)
         strategy = _strategy(vm)
         if strategy in ("Halted", "Once"):
-            # Spelled so there.
+            # KubeVirt's spelling.
             why = f"RunStategy {strategy} does not support manual restart requests"
             raise statuses.conflict(_VM, name, why)
         instance = self._instance_of(vm)
@@ -292,7 +292,7 @@ class Cluster:
         status["stateChangeRequests"] = list(changes)
 
     def _replaced(self, existing: Object, wanted: Object) -> Object:
-        """The object with what may be changed of it. One that is going goes when its last finalizer does."""
+        """Apply the allowed changes. An object that is being deleted goes with its last finalizer."""
         if wanted["spec"] != existing["spec"]:
             existing["spec"] = copy.deepcopy(wanted["spec"])
             existing["metadata"]["generation"] += 1
@@ -392,7 +392,7 @@ def _set_running(vm: Object, running: bool) -> None:
 
 
 def _merged(existing: Any, changes: Any) -> Any:
-    """RFC 7396."""
+    """Apply a merge patch (RFC 7396)."""
     if not isinstance(changes, dict):
         return changes
     merged = dict(existing) if isinstance(existing, dict) else {}

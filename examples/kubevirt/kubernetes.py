@@ -1,7 +1,7 @@
-"""The simulated Kubernetes API: which request is what to the cluster, how it fails on demand, what it did.
+"""The simulated Kubernetes API: routes, injected faults and statistics.
 
-A request passes, in this order: the token, the rate limit, the faults, and its latency. There are no
-idempotency keys, as the real API has none: what is sent twice is done twice, or refused as already done.
+A request passes, in this order: the token, the rate limit, the faults, and its latency. Like the real API, it
+has no idempotency keys: a request that is sent twice is executed twice, or refused as already done.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class KubernetesRoutes:
         self._settings = settings
         self._loop = loop
         self._dice = FaultDice(settings)
-        # A sequence of its own, so that jitter does not change which requests fail.
+        # A separate sequence, so that jitter does not change which requests fail.
         self._jitter = Random(f"jitter {settings.seed}").random
         self._bucket = TokenBucket(settings.rate_limit, time.monotonic) if settings.rate_limit else None
         self._waiting: deque[tuple[Connection, ReceivedRequest, bool]] = deque()
@@ -132,7 +132,7 @@ class KubernetesRoutes:
     # --- Routes --------------------------------------------------------------------------------------------
 
     def _act(self, request: ReceivedRequest) -> _Act:
-        """What the request asks for. Raises StatusError."""
+        """Find the act for the request. Raises StatusError."""
         segments = [unquote(part.decode("latin-1")) for part in request.path.strip(b"/").split(b"/")]
         method, cluster = request.method.decode("latin-1"), self._cluster
         match segments:
@@ -194,13 +194,13 @@ class KubernetesRoutes:
                 self._cluster.stop(namespace, name, options)
             case _:
                 self._cluster.restart(namespace, name, options)
-        # virt-api accepts without a word.
+        # virt-api accepts with an empty body.
         return Answer(202, None)
 
     # --- What it did ---------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        """A new cluster. What controllers of the old one still do, they do to that."""
+        """Replace the cluster. Controllers of the old one continue to act on the old one."""
         self._cluster = Cluster(self._settings.namespaces, self._later)
         self._requests = self._executed = self._peak = 0
         self._by_status: dict[int, int] = {}
@@ -226,7 +226,7 @@ class KubernetesRoutes:
             yield msgspec.json.encode(record._asdict()) + b"\n"
 
     def _report(self) -> dict[str, Any]:
-        """`executed` is what the cluster was asked, `by_verb` what it did, `by_status` what was answered."""
+        """`executed` counts requests to the cluster, `by_verb` its acts, `by_status` its answers."""
         machines = self._cluster.machines()["items"]
         return {
             "requests": self._requests,

@@ -9,10 +9,10 @@ NAMESPACES = ("default", "test", "staging", "production")
 
 @dataclass(frozen=True)
 class ClusterSettings(SimulateSettings):
-    """Address, latency and faults as for any simulated upstream, and what only a cluster has."""
+    """Settings of any simulated upstream (address, latency, faults), and those of a cluster."""
 
     token: str | None = None
-    """The bearer token that the API asks for. None: it asks for none."""
+    """The bearer token that the API requires; None: no token."""
     namespaces: tuple[str, ...] = NAMESPACES
     controller_ms: float = 50.0
     """How long controllers take until a machine runs, has stopped or is gone."""

@@ -2,7 +2,7 @@
 
     python -m examples.kubevirt.simulator --port 8001
 
-It keeps real objects: resource versions, conflicts, finalizers. GET /stats says what it really executed.
+It keeps real objects: resource versions, conflicts, finalizers. GET /stats returns what it executed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from examples.kubevirt.settings import NAMESPACES, ClusterSettings
 
 
 def simulator(settings: ClusterSettings) -> Simulator:
-    """The API as a server in the running loop."""
+    """Create the API as a server in the running event loop."""
     return Simulator(settings, routes(settings))
 
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     as_json, token_env, namespaces = (options.pop(name) for name in ("json", "token_env", "namespace"))
     token = None if token_env is None else os.environ.get(token_env, "").strip()
     if token == "":
-        parser.error(f"the environment variable {token_env}, which should hold the token, is not set")
+        parser.error(f"the environment variable {token_env} for the token is not set")
     try:
         settings = ClusterSettings(**options, token=token, namespaces=tuple(namespaces or NAMESPACES))
     except ValueError as error:
@@ -55,15 +55,19 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{name}", type=float, default=default, metavar="MS", dest=f"{name}_ms", help=meaning
         )
-    parser.add_argument("--concurrency", type=int, default=0, help="answered at once; others queue")
+    parser.add_argument("--concurrency", type=int, default=0, help="requests answered at once; others queue")
     parser.add_argument("--rate-limit", type=float, default=0.0, metavar="RPS", help="beyond it: 429")
     parser.add_argument("--error-rate", type=float, default=0.0, help="share answered 5xx")
     parser.add_argument("--hang-rate", type=float, default=0.0, help="share never answered")
     parser.add_argument("--drop-rate", type=float, default=0.0, help="share whose connection is cut")
-    parser.add_argument("--seed", type=int, default=0, help="decides the faults")
+    parser.add_argument("--seed", type=int, default=0, help="determines the faults")
     parser.add_argument("--record", action="store_true", help="keep every request for GET /executions")
-    parser.add_argument("--token-env", metavar="NAME", help="the variable with the token that it asks for")
-    parser.add_argument("--namespace", action="append", metavar="NAME", help="one that exists; repeat it")
+    parser.add_argument(
+        "--token-env", metavar="NAME", help="the environment variable with the required token"
+    )
+    parser.add_argument(
+        "--namespace", action="append", metavar="NAME", help="a namespace that exists; may be repeated"
+    )
     parser.add_argument("--json", action="store_true", help="print the address as JSON")
     return parser
 

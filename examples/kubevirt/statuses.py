@@ -1,4 +1,4 @@
-"""How a Kubernetes API says no: Status objects, with the reasons and messages of the real one."""
+"""Errors of the Kubernetes API: Status objects with the reasons and messages of the real one."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ GROUP = "kubevirt.io"
 
 
 class StatusError(Exception):
-    """Becomes an HTTP answer with a Status object."""
+    """An error that is sent as an HTTP answer with a Status object."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ def invalid(kind: str, name: str, field: str, why: str) -> StatusError:
 
 
 def denied(field: str, why: str) -> StatusError:
-    """What KubeVirt's admission webhook refuses."""
+    """A refusal by KubeVirt's admission webhook."""
     message = f'admission webhook "virtualmachine-validator.kubevirt.io" denied the request: {why}'
     details = {"causes": [{"reason": "FieldValueInvalid", "message": why, "field": field}]}
     return StatusError(422, "Invalid", message, details)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# From submission to approval: create three machines, two of which need an approval, and look at the audit log.
-# Wants a server (BATCHLINE_URL) with examples/operations/batchline.toml, the key of a user (USER_KEY) and that of
+# From submission to approval: create three machines, two of which need an approval, and read the audit log.
+# Needs a server (BATCHLINE_URL) with examples/operations/batchline.toml, the key of a user (USER_KEY) and that of
 # an approver (APPROVER_KEY).
 set -eu
 cd "$(dirname "$0")"
@@ -16,7 +16,7 @@ body="{\"reason\": \"the spring campaign\", \"items\": $(cat machines.json)}"
 batch=$(call "$USER_KEY" POST /operations/vm_create/batches "$body" | field batch_id)
 echo "submitted $batch: $(call "$USER_KEY" GET "/batches/$batch" | field status)"
 
-# Nobody approves his own batch.
+# You cannot approve your own submission, so the approver's key is used.
 if call "$USER_KEY" POST "/batches/$batch/approve" >/dev/null; then exit 1; fi
 
 call "$APPROVER_KEY" POST "/batches/$batch/approve" '{"reason": "agreed on Monday"}' >/dev/null

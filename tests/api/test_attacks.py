@@ -5,6 +5,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -381,6 +382,27 @@ def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.Mo
     answer = spoken(server, head + key + b"content-length: 1000\r\nconnection: close\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 "), answer
     assert set(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]) == ENVELOPE
+
+
+def test_a_body_that_trickles_after_its_refusal_is_given_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection on which data arrives is never idle, so uvicorn alone would keep it for ever."""
+    monkeypatch.setattr(limits, "BODY_WITHIN", 0.3)
+
+    def trickle(connection: socket.socket) -> None:
+        connection.sendall(b"POST /v1/files HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100000\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 401"
+        connection.settimeout(0.02)
+        for _ in range(500):
+            connection.sendall(b"x")
+            with suppress(TimeoutError):
+                while connection.recv(65_536):
+                    pass
+                return
+        raise AssertionError("the server still waits for the body")
+
+    spoken(server, trickle)
 
 
 def test_a_reader_that_takes_nothing_is_let_go(

@@ -58,7 +58,7 @@ def private_paths(server: Server) -> list[tuple[str, str]]:
 def test_no_path_opens_without_a_key_that_is_known_and_not_revoked(server: Server) -> None:
     async def revoked(db: Session) -> str:
         key, secret = await keys.create(db, "old")
-        await stored.revoke(db, key.id, "emil")
+        await keys.revoke(db, key.id, "emil")
         return secret
 
     calls = private_paths(server)
@@ -118,7 +118,7 @@ def test_a_key_stops_opening_when_it_is_revoked(server: Server) -> None:
 
     async def revoke(db: Session) -> None:
         (key,) = await stored.list_all(db, "short-lived")
-        await stored.revoke(db, key.id, "emil")
+        await keys.revoke(db, key.id, "emil")
 
     on(server.database, revoke)
     with pytest.raises(openai.AuthenticationError):

@@ -73,7 +73,7 @@ def test_what_is_printed_as_json_is_the_same_json(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_no_number_in_json_is_named(server: Server, number: str) -> None:
     body = f'{{"items": [{{"vm": "NaN", "cpu": {number}}}]}}'
-    said = f"{number} is not a JSON number; write null or a text"
+    said = f"{number} is not a JSON number; write null or a string"
     with server.http(server.key()) as http:
         answer = http.post(
             "/api/v1/operations/resize/batches", content=body, headers={"content-type": "application/json"}

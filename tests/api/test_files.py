@@ -133,10 +133,10 @@ def test_an_empty_file_and_one_with_too_many_lines_are_errors_of_content(server:
 
     empty, crowded = upload(client, b""), upload(client, requests(1001))
 
-    assert (empty.status, empty.status_details) == ("error", "there is no request in it")
+    assert (empty.status, empty.status_details) == ("error", "the file contains no requests")
     assert (crowded.status, crowded.status_details) == (
         "error",
-        "line 1001: more than 1,000 lines in one file",
+        "line 1001: the file has more than 1,000 lines; split it",
     )
     assert client.files.content(empty.id).content == b""
 

@@ -14,8 +14,8 @@ from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.governance.approvals import APPROVE
-from batchline.governance.governor import Governor
 from batchline.governance.operations import APPROVALS
+from batchline.governance.rules import Rules
 from batchline.model import Failed, Role, TimedOut
 from batchline.store import batches, spans
 from batchline.store.session import Session
@@ -247,7 +247,7 @@ def test_thirty_one_of_thirty_is_a_400_that_says_so(database_url: str, tmp_path:
         answer = anna.post("/operations/resize/batches", json={"items": items(31)})
         error = refused(answer, 400, "BATCH_SIZE_EXCEEDED")
         assert "31 children" in error["message"]
-        assert "no wait" in error["message"]
+        assert "smaller batch" in error["message"]
         submit(anna, 30)
 
 
@@ -512,7 +512,7 @@ def test_decisions_in_bulk_are_children_of_a_batch_of_their_own(server: Server, 
 
 async def _decide(db: Session, url: str) -> None:
     """What a worker does with the decisions."""
-    approvals = Approvals(url, Governor(REGISTRY, GENEROUS))
+    approvals = Approvals(url, Rules(REGISTRY, GENEROUS))
     http = HttpExecutor()
     executor = OperationExecutor(REGISTRY, (), http, http, {APPROVALS: approvals})
     worker = a_worker()

@@ -126,7 +126,7 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
 
 def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database_url: str) -> None:
     async def scenario() -> None:
-        downloads = Downloads(Sessions(database_url), at_once=3, at_once_of_a_tenant=2, patience=0.1)
+        downloads = Downloads(Sessions(database_url), maximum=3, max_per_tenant=2, patience=0.1)
         async with downloads.slot("slow"), downloads.slot("slow"):
             with pytest.raises(ApiError) as refused:
                 async with downloads.slot("slow"):

@@ -63,5 +63,5 @@ def test_it_is_public_on_loopback_only_unless_told_otherwise(
 def test_the_switch_can_stand_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "batchline.toml"
     path.write_text("[server]\npublic_openapi = true\n")
-    assert load(path, {}).public_openapi is True
-    assert load(None, {}).public_openapi is None
+    assert load(path, {}).server.public_openapi is True
+    assert load(None, {}).server.public_openapi is None

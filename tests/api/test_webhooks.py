@@ -266,7 +266,7 @@ def test_deliveries_tell_what_was_said(private: Server, receiver: Receiver) -> N
     async def scenario(db: Session) -> list[str]:
         ended = [await an_ended_batch(db, "said") for _ in range(2)]
         async with outbox(db) as working:
-            working.call()
+            working.wake()
             await asyncio.to_thread(receiver.wait_for, 3)
             await settled(working)
         return [show(BATCH, batch.id) for batch in ended]

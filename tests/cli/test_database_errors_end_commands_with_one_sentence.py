@@ -121,7 +121,7 @@ def test_tables_of_another_program_in_the_schema(empty: str, tmp_path: Path) -> 
     run_sql(empty, "CREATE SCHEMA batchline; CREATE TABLE batchline.files (name text)")
     said = reported(tmp_path, empty, "migrate", "up")
     assert 'relation "files" already exists' in said
-    assert "give Batchline another schema" in said
+    assert "choose another schema" in said
 
 
 def test_the_version_table_of_another_program(empty: str, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_version_table_of_another_program(empty: str, tmp_path: Path) -> Non
     )
     said = reported(tmp_path, empty, "migrate", "up")
     assert "'3f9'" in said
-    assert "give Batchline another one with ?schema=NAME" in said
+    assert "choose another one with ?schema=NAME" in said
 
 
 @pytest.mark.parametrize("command", [("list",), ("worker",), ("migrate", "up"), ("migrate", "down", "0001")])
@@ -176,4 +176,4 @@ def test_no_server(tmp_path: Path) -> None:
 
 def test_no_url(tmp_path: Path) -> None:
     said = reported(tmp_path, "postgresql//me@here")
-    assert "give one such as postgresql://user@host/name" in said
+    assert "use one like postgresql://user@host/name" in said

@@ -34,5 +34,5 @@ def test_the_commands_create_list_and_revoke(database_url: str) -> None:
     assert batchline("keys", "revoke", key["id"], BATCHLINE_DATABASE_URL=database_url).returncode == 0
     again = batchline("keys", "revoke", key["id"], BATCHLINE_DATABASE_URL=database_url)
     assert again.returncode == 1
-    assert "no key" in again.stderr
+    assert "no active key" in again.stderr
     assert batchline("keys", "revoke", "nonsense", BATCHLINE_DATABASE_URL=database_url).returncode == 1

@@ -128,7 +128,7 @@ def test_an_approval_for_so_many_children_is_none_for_another_number(
     approve = ("ops", "approve", made["batch_id"], "--as", "bob", "--children")
     refused = command(*approve, "1")
     assert refused.exit_code == 1
-    assert "The batch has 2 children now, not 1: look again. (BATCH_CHANGED)" in refused.stderr
+    assert "The batch now has 2 children, not 1. Review it again. (BATCH_CHANGED)" in refused.stderr
     assert "BATCH_CHANGED" in read(command(*approve, "3", "--json"), 1)["error"]["message"]
     assert command(*approve, "0").exit_code == 2
     assert read(command("ops", "show", made["batch_id"], "--json"))["status"] == "PENDING_APPROVAL"
@@ -209,4 +209,4 @@ def test_a_mistake_in_the_settings_is_said_by_every_command_that_needs_them(
     config.write_text(SETTINGS.format(url="http://x").replace("kubevirt", "kubvirt"))
     refused = command("ops", "list")
     assert refused.exit_code == 2
-    assert "line 7: there is no pack 'kubvirt'" in refused.stderr
+    assert "line 7: unknown pack 'kubvirt'" in refused.stderr

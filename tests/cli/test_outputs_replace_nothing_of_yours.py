@@ -53,8 +53,8 @@ def test_the_input_is_never_written_over(
             path.symlink_to("in.jsonl")
         case _:
             path.hardlink_to(inputs)
-    assert "is the input" in refused(*command, option, str(path))
-    assert "is the input" in refused(*command, option, str(path), "--force")
+    assert "is also the input" in refused(*command, option, str(path))
+    assert "is also the input" in refused(*command, option, str(path), "--force")
     assert inputs.read_bytes() == before
 
 
@@ -114,12 +114,12 @@ def test_a_file_that_appears_while_the_batch_runs_stays(database_url: str, tmp_p
 
 def test_the_output_and_the_errors_are_two_files(command: tuple[str, ...], tmp_path: Path) -> None:
     both = str(tmp_path / "both.jsonl")
-    assert "the same file" in refused(*command, "-o", both, "--errors", both)
+    assert "output and errors need two files" in refused(*command, "-o", both, "--errors", both)
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.jsonl.gz", "out.JSON"])
 def test_a_name_of_another_format_is_refused(command: tuple[str, ...], tmp_path: Path, name: str) -> None:
-    assert "another format" in refused(*command, "-o", str(tmp_path / name))
+    assert "Batchline writes JSON Lines" in refused(*command, "-o", str(tmp_path / name))
     assert not (tmp_path / name).exists()
 
 
@@ -176,7 +176,7 @@ def test_results_keep_to_the_same_rules(command: tuple[str, ...], tmp_path: Path
     results = ("results", batch, *location, "-o")
     assert "--force" in refused(*results, str(mine))
     assert mine.read_text() == MINE
-    assert "another format" in refused(*results, str(tmp_path / "x.csv"))
+    assert "Batchline writes JSON Lines" in refused(*results, str(tmp_path / "x.csv"))
     assert batchline(*results, str(mine), "--force").returncode == 0
     assert batchline(*results, str(mine)).returncode == 0
     assert len(read_lines(mine)) == 3

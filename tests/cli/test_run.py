@@ -152,7 +152,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_what_was_sent_is_replayed(
         wait_for("all in flight", lambda: upstream.stats()["in_flight"] == 100)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        assert "once more" in process.stderr.readline()
+        assert "press Ctrl-C again" in process.stderr.readline()
         kill(process, signal.SIGINT)
         assert process.returncode == 130
         assert batchline(*command).returncode == 0
@@ -245,7 +245,9 @@ def test_bad_input_is_named_and_nothing_is_left(
     assert code in done.stderr
     with psycopg.connect(database_url) as connection:
         for table in ("files", "file_lanes", "lines", "batches"):
-            query = psycopg.sql.SQL("SELECT count(*) FROM {}").format(psycopg.sql.Identifier(table))
+            query = psycopg.sql.SQL("SELECT count(*) FROM {}").format(
+                psycopg.sql.Identifier("batchline", table)
+            )
             assert connection.execute(query).fetchone() == (0,), table
 
 

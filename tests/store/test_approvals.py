@@ -2,14 +2,16 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from batchline.governance import changes, decisions
 from batchline.governance.access import Actor
 from batchline.governance.errors import Conflict, InvalidSubmission, NotAllowed, NotFound, TooLarge
-from batchline.governance.governor import Governor
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.model import Approval, ChildCounts, ParentStatus
 from batchline.store import batches, doctor, operations
 from batchline.store.session import Session
@@ -23,7 +25,7 @@ from tests.support.governance import (
     FRITZ,
     GENEROUS,
     RESIZE,
-    a_governor,
+    append,
     audited,
     count,
     end_all,
@@ -31,6 +33,7 @@ from tests.support.governance import (
     items,
     now,
     production,
+    some_rules,
     somebody_waits,
     submit,
     work,
@@ -41,12 +44,12 @@ from tests.support.governance import (
 
 def test_one_child_that_needs_approval_holds_the_batch(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, items(2) + production())
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, items(2) + production())
         assert batch.status is ParentStatus.PENDING_APPROVAL
         assert await work(db) == []
         await is_sound(db)
-        approved = await governor.approve(db, CARLA, batch.id, "looks right")
+        approved = await decisions.approve(rules, db, CARLA, batch.id, "looks right")
         assert approved.status is ParentStatus.IN_PROGRESS
         assert (approved.decided_by, approved.decision_reason) == ("carla", "looks right")
         assert await work(db) == [1, 2, 3]
@@ -58,7 +61,7 @@ def test_one_child_that_needs_approval_holds_the_batch(database_url: str) -> Non
 
 def test_an_operation_may_always_need_it(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), EMIL, 1, operation="wipe")
+        batch = await submit(db, some_rules(), EMIL, 1, operation="wipe")
         assert batch.status is ParentStatus.PENDING_APPROVAL
 
     on(database_url, scenario)
@@ -66,9 +69,9 @@ def test_an_operation_may_always_need_it(database_url: str) -> None:
 
 def test_a_rejection_ends_all_children(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production(3))
-        rejected = await governor.reject(db, CARLA, batch.id, "not on a Friday")
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production(3))
+        rejected = await decisions.reject(db, CARLA, batch.id, "not on a Friday")
         assert (rejected.approval, rejected.status) == (Approval.REJECTED, ParentStatus.CANCELLED)
         assert rejected.counts == ChildCounts(cancelled=3)
         assert (rejected.decided_by, rejected.decision_reason) == ("carla", "not on a Friday")
@@ -91,11 +94,12 @@ def test_of_two_approvers_at_once_one_wins(database_url: str, second: str) -> No
     """Both have seen it pending: the second waits for the first's commit, and is told."""
 
     async def run() -> None:
-        governor = a_governor()
+        rules = some_rules()
         async with Session(database_url, "one") as one, Session(database_url, "two") as two:
-            batch = await submit(one, governor, ANNA, production())
+            batch = await submit(one, rules, ANNA, production())
             async with operations.changing(one, "acme", batch.id) as changing:
-                late = asyncio.create_task(getattr(governor, second)(two, DORA, batch.id))
+                decide = decisions.reject if second == "reject" else partial(decisions.approve, rules)
+                late = asyncio.create_task(decide(two, DORA, batch.id))
                 async with Session(database_url, "watch") as watch:
                     await somebody_waits(watch)
                 await changing.decide(Approval.APPROVED, "carla", None)
@@ -111,25 +115,28 @@ def test_of_two_approvers_at_once_one_wins(database_url: str, second: str) -> No
 
 def test_an_approval_of_what_was_seen_is_none_of_what_was_added_meanwhile(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production(), hold=True)
-        await governor.append(db, ANNA, batch.id, production(2), ["late-1", "late-2"])
-        with pytest.raises(Conflict, match="3 children now, not 1") as refused:
-            await governor.approve(db, CARLA, batch.id, "as seen", batch.total)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production(), hold=True)
+        await append(rules, db, ANNA, batch.id, production(2), ["late-1", "late-2"])
+        with pytest.raises(Conflict, match="now has 3 children, not 1") as refused:
+            await decisions.approve(rules, db, CARLA, batch.id, "as seen", batch.total)
         assert refused.value.code == "BATCH_CHANGED"
         assert (await now(db, batch)).approval is Approval.PENDING
-        assert (await governor.approve(db, CARLA, batch.id, "as seen", 3)).approval is Approval.APPROVED
+        assert (
+            await decisions.approve(rules, db, CARLA, batch.id, "as seen", 3)
+        ).approval is Approval.APPROVED
 
     on(database_url, scenario)
 
 
 def test_many_approvers_at_once_make_one_approval(database_url: str) -> None:
     async def run() -> None:
-        governor = a_governor()
+        rules = some_rules()
         sessions = [Session(database_url, f"approver {n}") for n in range(8)]
-        batch = await submit(sessions[0], governor, ANNA, production())
+        batch = await submit(sessions[0], rules, ANNA, production())
         answers = await asyncio.gather(
-            *(governor.approve(session, CARLA, batch.id) for session in sessions), return_exceptions=True
+            *(decisions.approve(rules, session, CARLA, batch.id) for session in sessions),
+            return_exceptions=True,
         )
         assert sum(isinstance(answer, Conflict) for answer in answers) == 7
         assert await count(sessions[0], "audit_log", "action = 'batch.approved'") == 1
@@ -142,50 +149,50 @@ def test_many_approvers_at_once_make_one_approval(database_url: str) -> None:
 @pytest.mark.parametrize("actor", [ANNA, CARLA, EMIL], ids=lambda actor: str(actor.role))
 def test_nobody_approves_his_own(database_url: str, actor: Actor) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, actor, production())
+        rules = some_rules()
+        batch = await submit(db, rules, actor, production())
         with pytest.raises(NotAllowed) as refused:
-            await governor.approve(db, actor, batch.id)
+            await decisions.approve(rules, db, actor, batch.id)
         assert refused.value.code == "PERMISSION_DENIED"
         assert (await now(db, batch)).approval is Approval.PENDING
-        assert (await governor.approve(db, DORA, batch.id)).approval is Approval.APPROVED
+        assert (await decisions.approve(rules, db, DORA, batch.id)).approval is Approval.APPROVED
 
     on(database_url, scenario)
 
 
 def test_nobody_approves_what_he_added_to_another_ones_batch(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 1, hold=True)
-        await governor.append(db, EMIL, batch.id, production(), ["mine"])
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 1, hold=True)
+        await append(rules, db, EMIL, batch.id, production(), ["mine"])
         with pytest.raises(NotAllowed):
-            await governor.approve(db, EMIL, batch.id)
-        assert (await governor.approve(db, CARLA, batch.id)).approval is Approval.APPROVED
+            await decisions.approve(rules, db, EMIL, batch.id)
+        assert (await decisions.approve(rules, db, CARLA, batch.id)).approval is Approval.APPROVED
 
     on(database_url, scenario)
 
 
 def test_an_operation_may_let_approvers_approve_their_own(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = Governor(Registry([replace(RESIZE, self_approval=True)]), GENEROUS)
+        rules = Rules(Registry([replace(RESIZE, self_approval=True)]), GENEROUS)
         for actor in (CARLA, EMIL):
-            batch = await submit(db, governor, actor, production())
-            assert (await governor.approve(db, actor, batch.id)).approval is Approval.APPROVED
-        batch = await submit(db, governor, ANNA, production())
+            batch = await submit(db, rules, actor, production())
+            assert (await decisions.approve(rules, db, actor, batch.id)).approval is Approval.APPROVED
+        batch = await submit(db, rules, ANNA, production())
         with pytest.raises(NotAllowed):
-            await governor.approve(db, ANNA, batch.id)
+            await decisions.approve(rules, db, ANNA, batch.id)
 
     on(database_url, scenario)
 
 
 def test_there_is_nothing_to_decide_about_what_needs_no_approval_or_is_over(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        plain = await submit(db, governor, ANNA, 1)
-        gone = await submit(db, governor, ANNA, production())
-        await governor.cancel(db, ANNA, gone.id)
+        rules = some_rules()
+        plain = await submit(db, rules, ANNA, 1)
+        gone = await submit(db, rules, ANNA, production())
+        await changes.cancel(db, ANNA, gone.id)
         for batch in (plain, gone):
-            for decide in (governor.approve, governor.reject):
+            for decide in (partial(decisions.approve, rules), decisions.reject):
                 with pytest.raises(Conflict) as refused:
                     await decide(db, CARLA, batch.id)
                 assert refused.value.code == "APPROVAL_NOT_PENDING"
@@ -195,16 +202,16 @@ def test_there_is_nothing_to_decide_about_what_needs_no_approval_or_is_over(data
 
 def test_neither_resume_nor_release_opens_what_is_not_approved(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production(), hold=True)
-        await governor.pause(db, ANNA, batch.id)
-        await governor.resume(db, ANNA, batch.id)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production(), hold=True)
+        await changes.pause(db, ANNA, batch.id)
+        await changes.resume(db, ANNA, batch.id)
         assert await work(db) == []
         assert not await batches.resume(db, batch.id), "nor does the ordinary resume"
-        await governor.release(db, ANNA, batch.id)
+        await changes.release(db, ANNA, batch.id)
         assert await work(db) == []
         await is_sound(db)
-        await governor.approve(db, CARLA, batch.id)
+        await decisions.approve(rules, db, CARLA, batch.id)
         assert await work(db) == [1]
 
     on(database_url, scenario)
@@ -212,17 +219,17 @@ def test_neither_resume_nor_release_opens_what_is_not_approved(database_url: str
 
 def test_an_approval_does_not_open_what_is_paused_or_held(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        paused = await submit(db, governor, ANNA, production())
-        await governor.pause(db, ANNA, paused.id)
-        held = await submit(db, governor, ANNA, production(2), hold=True)
+        rules = some_rules()
+        paused = await submit(db, rules, ANNA, production())
+        await changes.pause(db, ANNA, paused.id)
+        held = await submit(db, rules, ANNA, production(2), hold=True)
         for batch in (paused, held):
-            await governor.approve(db, CARLA, batch.id)
+            await decisions.approve(rules, db, CARLA, batch.id)
         assert await work(db) == []
         await is_sound(db)
-        await governor.resume(db, ANNA, paused.id)
+        await changes.resume(db, ANNA, paused.id)
         assert await work(db) == [1]
-        await governor.release(db, ANNA, held.id)
+        await changes.release(db, ANNA, held.id)
         assert await work(db) == [1, 2]
         await is_sound(db)
 
@@ -234,32 +241,32 @@ def test_an_approval_does_not_open_what_is_paused_or_held(database_url: str) -> 
 
 def test_a_stranger_finds_nothing_and_a_mere_approver_changes_nothing(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production(), hold=True)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production(), hold=True)
         before = await now(db, batch)
 
         def acts(actor: Any) -> list[Any]:
             return [
-                governor.cancel(db, actor, batch.id),
-                governor.pause(db, actor, batch.id),
-                governor.resume(db, actor, batch.id),
-                governor.release(db, actor, batch.id),
-                governor.append(db, actor, batch.id, items(1)),
-                governor.retry(db, actor, batch.id),
+                changes.cancel(db, actor, batch.id),
+                changes.pause(db, actor, batch.id),
+                changes.resume(db, actor, batch.id),
+                changes.release(db, actor, batch.id),
+                append(rules, db, actor, batch.id, items(1)),
+                changes.retry(rules, db, actor, batch.id),
             ]
 
         for actor in (BERT, FRITZ):
             for act in [
                 *acts(actor),
-                governor.approve(db, actor, batch.id),
-                governor.reject(db, actor, batch.id),
+                decisions.approve(rules, db, actor, batch.id),
+                decisions.reject(db, actor, batch.id),
             ]:
                 with pytest.raises(NotFound):
                     await act
         for act in acts(CARLA):
             with pytest.raises(NotAllowed):
                 await act
-        for decide in (governor.approve, governor.reject):
+        for decide in (partial(decisions.approve, rules), decisions.reject):
             with pytest.raises(NotAllowed):
                 await decide(db, ANNA, batch.id)
         assert await now(db, batch) == before
@@ -269,16 +276,16 @@ def test_a_stranger_finds_nothing_and_a_mere_approver_changes_nothing(database_u
 
 def test_an_admin_may_change_every_batch_of_his_tenant(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production(), hold=True)
-        await governor.append(db, EMIL, batch.id, items(1))
-        await governor.release(db, EMIL, batch.id)
-        await governor.approve(db, DORA, batch.id)
-        await governor.pause(db, EMIL, batch.id)
-        await governor.resume(db, EMIL, batch.id)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production(), hold=True)
+        await append(rules, db, EMIL, batch.id, items(1))
+        await changes.release(db, EMIL, batch.id)
+        await decisions.approve(rules, db, DORA, batch.id)
+        await changes.pause(db, EMIL, batch.id)
+        await changes.resume(db, EMIL, batch.id)
         assert await work(db, failing={1}) == [1, 2]
-        await governor.retry(db, EMIL, batch.id)
-        assert (await governor.cancel(db, EMIL, batch.id)).user_id == "anna"
+        await changes.retry(rules, db, EMIL, batch.id)
+        assert (await changes.cancel(db, EMIL, batch.id)).user_id == "anna"
 
     on(database_url, scenario)
 
@@ -288,17 +295,17 @@ def test_an_admin_may_change_every_batch_of_his_tenant(database_url: str) -> Non
 
 def test_lines_are_appended_to_a_held_batch_until_it_is_released(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 2, hold=True)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 2, hold=True)
         assert await work(db) == []
-        assert (await governor.append(db, ANNA, batch.id, items(3))).total == 5
+        assert (await append(rules, db, ANNA, batch.id, items(3))).total == 5
         await is_sound(db)
-        released = await governor.release(db, ANNA, batch.id)
+        released = await changes.release(db, ANNA, batch.id)
         assert not released.held
-        again = await governor.release(db, ANNA, batch.id)
+        again = await changes.release(db, ANNA, batch.id)
         assert again.released_at == released.released_at, "twice is fine, and changes nothing"
         with pytest.raises(Conflict) as refused:
-            await governor.append(db, ANNA, batch.id, items(1))
+            await append(rules, db, ANNA, batch.id, items(1))
         assert refused.value.code == "CANNOT_APPEND"
         assert await work(db) == [1, 2, 3, 4, 5]
         assert (await now(db, batch)).counts == ChildCounts(succeeded=5)
@@ -309,15 +316,15 @@ def test_lines_are_appended_to_a_held_batch_until_it_is_released(database_url: s
 
 def test_what_is_appended_is_checked_as_what_is_submitted(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 48, hold=True)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 48, hold=True)
         with pytest.raises(InvalidSubmission):
-            await governor.append(db, ANNA, batch.id, [{"vm": 7}])
+            await append(rules, db, ANNA, batch.id, [{"vm": 7}])
         with pytest.raises(InvalidSubmission, match="'48'"):
-            await governor.append(db, ANNA, batch.id, items(1), ["48"])
+            await append(rules, db, ANNA, batch.id, items(1), ["48"])
         with pytest.raises(TooLarge, match="51 items"):
-            await governor.append(db, ANNA, batch.id, items(3))
-        assert (await governor.append(db, ANNA, batch.id, items(2))).total == 50
+            await append(rules, db, ANNA, batch.id, items(3))
+        assert (await append(rules, db, ANNA, batch.id, items(2))).total == 50
 
     on(database_url, scenario)
 
@@ -325,14 +332,14 @@ def test_what_is_appended_is_checked_as_what_is_submitted(database_url: str) -> 
 @pytest.mark.parametrize("approved", [False, True])
 def test_an_appended_child_that_needs_approval_holds_the_batch(database_url: str, approved: bool) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production() if approved else items(1), hold=True)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production() if approved else items(1), hold=True)
         if approved:
-            await governor.approve(db, CARLA, batch.id)
-        assert (await governor.append(db, ANNA, batch.id, production())).approval is Approval.PENDING
-        await governor.release(db, ANNA, batch.id)
+            await decisions.approve(rules, db, CARLA, batch.id)
+        assert (await append(rules, db, ANNA, batch.id, production())).approval is Approval.PENDING
+        await changes.release(db, ANNA, batch.id)
         assert await work(db) == []
-        await governor.approve(db, CARLA, batch.id)
+        await decisions.approve(rules, db, CARLA, batch.id)
         assert await work(db) == [1, 2]
         await is_sound(db)
 
@@ -341,13 +348,13 @@ def test_an_appended_child_that_needs_approval_holds_the_batch(database_url: str
 
 def test_only_what_was_held_is_released(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        plain = await submit(db, governor, ANNA, 1)
-        gone = await submit(db, governor, ANNA, 1, hold=True)
-        await governor.cancel(db, ANNA, gone.id)
+        rules = some_rules()
+        plain = await submit(db, rules, ANNA, 1)
+        gone = await submit(db, rules, ANNA, 1, hold=True)
+        await changes.cancel(db, ANNA, gone.id)
         for batch in (plain, gone):
             with pytest.raises(Conflict) as refused:
-                await governor.release(db, ANNA, batch.id)
+                await changes.release(db, ANNA, batch.id)
             assert refused.value.code == "CANNOT_RELEASE"
 
     on(database_url, scenario)
@@ -358,20 +365,20 @@ def test_an_append_that_meets_a_release_is_in_or_is_refused(database_url: str, f
     """The one is done and not yet committed when the other comes."""
 
     async def run() -> None:
-        governor = a_governor()
+        rules = some_rules()
         async with (
             Session(database_url, "one") as one,
             Session(database_url, "two") as two,
             Session(database_url, "watch") as watch,
         ):
-            batch = await submit(one, governor, ANNA, 2, hold=True)
+            batch = await submit(one, rules, ANNA, 2, hold=True)
             async with operations.changing(one, "acme", batch.id) as changing:
                 if first == "append":
-                    late: asyncio.Task[Any] = asyncio.create_task(governor.release(two, ANNA, batch.id))
+                    late: asyncio.Task[Any] = asyncio.create_task(changes.release(two, ANNA, batch.id))
                     await somebody_waits(watch)
                     await changing.append(operations.Children(("3",), ('{"vm":"c"}',)), False)
                 else:
-                    late = asyncio.create_task(governor.append(two, ANNA, batch.id, items(1)))
+                    late = asyncio.create_task(append(rules, two, ANNA, batch.id, items(1)))
                     await somebody_waits(watch)
                     await changing.release()
                     await changing.open()
@@ -391,12 +398,12 @@ def test_appends_that_race_with_a_release_and_workers_lose_nothing(database_url:
     """Whoever is told that his lines are in has them run, and nobody else's are."""
 
     async def run() -> None:
-        governor = a_governor()
+        rules = some_rules()
         sessions = [Session(database_url, f"appender {n}") for n in range(8)]
-        batch = await submit(sessions[0], governor, ANNA, 1, hold=True)
-        acts: list[Any] = [governor.append(session, ANNA, batch.id, items(2)) for session in sessions[:4]]
-        acts += [governor.release(session, ANNA, batch.id) for session in sessions[4:6]]
-        acts += [governor.append(session, ANNA, batch.id, items(3)) for session in sessions[6:]]
+        batch = await submit(sessions[0], rules, ANNA, 1, hold=True)
+        acts: list[Any] = [append(rules, session, ANNA, batch.id, items(2)) for session in sessions[:4]]
+        acts += [changes.release(session, ANNA, batch.id) for session in sessions[4:6]]
+        acts += [append(rules, session, ANNA, batch.id, items(3)) for session in sessions[6:]]
         answers = await asyncio.gather(*acts, return_exceptions=True)
         sizes = [2, 2, 2, 2, 0, 0, 3, 3]
         refused = [isinstance(answer, Conflict) for answer in answers]
@@ -417,7 +424,7 @@ def test_the_way_back_leaves_held_batches_paused(database_url: str) -> None:
     from batchline.store import migrate
 
     async def hold(db: Session) -> None:
-        await submit(db, a_governor(), ANNA, 2, hold=True)
+        await submit(db, some_rules(), ANNA, 2, hold=True)
 
     async def paused(db: Session) -> list[Any]:
         return await sql(db, "SELECT paused_at IS NOT NULL FROM batchline.batches")
@@ -442,7 +449,7 @@ def test_the_doctor_finds_batches_that_run_past_their_rules(
     database_url: str, damage: str, check: str
 ) -> None:
     async def scenario(db: Session) -> None:
-        await submit(db, a_governor(), ANNA, production())
+        await submit(db, some_rules(), ANNA, production())
         await is_sound(db)
         await sql(db, damage)
         report = await doctor.examine(db)

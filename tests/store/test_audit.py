@@ -12,16 +12,29 @@ import structlog
 from psycopg.conninfo import make_conninfo
 
 from batchline.cli.runtime import set_up_logging
-from batchline.governance import keys
+from batchline.governance import changes, decisions, keys, limit_changes, webhooks
+from batchline.governance.errors import NotFound
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.secrets.masking import MASK
 from batchline.store import audit, limits, spans
 from batchline.store import keys as stored_keys
-from batchline.store.audit import AuditEvent, Entry
+from batchline.store.audit import Entry
 from batchline.store.session import Session
 from tests.support.builders import a_batch, a_worker, on, run_to_the_end, sql, take
 from tests.support.builders import failed as failing
-from tests.support.governance import ANNA, CARLA, a_governor, audited, count, items, production, submit, work
+from tests.support.governance import (
+    ANNA,
+    CARLA,
+    EMIL,
+    append,
+    audited,
+    count,
+    items,
+    production,
+    some_rules,
+    submit,
+    work,
+)
 from tests.support.repository import ROOT
 
 
@@ -43,7 +56,7 @@ def test_the_database_itself_refuses_to_change_the_log(database_url: str, change
     """Also to the owner of the table, who we are here."""
 
     async def scenario(db: Session) -> None:
-        await submit(db, a_governor(), ANNA, 1)
+        await submit(db, some_rules(), ANNA, 1)
         before = await audit.page(db)
         assert len(before) == 1
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
@@ -67,7 +80,7 @@ def test_the_owner_parts_with_old_rows_as_the_guide_says_and_the_rest_stays_guar
     database_url: str,
 ) -> None:
     async def scenario(db: Session) -> None:
-        await submit(db, a_governor(), ANNA, 1)
+        await submit(db, some_rules(), ANNA, 1)
 
     on(database_url, scenario)
     with psycopg.connect(database_url, autocommit=True) as owner:
@@ -91,11 +104,11 @@ def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the
 
     async def scenario(db: Session) -> None:
         await keys.create_first(db)
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, production(2))
-        await governor.approve(db, CARLA, batch.id)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, production(2))
+        await decisions.approve(rules, db, CARLA, batch.id)
         await work(db, failing={1})
-        await governor.retry(db, ANNA, batch.id)
+        await changes.retry(rules, db, ANNA, batch.id)
         await work(db)
         assert len(await audited(db, batch)) == 6
 
@@ -119,7 +132,7 @@ def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the
 
 def test_every_childs_end_is_there_from_the_moment_of_its_result(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 3)
+        batch = await submit(db, some_rules(), ANNA, 3)
         await work(db, limit=2, failing={2}, end=False)
         entries = [entry for entry in await audit.page(db, batch_id=batch.id) if entry.sequence_no]
         assert [(entry.sequence_no, entry.detail) for entry in entries] == [
@@ -133,7 +146,7 @@ def test_every_childs_end_is_there_from_the_moment_of_its_result(database_url: s
 
 def test_a_late_verdict_is_in_the_log_no_more_than_in_the_results(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 1)
+        batch = await submit(db, some_rules(), ANNA, 1)
         worker = a_worker()
         (item,) = await take(db, worker)
         for _ in range(3):
@@ -156,12 +169,12 @@ def test_no_secret_reaches_the_log(database_url: str) -> None:
     secrets = ("hunter2", "1234", "swordfish")
 
     async def scenario(db: Session) -> None:
-        governor = a_governor()
+        rules = some_rules()
         requested = items(1, password="hunter2", pin="1234", env="production")
-        batch = await submit(db, governor, ANNA, requested, reason="postgres://me:swordfish@db/x", hold=True)
-        await governor.append(db, ANNA, batch.id, requested)
-        await governor.release(db, ANNA, batch.id)
-        await governor.approve(db, CARLA, batch.id, "token=swordfish")
+        batch = await submit(db, rules, ANNA, requested, reason="postgres://me:swordfish@db/x", hold=True)
+        await append(rules, db, ANNA, batch.id, requested)
+        await changes.release(db, ANNA, batch.id)
+        await decisions.approve(rules, db, CARLA, batch.id, "token=swordfish")
         text = msgspec.json.encode(await audit.page(db)).decode()
         assert not [secret for secret in secrets if secret in text]
         assert text.count(MASK) >= 6
@@ -174,7 +187,7 @@ def test_no_secret_reaches_the_log(database_url: str) -> None:
 
 def test_a_submission_says_who_asked_for_what_and_why(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, production(2), reason="growth")
+        batch = await submit(db, some_rules(), ANNA, production(2), reason="growth")
         (entry,) = await audit.page(db, tenant="acme")
         assert (entry.actor, entry.action, entry.batch_id) == ("anna", "batch.submitted", batch.id)
         assert entry.detail["operation"] == "resize"
@@ -188,22 +201,21 @@ def test_a_submission_says_who_asked_for_what_and_why(database_url: str) -> None
 
 def test_every_change_of_limits_is_there(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        def event(action: str) -> AuditEvent:
-            return AuditEvent("acme", "emil", action, subject="anna", detail={"reason": "move"})
-
         until = datetime.now(UTC) + timedelta(hours=1)
-        await limits.exempt(db, "acme", "anna", reason="move", expires_at=until, event=event("a"))
-        await limits.set_override(
-            db, "acme", "anna", parents=1, children=1, cooldown=0, reason="move", event=event("b")
-        )
-        assert await limits.drop_exemption(db, "acme", "anna", event("c"))
-        assert not await limits.drop_exemption(db, "acme", "anna", event("d")), "there is none any more"
+        await limit_changes.exempt(db, EMIL, "anna", reason="token=swordfish", expires_at=until)
+        await limit_changes.set_limits(db, EMIL, "anna", parents=1, children=2, cooldown=0, reason="move")
+        await limit_changes.drop_exemption(db, EMIL, "anna")
+        with pytest.raises(NotFound):
+            await limit_changes.drop_exemption(db, EMIL, "anna")
         entries = await audit.page(db)
         assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
-            ("a", "emil", "anna"),
-            ("b", "emil", "anna"),
-            ("c", "emil", "anna"),
+            ("limits.exempted", "emil", "anna"),
+            ("limits.set", "emil", "anna"),
+            ("limits.exemption_dropped", "emil", "anna"),
         ]
+        assert entries[0].detail["expires_at"] == until.isoformat()
+        assert entries[1].detail["max_pending_children"] == 2
+        assert "swordfish" not in str(entries)
 
     on(database_url, scenario)
 
@@ -212,8 +224,8 @@ def test_every_key_that_is_made_or_revoked_is_there(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         await keys.create_first(db)
         key, secret = await keys.create(db, "anna", "acme", Role.APPROVER, actor="emil")
-        await stored_keys.revoke(db, key.id, "fritz")
-        await stored_keys.revoke(db, key.id, "fritz")
+        await keys.revoke(db, key.id, "fritz")
+        await keys.revoke(db, key.id, "fritz")
         entries = await audit.page(db)
         assert [(entry.tenant, entry.actor, entry.action, entry.subject) for entry in entries] == [
             (DEFAULT_TENANT, "system", "key.created", "first"),
@@ -235,18 +247,42 @@ def test_a_key_is_not_made_unless_the_log_tells_of_it(database_url: str) -> None
         with pytest.raises(psycopg.errors.CheckViolation):
             await keys.create(db, "bert")
         with pytest.raises(psycopg.errors.CheckViolation):
-            await stored_keys.revoke(db, key.id, "emil")
+            await keys.revoke(db, key.id, "emil")
         (left,) = await stored_keys.list_all(db)
         assert (left.name, left.revoked_at) == ("anna", None)
 
     on(database_url, scenario)
 
 
+def test_limits_and_webhooks_do_not_change_unless_the_log_tells_of_it(database_url: str) -> None:
+    async def scenario(db: Session) -> None:
+        until = datetime.now(UTC) + timedelta(hours=1)
+        url = "https://example.com/hook"
+        made = await webhooks.add(db, EMIL, name="mine", url=url, events=["batch.failed"], secret="s")
+        assert made is not None
+        await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action = 'x') NOT VALID")
+        for act in (
+            limit_changes.exempt(db, EMIL, "anna", reason="move", expires_at=until),
+            limit_changes.set_limits(db, EMIL, "anna", parents=1, children=1, cooldown=0, reason="move"),
+            webhooks.add(db, EMIL, name="other", url=url, events=["batch.failed"], secret="s"),
+            webhooks.change(db, EMIL, made.id, name="other", url=None, events=None),
+            webhooks.rotate(db, EMIL, made.id, "t", keep=0.0),
+            webhooks.delete(db, EMIL, made.id),
+        ):
+            with pytest.raises(psycopg.errors.CheckViolation):
+                await act
+        assert await limits.exemptions(db, "acme") == []
+        assert await limits.overrides(db, "acme") == []
+        assert await sql(db, "SELECT name, secret FROM batchline.webhooks") == [("mine", "s")]
+
+    on(database_url, scenario)
+
+
 def test_the_log_is_read_in_pages_by_tenant_batch_and_time(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 5)
-        await submit(db, governor, ANNA, 1)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 5)
+        await submit(db, rules, ANNA, 1)
         await work(db)
 
         async def read(**which: Any) -> list[Entry]:

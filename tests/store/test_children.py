@@ -14,7 +14,7 @@ from batchline.secrets.masking import MASK
 from batchline.store import spans
 from batchline.store.session import Session
 from tests.support.builders import a_worker, on, take
-from tests.support.governance import ANNA, RESIZE, a_governor, production, submit
+from tests.support.governance import ANNA, RESIZE, production, some_rules, submit
 
 QUOTED = {"message": "bad password=hunter2 at postgres://u:hunter2@db", "pin": "hunter2", "token": "hunter2"}
 
@@ -29,7 +29,7 @@ def a_child(status: ChildStatus, output: str | None) -> Child:
 
 
 def a_batch(database_url: str) -> GovernedBatch:
-    return on(database_url, lambda db: submit(db, a_governor(), ANNA, production()))
+    return on(database_url, lambda db: submit(db, some_rules(), ANNA, production()))
 
 
 @pytest.mark.parametrize("operation", [RESIZE, None], ids=["known", "known no more"])
@@ -66,7 +66,7 @@ def test_the_command_shows_no_secret_either(database_url: str) -> None:
     """A handler of an operator's own may store what it likes."""
 
     async def scenario(db: Session) -> str:
-        batch = await submit(db, a_governor(), msgspec.structs.replace(ANNA, tenant=DEFAULT_TENANT), 1)
+        batch = await submit(db, some_rules(), msgspec.structs.replace(ANNA, tenant=DEFAULT_TENANT), 1)
         worker = a_worker()
         (item,) = await take(db, worker)
         await spans.settle(db, worker.id, [Failed(item, a_line(QUOTED | {"pin": "x"}).encode(), 400)])

@@ -329,7 +329,7 @@ def test_work_of_a_lost_worker_is_a_note_and_not_a_finding(database_url: str) ->
         report = await doctor.examine(db)
         assert report.clean
         assert [(note.check, note.message) for note in report.notes] == [
-            ("worker_gone", f"span 1 with 2 items is held by worker {dead.id}, whose lease is over"),
+            ("worker_gone", f"span 1 with 2 items is held by worker {dead.id}, whose lease has expired"),
         ]
 
     on(database_url, scenario)
@@ -350,7 +350,7 @@ def test_what_a_deletion_leaves_behind_is_a_note_and_not_a_finding(database_url:
         await sql(db, "DELETE FROM batchline.batches")
         report = await doctor.examine(db)
         assert report.clean
-        assert [note.message for note in report.notes] == ["3 results are of a lane that is gone"]
+        assert [note.message for note in report.notes] == ["3 results belong to a lane that does not exist"]
 
     on(database_url, scenario)
 

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql as psql
 from psycopg.conninfo import make_conninfo
 
 from batchline.batches.finalize import FinalizeMismatch, finalize_one, sweep_objects
@@ -21,11 +21,13 @@ from batchline.store import batches, outputs, spans
 from batchline.store.outputs import Contended, Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import WorkerId
-from batchline.store.statements import Statement, statement
+from batchline.store.statements import Statement
 from tests.support.builders import (
     a_batch,
     a_worker,
+    completed,
     end_finalize_backoff,
+    failed,
     kill,
     on,
     overrun,
@@ -101,8 +103,8 @@ class Held(Objects):
 
 
 async def streamed(db: Session, batch: Batch, which: Which) -> list[bytes]:
-    async with outputs.lines(db, batch.id, which) as lines:
-        text = b"".join([block async for block in lines])
+    lines = await outputs.lines(db, batch.id, which)
+    text = b"".join([block async for block in lines])
     assert lines.count == text.count(b"\n"), "each item should be one line"
     return text.splitlines()
 
@@ -285,9 +287,9 @@ def test_a_stored_line_that_holds_raw_control_characters_stays_one_line(database
 def test_a_reader_may_leave_a_stream_before_its_end(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         batch = await a_large_batch(db)
-        async with outputs.lines(db, batch.id, "output") as lines:
-            async for _ in lines:
-                break
+        lines = await outputs.lines(db, batch.id, "output")
+        async with aclosing(aiter(lines)) as blocks:
+            await anext(blocks)
         assert 0 < lines.count < batch.total
         assert len(await streamed(db, batch, "output")) == batch.total, "the session should still work"
 
@@ -316,8 +318,8 @@ def test_the_summary_says_what_became_of_the_batch(database_url: str, objects: O
             "never_run": 0,
             "tokens": {"input": 24, "cached": 0, "output": 40, "reasoning": 0},
             "outcomes": [
-                {"outcome": "completed", "status_code": 200, "items": 8, "most_attempts": 1},
-                {"outcome": "failed", "status_code": 400, "items": 2, "most_attempts": 1},
+                {"outcome": "completed", "status_code": 200, "items": 8, "highest_attempt": 1},
+                {"outcome": "failed", "status_code": 400, "items": 2, "highest_attempt": 1},
             ],
             "seconds": (batch.finalizing_at - batch.created_at).total_seconds(),
         }
@@ -755,24 +757,68 @@ def test_no_transaction_is_open_between_the_upload_and_the_commit(
     on(database_url, scenario)
 
 
-def test_during_the_upload_nothing_but_the_results_is_locked_and_nobody_waits(
-    database_url: str, folder: Path
-) -> None:
+def test_no_snapshot_is_held_while_the_object_store_is_slow(database_url: str, folder: Path) -> None:
+    """One would slow down every claim and settle for as long as the upload takes."""
+
     async def scenario(db: Session) -> None:
         batch, held = await a_large_batch(db), Held(folder)
         async with Session(database_url, "finalizer") as own:
             work = asyncio.create_task(finalize_one(own, held, a_worker()))
             await held.half_way.wait()
-            ((pid, *_),) = await sql(db, ACTIVITY)
-            locks = await sql(db, LOCKS, pid=pid)
-            assert sorted(locks) == [("results", "AccessShareLock"), ("results_pkey", "AccessShareLock")]
-            # Under a lock_timeout, whoever had to wait would fail.
+            ((pid, state, in_transaction),) = await sql(db, ACTIVITY)
+            assert (state, in_transaction) == ("idle", False)
+            assert await sql(db, LOCKS, pid=pid) == []
             assert (await read(db, batch)).status is BatchStatus.FINALIZING
-            await sql(db, "SELECT FROM batchline.batches WHERE id = %(id)s FOR UPDATE", id=batch.id)
             held.go_on.set()
             await ended(work)
 
-    on(make_conninfo(database_url, options="-c lock_timeout=1"), scenario)
+    on(database_url, scenario)
+
+
+def test_lines_that_are_suddenly_large_are_not_all_kept_in_memory(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines before a range decide its size. What is larger than expected is passed on at once."""
+    monkeypatch.setattr(outputs, "_MAX_KEPT", 1000)
+
+    async def scenario(db: Session) -> None:
+        batch = await a_large_batch(db)
+        lines = await outputs.lines(db, batch.id, "output")
+        async with aclosing(aiter(lines)) as blocks, Session(database_url, "watch") as watch:
+            await anext(blocks)
+            while lines.count < batch.total // 2:
+                await anext(blocks)
+            assert (await sql(watch, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'"))[0][
+                0
+            ] >= 1
+        assert len(await streamed(db, batch, "output")) == batch.total
+
+    on(database_url, scenario)
+
+
+@pytest.mark.parametrize("size", [1, 700, 10**9])
+def test_lines_are_the_same_whatever_the_size_of_a_range(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    async def scenario(db: Session) -> None:
+        batch, worker = await a_batch(db, {"a": 200, "b": 40, "c": 3}), a_worker()
+        # Empty lines of a file have numbers too.
+        await sql(db, "UPDATE batchline.lines SET line_no = line_no + 5000 WHERE line_no > 100")
+        items = await take(db, worker, 150)
+        verdicts = [failed(item) if n % 3 else completed(item) for n, item in enumerate(items)]
+        await spans.settle(db, worker.id, verdicts)
+        await batches.close(db, batch.id, "cancel")
+        completed_lines = sorted(item.line_no for item in items[::3])
+        monkeypatch.setattr(outputs, "_RANGE", size)
+        given = [json.loads(line)["answer"] for line in await streamed(db, batch, "output")]
+        assert given == completed_lines
+        others = [json.loads(line) for line in await streamed(db, batch, "errors")]
+        # The id of a line that never ran ends with its number; a failed one is as the builder made it.
+        numbers = [int(one["id"].rsplit("_", 1)[1]) if "id" in one else one["error"] for one in others]
+        every_line = {*range(1, 101), *range(5101, 5244)}
+        assert numbers == sorted(every_line - set(completed_lines))
+
+    on(database_url, scenario)
 
 
 # --- Plans -------------------------------------------------------------------------------------------------
@@ -787,32 +833,10 @@ ORDER BY l.line_no / 100, random()
 """
 
 
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", []):
-        yield from nodes(child)
-
-
-def tables(plan: dict[str, Any]) -> set[str]:
-    return {node["Relation Name"] for node in nodes(plan) if "Relation Name" in node}
-
-
-async def plan_of(db: Session, batch: Batch, which: Which) -> dict[str, Any]:
-    select = outputs.selection(batch.id, which, await outputs.find_lanes(db, batch.id))
-    async with db.transaction() as connection:
-        await connection.execute(statement("stream_settings").text)
-        explain = psql.SQL("EXPLAIN (FORMAT json) SELECT line FROM {} AS lines ORDER BY line_no").format(
-            select
-        )
-        ((plans,),) = await (await connection.execute(explain)).fetchall()
-    plan: dict[str, Any] = plans[0]["Plan"]
-    return plan
-
-
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("lanes", [{"a": 30_000}, {"a": 10_000, "b": 10_000, "c": 10_000}])
 @pytest.mark.parametrize("which", ["output", "errors"])
-def test_results_are_streamed_from_the_index_and_never_sorted(
+def test_a_range_reads_its_own_lines_and_no_others(
     database_url: str, lanes: dict[str, int], analyzed: bool, which: Which
 ) -> None:
     async def scenario(db: Session) -> None:
@@ -824,14 +848,16 @@ def test_results_are_streamed_from_the_index_and_never_sorted(
             await sql(db, "ANALYZE")
         if which == "errors":
             await batches.close(db, batch.id, "cancel")
-        plan = await plan_of(db, batch, which)
-        kinds = [node["Node Type"] for node in nodes(plan)]
-        # What never ran is sorted, by line number and with nothing but its custom_id; no result is.
-        sorts = [tables(node) for node in nodes(plan) if "Sort" in node["Node Type"]]
-        assert all("lines" in sorted_tables for sorted_tables in sorts), f"results are sorted: {kinds}"
-        if which == "output":
-            scans = {node["Node Type"] for node in nodes(plan) if tables(node) and "Plans" not in node}
-            assert scans == {"Index Scan"}, kinds
-        assert not {"Gather", "Gather Merge"} & set(kinds), "workers would wait for a slow client"
+        # Up to the middle, so that the cursors of lanes have moved.
+        source = (await outputs.lines(db, batch.id, which))._source
+        await source.passed(db, 0, 15_000)
+        copy = source.query(15_000, 15_300).as_string(None)
+        select = copy[copy.index("(") + 1 : copy.rindex(") TO STDOUT")]
+        ((plans,),) = await sql(db, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {select}".replace("%", "%%"))
+        plan = plans[0]["Plan"]
+        assert plan["Actual Rows"] == (300 if which == "output" else 0)
+        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        # 300 rows and their index entries; for errors each line is looked up in results, too.
+        assert pages < (500 if which == "output" else 2500), f"{pages} pages"
 
     on(database_url, scenario)

@@ -9,9 +9,10 @@ from uuid import uuid4
 
 import pytest
 
+from batchline.governance import changes
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, Refused, TooLarge
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, RequestKind, Role
 from batchline.store import limits, operations
@@ -25,13 +26,14 @@ from tests.support.governance import (
     ANNA,
     BERT,
     EMIL,
-    a_governor,
+    append,
     count,
     end_all,
     is_sound,
     items,
     now,
     production,
+    some_rules,
     somebody_waits,
     submit,
     work,
@@ -68,8 +70,8 @@ def at_once(
     )
 
 
-def submission(governor: Governor, actor: Actor, size: int) -> Callable[[Session], Awaitable[GovernedBatch]]:
-    return lambda session: submit(session, governor, actor, size)
+def submission(rules: Rules, actor: Actor, size: int) -> Callable[[Session], Awaitable[GovernedBatch]]:
+    return lambda session: submit(session, rules, actor, size)
 
 
 def users(number: int) -> list[Actor]:
@@ -85,8 +87,8 @@ def limit_types(refused: list[Refused]) -> Counter[str]:
 
 
 def test_fifty_submissions_of_one_user_at_once_fill_his_three_places_and_no_more(database_url: str) -> None:
-    governor = a_governor(user_pending_parents=3)
-    made, refused = at_once(database_url, [submission(governor, ANNA, 2)] * SUBMITTERS)
+    rules = some_rules(user_pending_parents=3)
+    made, refused = at_once(database_url, [submission(rules, ANNA, 2)] * SUBMITTERS)
     assert len(made) == 3
     assert limit_types(refused) == {"user_pending_parents": SUBMITTERS - 3}
     assert all(isinstance(each, LimitReached) and each.current_value == 3 for each in refused)
@@ -94,31 +96,31 @@ def test_fifty_submissions_of_one_user_at_once_fill_his_three_places_and_no_more
 
 
 def test_fifty_users_at_once_fill_the_global_places_and_no_more(database_url: str) -> None:
-    governor = a_governor(max_pending_parents=20)
-    made, refused = at_once(database_url, [submission(governor, user, 1) for user in users(SUBMITTERS)])
+    rules = some_rules(max_pending_parents=20)
+    made, refused = at_once(database_url, [submission(rules, user, 1) for user in users(SUBMITTERS)])
     assert len(made) == 20
     assert limit_types(refused) == {"global_pending_parents": SUBMITTERS - 20}
     on(database_url, is_sound)
 
 
 def test_none_of_fifty_is_refused_where_all_fit_exactly(database_url: str) -> None:
-    governor = a_governor(max_pending_parents=SUBMITTERS, user_pending_parents=1, user_pending_children=4)
-    made, refused = at_once(database_url, [submission(governor, user, 4) for user in users(SUBMITTERS)])
+    rules = some_rules(max_pending_parents=SUBMITTERS, user_pending_parents=1, user_pending_children=4)
+    made, refused = at_once(database_url, [submission(rules, user, 4) for user in users(SUBMITTERS)])
     assert (len(made), refused) == (SUBMITTERS, [])
 
 
 def test_children_are_counted_to_the_last_one(database_url: str) -> None:
     """Sizes that fill thirty places in some orders and not in others: never more, and no fit refused."""
-    governor = a_governor(user_pending_children=30)
-    made, refused = at_once(database_url, [submission(governor, ANNA, size) for size in (3, 5, 7, 2, 1) * 10])
+    rules = some_rules(user_pending_children=30)
+    made, refused = at_once(database_url, [submission(rules, ANNA, size) for size in (3, 5, 7, 2, 1) * 10])
     pending = sum(batch.total for batch in made)
     assert pending == 30, "ones are among those that were refused, so all places must be taken"
     assert set(limit_types(refused)) == {"user_pending_children"}
 
 
 def test_of_fifty_at_once_one_is_let_in_and_the_rest_cool_down(database_url: str) -> None:
-    governor = a_governor(cooldown_seconds=120)
-    made, refused = at_once(database_url, [submission(governor, ANNA, 1)] * SUBMITTERS)
+    rules = some_rules(cooldown_seconds=120)
+    made, refused = at_once(database_url, [submission(rules, ANNA, 1)] * SUBMITTERS)
     assert len(made) == 1
     assert limit_types(refused) == {"user_cooldown": SUBMITTERS - 1}
     for each in refused:
@@ -129,22 +131,22 @@ def test_of_fifty_at_once_one_is_let_in_and_the_rest_cool_down(database_url: str
 
 def test_places_are_free_again_the_moment_the_last_child_ends(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1)
-        await submit(db, governor, ANNA, 2)
+        rules = some_rules(user_pending_parents=1)
+        await submit(db, rules, ANNA, 2)
         with pytest.raises(LimitReached):
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         await work(db, limit=1, end=False)
         with pytest.raises(LimitReached):
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         await work(db, limit=1, end=False)
-        await submit(db, governor, ANNA, 1)
+        await submit(db, rules, ANNA, 1)
 
     on(database_url, scenario)
 
 
 def test_submissions_that_race_with_settles_never_exceed(database_url: str) -> None:
     """Whatever is freed meanwhile: at every commit no more is pending than allowed."""
-    governor = a_governor(user_pending_parents=3, user_pending_children=6)
+    rules = some_rules(user_pending_parents=3, user_pending_children=6)
 
     async def working(session: Session) -> GovernedBatch:
         for _ in range(10):
@@ -154,7 +156,7 @@ def test_submissions_that_race_with_settles_never_exceed(database_url: str) -> N
             assert measured.children <= 6
         return (await operations.page(session, "acme", limit=1))[0]
 
-    acts = [working] + [submission(governor, ANNA, 2)] * SUBMITTERS
+    acts = [working] + [submission(rules, ANNA, 2)] * SUBMITTERS
     made, refused = at_once(database_url, acts)
     assert set(limit_types(refused)) <= {"user_pending_parents", "user_pending_children"}
     assert len(made) >= 4
@@ -165,31 +167,31 @@ def test_submissions_that_race_with_settles_never_exceed(database_url: str) -> N
 
 def test_a_batch_that_waits_for_approval_or_is_held_is_pending(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=2)
-        await submit(db, governor, ANNA, production())
-        await submit(db, governor, ANNA, 1, hold=True)
+        rules = some_rules(user_pending_parents=2)
+        await submit(db, rules, ANNA, production())
+        await submit(db, rules, ANNA, 1, hold=True)
         with pytest.raises(LimitReached, match="2 of your batches"):
-            await submit(db, governor, ANNA, 1)
-        await submit(db, governor, BERT, 1)
+            await submit(db, rules, ANNA, 1)
+        await submit(db, rules, BERT, 1)
 
     on(database_url, scenario)
 
 
 def test_a_cancelled_batch_gives_its_places_back(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1)
-        batch = await submit(db, governor, ANNA, 3)
-        await governor.cancel(db, ANNA, batch.id)
-        await submit(db, governor, ANNA, 1)
+        rules = some_rules(user_pending_parents=1)
+        batch = await submit(db, rules, ANNA, 3)
+        await changes.cancel(db, ANNA, batch.id)
+        await submit(db, rules, ANNA, 1)
 
     on(database_url, scenario)
 
 
 def test_users_of_two_tenants_with_one_name_are_two_users(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1)
-        await submit(db, governor, Actor("acme", "anna", Role.USER), 1)
-        await submit(db, governor, Actor("other", "anna", Role.USER), 1)
+        rules = some_rules(user_pending_parents=1)
+        await submit(db, rules, Actor("acme", "anna", Role.USER), 1)
+        await submit(db, rules, Actor("other", "anna", Role.USER), 1)
 
     on(database_url, scenario)
 
@@ -199,11 +201,11 @@ def test_what_one_tenants_user_may_do_is_not_what_his_namesake_may(database_url:
     namesake = Actor("other", "anna", Role.USER)
 
     async def scenario(db: Session) -> None:
-        cooling = a_governor(cooldown_seconds=120)
+        cooling = some_rules(cooldown_seconds=120)
         await submit(db, cooling, ANNA, 1)
         await submit(db, cooling, namesake, 1)
 
-        one_each = a_governor(user_pending_parents=1)
+        one_each = some_rules(user_pending_parents=1)
         await exempt(db, "anna", 3600)
         await submit(db, one_each, ANNA, 1)
         with pytest.raises(LimitReached):
@@ -223,10 +225,10 @@ def test_what_one_tenants_user_may_do_is_not_what_his_namesake_may(database_url:
 
 def test_thirty_one_of_thirty_is_refused_for_good(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_children=30)
-        with pytest.raises(TooLarge, match="31 children, and at most 30"):
-            await submit(db, governor, ANNA, 31)
-        await submit(db, governor, ANNA, 30)
+        rules = some_rules(user_pending_children=30)
+        with pytest.raises(TooLarge, match="31 children, but at most 30"):
+            await submit(db, rules, ANNA, 31)
+        await submit(db, rules, ANNA, 30)
         assert await count(db, "batches") == 1
 
     on(database_url, scenario)
@@ -234,33 +236,33 @@ def test_thirty_one_of_thirty_is_refused_for_good(database_url: str) -> None:
 
 def test_thirty_one_of_thirty_is_refused_for_good_also_where_a_wait_is_due_anyway(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_children=30, user_pending_parents=1, cooldown_seconds=120)
-        await submit(db, governor, ANNA, 1)
+        rules = some_rules(user_pending_children=30, user_pending_parents=1, cooldown_seconds=120)
+        await submit(db, rules, ANNA, 1)
         with pytest.raises(TooLarge):
-            await submit(db, governor, ANNA, 31)
+            await submit(db, rules, ANNA, 31)
 
     on(database_url, scenario)
 
 
 def test_the_cooldown_ends_by_the_databases_clock(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(cooldown_seconds=120)
-        await submit(db, governor, ANNA, 1)
+        rules = some_rules(cooldown_seconds=120)
+        await submit(db, rules, ANNA, 1)
         with pytest.raises(LimitReached) as refused:
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         assert (refused.value.limit_type, refused.value.retry_after) == ("user_cooldown", 120)
         await sql(db, "UPDATE batchline.operation_batches SET created_at = created_at - interval '121 s'")
-        await submit(db, governor, ANNA, 1)
+        await submit(db, rules, ANNA, 1)
 
     on(database_url, scenario)
 
 
 def test_what_was_refused_starts_no_cooldown(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(cooldown_seconds=120, user_pending_children=5)
+        rules = some_rules(cooldown_seconds=120, user_pending_children=5)
         with pytest.raises(TooLarge):
-            await submit(db, governor, ANNA, 6)
-        await submit(db, governor, ANNA, 5)
+            await submit(db, rules, ANNA, 6)
+        await submit(db, rules, ANNA, 5)
 
     on(database_url, scenario)
 
@@ -295,14 +297,14 @@ async def exempt(db: Session, user: str, seconds: float) -> None:
 
 def test_an_exemption_lifts_the_users_limits_and_not_the_global_ones(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(
+        rules = some_rules(
             max_pending_parents=5, user_pending_parents=1, user_pending_children=2, cooldown_seconds=120
         )
         await exempt(db, "anna", 3600)
         for _ in range(5):
-            await submit(db, governor, ANNA, 10)
+            await submit(db, rules, ANNA, 10)
         with pytest.raises(LimitReached) as refused:
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         assert refused.value.limit_type == "global_pending_parents"
 
     on(database_url, scenario)
@@ -310,13 +312,13 @@ def test_an_exemption_lifts_the_users_limits_and_not_the_global_ones(database_ur
 
 def test_an_expired_exemption_is_ignored(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1)
+        rules = some_rules(user_pending_parents=1)
         await exempt(db, "anna", 3600)
-        await submit(db, governor, ANNA, 1)
-        await submit(db, governor, ANNA, 1)
+        await submit(db, rules, ANNA, 1)
+        await submit(db, rules, ANNA, 1)
         await sql(db, "UPDATE batchline.limit_exemptions SET expires_at = now()")
         with pytest.raises(LimitReached):
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
 
     on(database_url, scenario)
 
@@ -327,14 +329,14 @@ def test_an_exemption_that_expires_while_a_submission_waits_for_its_turn_is_igno
     """The submission began before the exemption ended, and comes to its turn after it."""
 
     async def run() -> None:
-        governor = a_governor(user_pending_parents=1)
+        rules = some_rules(user_pending_parents=1)
         async with Session(database_url, "holder") as holder, Session(database_url, "anna") as session:
-            await submit(holder, governor, ANNA, 1)
+            await submit(holder, rules, ANNA, 1)
             async with holder.transaction() as connection:
                 await limits.lock(connection, "acme", "bert")
                 async with Session(database_url, "admin") as admin:
                     await exempt(admin, "anna", 0.3)
-                    waiting = asyncio.create_task(submit(session, governor, ANNA, 1))
+                    waiting = asyncio.create_task(submit(session, rules, ANNA, 1))
                     await somebody_waits(admin)
                     await sql(
                         admin,
@@ -360,7 +362,7 @@ def test_an_exemption_in_the_past_is_not_made(database_url: str) -> None:
 
 def test_a_users_own_limits_take_the_place_of_the_defaults_up_and_down(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1, user_pending_children=4)
+        rules = some_rules(user_pending_parents=1, user_pending_children=4)
 
         async def give(parents: int, children: int, cooldown: int) -> None:
             event = AuditEvent("acme", EMIL.user, "limits.set", subject="anna")
@@ -376,17 +378,17 @@ def test_a_users_own_limits_take_the_place_of_the_defaults_up_and_down(database_
             )
 
         await give(2, 10, 0)
-        await submit(db, governor, ANNA, 5)
-        await submit(db, governor, ANNA, 5)
+        await submit(db, rules, ANNA, 5)
+        await submit(db, rules, ANNA, 5)
         with pytest.raises(LimitReached):
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         await give(1, 3, 0)
         with pytest.raises(TooLarge):
-            await submit(db, governor, ANNA, 4)
-        await submit(db, governor, BERT, 4)
+            await submit(db, rules, ANNA, 4)
+        await submit(db, rules, BERT, 4)
         await give(10, 100, 60)
         with pytest.raises(LimitReached) as refused:
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         assert refused.value.limit_type == "user_cooldown"
 
     on(database_url, scenario)
@@ -411,17 +413,17 @@ def test_minutes_that_are_over_are_forgotten(database_url: str) -> None:
 
 def test_a_retry_counts_as_pending_and_is_refused_where_it_does_not_fit(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1)
-        batch = await submit(db, governor, ANNA, 3)
+        rules = some_rules(user_pending_parents=1)
+        batch = await submit(db, rules, ANNA, 3)
         await work(db, failing={1, 2})
-        await submit(db, governor, ANNA, 1)
+        await submit(db, rules, ANNA, 1)
         with pytest.raises(LimitReached):
-            await governor.retry(db, ANNA, batch.id)
+            await changes.retry(rules, db, ANNA, batch.id)
         assert (await now(db, batch)).counts.failed == 2, "the refusal undid all of it"
         await work(db)
-        await governor.retry(db, ANNA, batch.id)
+        await changes.retry(rules, db, ANNA, batch.id)
         with pytest.raises(LimitReached):
-            await submit(db, governor, ANNA, 1)
+            await submit(db, rules, ANNA, 1)
         await is_sound(db)
 
     on(database_url, scenario)
@@ -429,15 +431,15 @@ def test_a_retry_counts_as_pending_and_is_refused_where_it_does_not_fit(database
 
 def test_appending_counts_against_the_children_and_says_when_it_can_never_fit(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_children=10)
-        batch = await submit(db, governor, ANNA, 4, hold=True)
+        rules = some_rules(user_pending_children=10)
+        batch = await submit(db, rules, ANNA, 4, hold=True)
         with pytest.raises(TooLarge, match="11 children"):
-            await governor.append(db, ANNA, batch.id, items(7))
-        other = await submit(db, governor, ANNA, 4)
+            await append(rules, db, ANNA, batch.id, items(7))
+        other = await submit(db, rules, ANNA, 4)
         with pytest.raises(LimitReached):
-            await governor.append(db, ANNA, batch.id, items(3))
-        await governor.cancel(db, ANNA, other.id)
-        assert (await governor.append(db, ANNA, batch.id, items(6))).total == 10
+            await append(rules, db, ANNA, batch.id, items(3))
+        await changes.cancel(db, ANNA, other.id)
+        assert (await append(rules, db, ANNA, batch.id, items(6))).total == 10
         await end_all(db)
         await is_sound(db)
 
@@ -489,7 +491,7 @@ def test_what_is_asked_costs_the_same_however_long_the_past_is(
     async def scenario(db: Session) -> None:
         await _history(db, 20_000)
         for _ in range(3):
-            await submit(db, a_governor(), ANNA, 2)
+            await submit(db, some_rules(), ANNA, 2)
         text, names = statement(name).numbered_in("batchline")
         params = {"tenant": "acme", "user": "anna", **more}
         values = ", ".join("NULL" if params[each] is None else f"'{params[each]}'" for each in names)

@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 from psycopg.conninfo import make_conninfo
 
 from batchline.embedded.account import account_for
+from batchline.governance import changes, decisions
 from batchline.model import BatchStatus, Verdict
 from batchline.store import batches, doctor, migrate, operations, spans
 from batchline.store import schema as versions
@@ -39,7 +40,7 @@ from tests.support.builders import (
     sql,
     take,
 )
-from tests.support.governance import ANNA, CARLA, a_governor, production, submit, work
+from tests.support.governance import ANNA, CARLA, append, production, some_rules, submit, work
 
 MIGRATIONS = Path(migrate.__file__).parent / "migrations"
 
@@ -311,15 +312,15 @@ def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) 
 
     async def governed_way(db: Session) -> None:
         """And of governed batches: held, appended to, approved, retried, cancelled, counted."""
-        governor = a_governor()
-        held = await submit(db, governor, ANNA, 2, hold=True)
-        await governor.append(db, ANNA, held.id, production(1), ["more"])
-        await governor.release(db, ANNA, held.id)
-        await governor.approve(db, CARLA, held.id)
-        cancelled = await submit(db, governor, ANNA, production(2))
-        await governor.cancel(db, ANNA, cancelled.id)
+        rules = some_rules()
+        held = await submit(db, rules, ANNA, 2, hold=True)
+        await append(rules, db, ANNA, held.id, production(1), ["more"])
+        await changes.release(db, ANNA, held.id)
+        await decisions.approve(rules, db, CARLA, held.id)
+        cancelled = await submit(db, rules, ANNA, production(2))
+        await changes.cancel(db, ANNA, cancelled.id)
         await work(db, failing={2})
-        await governor.retry(db, ANNA, held.id)
+        await changes.retry(rules, db, ANNA, held.id)
         await work(db)
         page = await operations.page(db, ANNA.tenant, limit=10)
         assert [batch.status.value for batch in page] == ["CANCELLED", "COMPLETED"]

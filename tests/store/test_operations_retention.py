@@ -9,13 +9,14 @@ from batchline.batches import retention
 from batchline.batches.finalize import finalize_one
 from batchline.config.settings import DAY
 from batchline.files.objects import Objects
+from batchline.governance import changes, decisions
 from batchline.governance.errors import Conflict
 from batchline.model import GovernedBatch, ParentStatus
 from batchline.store import audit, doctor, operations
 from batchline.store import retention as chunks
 from batchline.store.session import Session
 from tests.support.builders import a_worker, on, sql
-from tests.support.governance import ANNA, CARLA, a_governor, count, now, production, submit, work
+from tests.support.governance import ANNA, CARLA, count, now, production, some_rules, submit, work
 
 KEPT = 90 * DAY
 
@@ -28,7 +29,7 @@ async def clear(db: Session, objects: Objects, keep: float | None = KEPT) -> Non
 
 async def ended(db: Session, objects: Objects, days: float, **more: object) -> GovernedBatch:
     """One child has succeeded, one has failed, so many days ago."""
-    batch = await submit(db, a_governor(), ANNA, 2, **more)  # type: ignore[arg-type]
+    batch = await submit(db, some_rules(), ANNA, 2, **more)  # type: ignore[arg-type]
     await work(db, failing={2}, end=False)
     assert await finalize_one(db, objects, a_worker(), batch.id) is not None
     await sql(
@@ -68,7 +69,7 @@ def test_items_results_and_files_go_and_counts_and_the_audit_log_stay(
         assert (left.status, left.counts) == (ParentStatus.PARTIAL_SUCCESS, old.counts)
         assert await audit.page(db) == log
         assert await operations.totals(db) == totals
-        again = await submit(db, a_governor(), ANNA, 2, request_id=request)
+        again = await submit(db, some_rules(), ANNA, 2, request_id=request)
         assert again.id == old.id, "a replay is one for ever"
 
     on(database_url, scenario)
@@ -79,7 +80,7 @@ def test_nothing_goes_that_is_young_or_has_not_ended_or_is_to_be_kept(
 ) -> None:
     async def scenario(db: Session) -> None:
         await ended(db, objects, 89)
-        waiting = await submit(db, a_governor(), ANNA, production(3))
+        waiting = await submit(db, some_rules(), ANNA, production(3))
         await sql(db, "UPDATE batchline.batches SET created_at = created_at - interval '1 year'")
         await clear(db, objects)
         assert (await count(db, "results"), await count(db, "lines")) == (2, 5)
@@ -96,7 +97,7 @@ def test_what_was_cleared_away_is_not_tried_again(database_url: str, objects: Ob
         old = await ended(db, objects, 91)
         await clear(db, objects)
         with pytest.raises(Conflict) as refused:
-            await a_governor().retry(db, ANNA, old.id)
+            await changes.retry(some_rules(), db, ANNA, old.id)
         assert refused.value.code == "BATCH_CLEARED"
         assert (await now(db, old)).failed == 1
 
@@ -119,13 +120,13 @@ def test_a_batch_that_is_being_opened_again_is_passed_over(database_url: str, ob
 
 def test_what_was_cancelled_before_anybody_decided_waits_for_nobody(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        cancelled, waiting = [await submit(db, governor, ANNA, production()) for _ in range(2)]
-        await governor.cancel(db, ANNA, cancelled.id)
+        rules = some_rules()
+        cancelled, waiting = [await submit(db, rules, ANNA, production()) for _ in range(2)]
+        await changes.cancel(db, ANNA, cancelled.id)
         for user in (None, ANNA.user):
             page = await operations.page(db, ANNA.tenant, limit=10, user=user, approval=waiting.approval)
             assert [batch.id for batch in page] == [waiting.id]
-        await governor.reject(db, CARLA, waiting.id)
+        await decisions.reject(db, CARLA, waiting.id)
         assert await operations.page(db, ANNA.tenant, limit=10, approval=waiting.approval) == []
         assert len(await operations.page(db, ANNA.tenant, limit=10)) == 2
 

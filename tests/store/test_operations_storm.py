@@ -4,10 +4,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from batchline.governance import changes, decisions, submissions
 from batchline.governance.access import Actor
 from batchline.governance.errors import Refused
 from batchline.governance.submissions import Submission
@@ -18,12 +20,13 @@ from tests.support.builders import on, sql
 from tests.support.governance import (
     CARLA,
     EMIL,
-    a_governor,
+    append,
     count,
     end_all,
     is_sound,
     items,
     production,
+    some_rules,
     work,
 )
 
@@ -35,7 +38,7 @@ MAX_CHILDREN = 12
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int) -> None:
-    governor = a_governor(user_pending_parents=MAX_PARENTS, user_pending_children=MAX_CHILDREN)
+    rules = some_rules(user_pending_parents=MAX_PARENTS, user_pending_children=MAX_CHILDREN)
     users = [Actor("acme", name, Role.USER) for name in ("anna", "bert")]
     done: Counter[str] = Counter()
 
@@ -50,7 +53,7 @@ def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int)
             async def submit() -> Any:
                 what = choose.choice((items(2), items(4), production(2)))
                 requested = Submission("resize", what, hold=choose.random() < 0.4)
-                return await governor.submit(db, choose.choice(users), requested)
+                return await submissions.submit(rules, db, choose.choice(users), requested)
 
             def on_some(act: Callable[..., Awaitable[Any]], *more: Any, actor: Actor = EMIL) -> Any:
                 async def run() -> Any:
@@ -71,14 +74,14 @@ def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int)
                     db, failing=set(choose.sample(range(1, 9), 4)), limit=choose.randint(1, 5), end=False
                 ),
                 "end": lambda: _end_some(db),
-                "approve": on_some(governor.approve, actor=CARLA),
-                "reject": on_some(governor.reject, actor=CARLA),
-                "cancel": on_some(governor.cancel),
-                "pause": on_some(governor.pause),
-                "resume": on_some(governor.resume),
-                "append": on_some(governor.append, items(1)),
-                "release": on_some(governor.release),
-                "retry": on_some(governor.retry),
+                "approve": on_some(partial(decisions.approve, rules), actor=CARLA),
+                "reject": on_some(decisions.reject, actor=CARLA),
+                "cancel": on_some(changes.cancel),
+                "pause": on_some(changes.pause),
+                "resume": on_some(changes.resume),
+                "append": on_some(partial(append, rules), items(1)),
+                "release": on_some(changes.release),
+                "retry": on_some(partial(changes.retry, rules)),
                 "look": look,
             }
             weights = {

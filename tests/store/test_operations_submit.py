@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from batchline.governance.access import children as children_of
+from batchline.governance import changes, decisions, submissions
 from batchline.governance.access import page
 from batchline.governance.errors import InvalidSubmission, LimitReached, NotFound, RequestIdReused, TooLarge
 from batchline.governance.submissions import Submission
@@ -23,7 +23,6 @@ from tests.support.governance import (
     BERT,
     CARLA,
     EMIL,
-    a_governor,
     audited,
     count,
     end_all,
@@ -31,6 +30,7 @@ from tests.support.governance import (
     items,
     now,
     production,
+    some_rules,
     submit,
     work,
 )
@@ -42,7 +42,7 @@ TABLES = ("files", "file_lanes", "lines", "batches", "lanes", "operation_batches
 
 def test_a_submission_is_an_ordinary_batch_that_any_worker_runs(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, items(3), reason="more room")
+        batch = await submit(db, some_rules(), ANNA, items(3), reason="more room")
         assert (batch.user_id, batch.operation, batch.reason) == ("anna", "resize", "more room")
         assert batch.status is ParentStatus.IN_PROGRESS
         assert batch.approval is Approval.NOT_REQUIRED
@@ -59,7 +59,7 @@ def test_a_submission_is_an_ordinary_batch_that_any_worker_runs(database_url: st
 
 def test_several_workers_share_one_batch_and_each_child_ends_once(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 10)
+        batch = await submit(db, some_rules(), ANNA, 10)
         anna, bert = a_worker("one"), a_worker("two")
         first, second = await take(db, anna, 5), await take(db, bert, 5)
         assert {item.line_no for item in first} | {item.line_no for item in second} == set(range(1, 11))
@@ -80,7 +80,7 @@ def test_several_workers_share_one_batch_and_each_child_ends_once(database_url: 
 @pytest.mark.parametrize("what", ["plain", "approval", "hold"])
 def test_a_failure_at_any_step_leaves_nothing(database_url: str, table: str, what: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor(user_pending_parents=1, cooldown_seconds=120)
+        rules = some_rules(user_pending_parents=1, cooldown_seconds=120)
         before = [await count(db, each) for each in TABLES]
         await sql(
             db,
@@ -92,10 +92,10 @@ def test_a_failure_at_any_step_leaves_nothing(database_url: str, table: str, wha
         requested: Any = production(2) if what == "approval" else items(2)
         request_id = uuid4()
         with pytest.raises(psycopg.errors.RaiseException):
-            await submit(db, governor, ANNA, requested, request_id=request_id, hold=what == "hold")
+            await submit(db, rules, ANNA, requested, request_id=request_id, hold=what == "hold")
         assert [await count(db, each) for each in TABLES] == before
         await sql(db, f"DROP TRIGGER fail ON batchline.{table}")
-        batch = await submit(db, governor, ANNA, requested, request_id=request_id, hold=what == "hold")
+        batch = await submit(db, rules, ANNA, requested, request_id=request_id, hold=what == "hold")
         assert batch.total == 2, "neither a limit nor the request_id was used up"
         await is_sound(db)
 
@@ -104,10 +104,10 @@ def test_a_failure_at_any_step_leaves_nothing(database_url: str, table: str, wha
 
 def test_one_wrong_item_refuses_all(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
+        rules = some_rules()
         for wrong in ({}, {"vm": 7}, {"vm": "a", "cpu": 0}, {"vm": "a", "colour": "red"}, "vm", None):
             with pytest.raises(InvalidSubmission, match=r"items\[1\]"):
-                await submit(db, governor, ANNA, [{"vm": "ok"}, wrong, {"vm": "ok"}])  # type: ignore[list-item]
+                await submit(db, rules, ANNA, [{"vm": "ok"}, wrong, {"vm": "ok"}])  # type: ignore[list-item]
         assert await count(db, "batches") == 0
         assert await count(db, "limit_subjects") == 1
 
@@ -117,7 +117,7 @@ def test_one_wrong_item_refuses_all(database_url: str) -> None:
 def test_a_refusal_shows_no_secret(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         with pytest.raises(InvalidSubmission) as refused:
-            await submit(db, a_governor(), ANNA, [{"vm": "a", "password": 1234567}, {"vm": "a", "pin": 99}])
+            await submit(db, some_rules(), ANNA, [{"vm": "a", "password": 1234567}, {"vm": "a", "pin": 99}])
         assert "1234567" not in refused.value.message
         assert "99" not in refused.value.message
 
@@ -126,27 +126,27 @@ def test_a_refusal_shows_no_secret(database_url: str) -> None:
 
 def test_an_empty_batch_a_too_large_one_and_an_unknown_operation_are_refused(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
+        rules = some_rules()
         with pytest.raises(InvalidSubmission, match="at least one"):
-            await submit(db, governor, ANNA, [])
-        with pytest.raises(TooLarge, match="51 items; resize takes at most 50"):
-            await submit(db, governor, ANNA, 51)
+            await submit(db, rules, ANNA, [])
+        with pytest.raises(TooLarge, match="51 items; resize allows at most 50"):
+            await submit(db, rules, ANNA, 51)
         with pytest.raises(NotFound, match="no operation 'paint'"):
-            await submit(db, governor, ANNA, 1, operation="paint")
+            await submit(db, rules, ANNA, 1, operation="paint")
 
     on(database_url, scenario)
 
 
 def test_children_may_have_names_of_the_callers_choosing(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
+        rules = some_rules()
         requested = Submission("resize", items(2), custom_ids=("web", "db"))
-        batch = (await governor.submit(db, ANNA, requested)).batch
-        found = await children_of(db, batch, after=0, limit=10)
+        batch = (await submissions.submit(rules, db, ANNA, requested)).batch
+        found = await operations.children(db, batch.id, after=0, limit=10)
         assert [(child.sequence_no, child.custom_id) for child in found] == [(1, "web"), (2, "db")]
         for names in (("web",), ("web", "web"), ("web", "")):
             with pytest.raises(InvalidSubmission):
-                await governor.submit(db, ANNA, Submission("resize", items(2), custom_ids=names))
+                await submissions.submit(rules, db, ANNA, Submission("resize", items(2), custom_ids=names))
 
     on(database_url, scenario)
 
@@ -156,21 +156,23 @@ def test_children_may_have_names_of_the_callers_choosing(database_url: str) -> N
 
 def test_a_replay_returns_the_batch_of_the_first_and_its_status_now(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor, request_id = a_governor(), uuid4()
+        rules, request_id = some_rules(), uuid4()
 
         async def replay() -> GovernedBatch:
             requested = Submission("resize", production(2), request_id)
-            submitted = await governor.submit(db, ANNA, requested)
+            submitted = await submissions.submit(rules, db, ANNA, requested)
             assert submitted.replayed is (await count(db, "audit_log", "action = 'batch.submitted'") == 1)
             return submitted.batch
 
-        first = (await governor.submit(db, ANNA, Submission("resize", production(2), request_id))).batch
+        first = (
+            await submissions.submit(rules, db, ANNA, Submission("resize", production(2), request_id))
+        ).batch
         assert (await replay()).status is ParentStatus.PENDING_APPROVAL
-        await governor.approve(db, CARLA, first.id)
+        await decisions.approve(rules, db, CARLA, first.id)
         assert (await replay()).status is ParentStatus.IN_PROGRESS
         worker = a_worker()
         (held,) = await take(db, worker, 1)
-        await governor.cancel(db, ANNA, first.id)
+        await changes.cancel(db, ANNA, first.id)
         during = await replay()
         assert during.cancelling_at is not None
         assert during.status is ParentStatus.IN_PROGRESS, "one child is still in flight"
@@ -189,36 +191,36 @@ def test_a_replay_is_answered_also_when_over_the_limit_and_when_it_would_be_inva
     database_url: str,
 ) -> None:
     async def scenario(db: Session) -> None:
-        governor, request_id = a_governor(user_pending_parents=1, cooldown_seconds=120), uuid4()
-        batch = await submit(db, governor, ANNA, 3, request_id=request_id)
-        strict = a_governor(user_pending_children=1, max_pending_parents=1)
+        rules, request_id = some_rules(user_pending_parents=1, cooldown_seconds=120), uuid4()
+        batch = await submit(db, rules, ANNA, 3, request_id=request_id)
+        strict = some_rules(user_pending_children=1, max_pending_parents=1)
         assert (await submit(db, strict, ANNA, 3, request_id=request_id)).id == batch.id
         with pytest.raises(LimitReached):
-            await submit(db, governor, ANNA, 3)
+            await submit(db, rules, ANNA, 3)
 
     on(database_url, scenario)
 
 
 def test_the_same_request_id_with_another_payload_is_refused(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor, request_id = a_governor(), uuid4()
-        await submit(db, governor, ANNA, 3, request_id=request_id)
+        rules, request_id = some_rules(), uuid4()
+        await submit(db, rules, ANNA, 3, request_id=request_id)
         for other in (items(2), items(3, cpu=2)):
             with pytest.raises(RequestIdReused):
-                await submit(db, governor, ANNA, other, request_id=request_id)
+                await submit(db, rules, ANNA, other, request_id=request_id)
         with pytest.raises(RequestIdReused):
-            await submit(db, governor, ANNA, 3, request_id=request_id, hold=True)
+            await submit(db, rules, ANNA, 3, request_id=request_id, hold=True)
 
     on(database_url, scenario)
 
 
 def test_a_request_id_is_one_users_and_one_operations(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor, request_id = a_governor(), uuid4()
+        rules, request_id = some_rules(), uuid4()
         made = [
-            await submit(db, governor, ANNA, 3, request_id=request_id),
-            await submit(db, governor, BERT, 2, request_id=request_id),
-            await submit(db, governor, ANNA, 1, request_id=request_id, operation="wipe"),
+            await submit(db, rules, ANNA, 3, request_id=request_id),
+            await submit(db, rules, BERT, 2, request_id=request_id),
+            await submit(db, rules, ANNA, 1, request_id=request_id, operation="wipe"),
         ]
         assert len({batch.id for batch in made}) == 3
 
@@ -229,10 +231,10 @@ def test_a_request_id_of_two_tenants_stands_for_a_batch_of_each(database_url: st
     """Also when users of the same name send it again."""
 
     async def scenario(db: Session) -> None:
-        governor, request_id = a_governor(), uuid4()
+        rules, request_id = some_rules(), uuid4()
         namesakes = [ANNA, replace(ANNA, tenant="other")]
-        made = [await submit(db, governor, anna, 3, request_id=request_id) for anna in namesakes]
-        again = [await submit(db, governor, anna, 3, request_id=request_id) for anna in namesakes]
+        made = [await submit(db, rules, anna, 3, request_id=request_id) for anna in namesakes]
+        again = [await submit(db, rules, anna, 3, request_id=request_id) for anna in namesakes]
         assert [batch.id for batch in again] == [batch.id for batch in made]
         assert [batch.tenant for batch in again] == ["acme", "other"]
         assert made[0].id != made[1].id
@@ -245,13 +247,13 @@ def test_one_request_id_from_fifty_connections_makes_one_batch(database_url: str
     """Also where the first of them takes the last place."""
 
     async def run() -> list[tuple[UUID, bool]]:
-        governor = a_governor(user_pending_parents=limit, cooldown_seconds=120 if limit == 1 else 0)
+        rules = some_rules(user_pending_parents=limit, cooldown_seconds=120 if limit == 1 else 0)
         sessions = Sessions(database_url, maximum=50, patience=60)
         requested = Submission("resize", items(4), uuid4())
 
         async def one() -> tuple[UUID, bool]:
             async with sessions.one() as session:
-                submitted = await governor.submit(session, ANNA, requested)
+                submitted = await submissions.submit(rules, session, ANNA, requested)
                 return submitted.batch.id, submitted.replayed
 
         try:
@@ -293,7 +295,7 @@ def test_every_combination_of_children_has_one_answer_and_adds_up() -> None:
 
 def test_children_end_one_by_one_and_the_parent_follows(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 4)
+        batch = await submit(db, some_rules(), ANNA, 4)
         seen = []
         for _ in range(4):
             await work(db, failing={2}, limit=1)
@@ -306,7 +308,7 @@ def test_children_end_one_by_one_and_the_parent_follows(database_url: str) -> No
             (ParentStatus.IN_PROGRESS, 1),
             (ParentStatus.PARTIAL_SUCCESS, 0),
         ]
-        found = await children_of(db, batch, after=0, limit=10)
+        found = await operations.children(db, batch.id, after=0, limit=10)
         assert [child.status for child in found] == [
             ChildStatus.SUCCEEDED,
             ChildStatus.FAILED,
@@ -321,7 +323,7 @@ def test_children_end_one_by_one_and_the_parent_follows(database_url: str) -> No
 
 def test_one_failed_child_of_one_is_a_failed_parent(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 1)
+        batch = await submit(db, some_rules(), ANNA, 1)
         await work(db, failing={1})
         assert (await now(db, batch)).status is ParentStatus.FAILED
 
@@ -330,7 +332,7 @@ def test_one_failed_child_of_one_is_a_failed_parent(database_url: str) -> None:
 
 def test_children_that_ran_into_the_deadline_are_cancelled(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 2)
+        batch = await submit(db, some_rules(), ANNA, 2)
         await overrun(db, batch.id)
         await batches.close(db, batch.id, "expire")
         current = await now(db, batch)
@@ -341,11 +343,13 @@ def test_children_that_ran_into_the_deadline_are_cancelled(database_url: str) ->
 
 def test_children_come_in_pages(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 7)
+        batch = await submit(db, some_rules(), ANNA, 7)
         await work(db, limit=2)
         await take(db, a_worker(), 2)
         found: list[Child] = []
-        while more := await children_of(db, batch, after=found[-1].sequence_no if found else 0, limit=3):
+        while more := await operations.children(
+            db, batch.id, after=found[-1].sequence_no if found else 0, limit=3
+        ):
             found += more
         assert [child.sequence_no for child in found] == list(range(1, 8))
         states = [child.status.value for child in found]
@@ -360,12 +364,12 @@ def test_children_come_in_pages(database_url: str) -> None:
 
 def test_a_paused_batch_is_not_claimed_from_until_it_is_resumed(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 2)
-        await governor.pause(db, ANNA, batch.id)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 2)
+        await changes.pause(db, ANNA, batch.id)
         assert await work(db) == []
         await is_sound(db)
-        await governor.resume(db, ANNA, batch.id)
+        await changes.resume(db, ANNA, batch.id)
         assert await work(db) == [1, 2]
         assert [action for action, _, _ in await audited(db, batch)] == [
             "batch.submitted",
@@ -380,13 +384,13 @@ def test_a_paused_batch_is_not_claimed_from_until_it_is_resumed(database_url: st
 
 def test_a_cancelled_batch_keeps_what_is_finished(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 5)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 5)
         await work(db, limit=2, failing={2})
-        first = await governor.cancel(db, ANNA, batch.id)
+        first = await changes.cancel(db, ANNA, batch.id)
         assert first.counts == ChildCounts(succeeded=1, failed=1, cancelled=3)
         assert first.status is ParentStatus.PARTIAL_SUCCESS
-        assert (await governor.cancel(db, ANNA, batch.id)).counts == first.counts, "again: the same"
+        assert (await changes.cancel(db, ANNA, batch.id)).counts == first.counts, "again: the same"
         await end_all(db)
         await is_sound(db)
 
@@ -400,7 +404,7 @@ def test_ordinary_routes_do_not_show_governed_batches_and_their_files(database_u
     """They show a tenant's things to all its keys; these are one user's."""
 
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 2)
+        batch = await submit(db, some_rules(), ANNA, 2)
         await work(db, failing={1})
         assert await batches.of_tenant(db, "acme", batch.id) is None
         assert await batches.list_newest(db, "acme", limit=10) == []
@@ -415,8 +419,8 @@ def test_ordinary_routes_do_not_show_governed_batches_and_their_files(database_u
 
 def test_a_user_lists_his_own_and_approvers_all_of_their_tenant(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        made = [await submit(db, governor, actor, 1) for actor in (ANNA, BERT, ANNA)]
+        rules = some_rules()
+        made = [await submit(db, rules, actor, 1) for actor in (ANNA, BERT, ANNA)]
         newest = [batch.id for batch in reversed(made)]
         assert [batch.id for batch in await page(db, ANNA, limit=10)] == [newest[0], newest[2]]
         for actor in (CARLA, EMIL):
@@ -433,13 +437,13 @@ def test_a_status_waits_for_nobody(database_url: str) -> None:
     """Neither for who changes the batch right now nor for who submits."""
 
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 2)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 2)
         async with operations.changing(db, "acme", batch.id, pending_for="anna") as changing:
             await changing.close("pause", "anna")
             async with Session(database_url, "reader", timeout=5) as reader:
                 assert (await now(reader, batch)).paused_at is None
-                assert len(await children_of(reader, batch, after=0, limit=10)) == 2
+                assert len(await operations.children(reader, batch.id, after=0, limit=10)) == 2
                 assert len(await page(reader, ANNA, limit=10)) == 1
 
     on(database_url, scenario)

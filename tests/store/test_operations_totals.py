@@ -2,11 +2,12 @@
 
 import asyncio
 
+from batchline.governance import changes
 from batchline.model import ParentStatus
 from batchline.store import doctor, migrate, operations
 from batchline.store.session import Session
 from tests.support.builders import a_batch, a_worker, finalize, on, read, run_to_the_end, sql
-from tests.support.governance import ANNA, BERT, a_governor, count, end_all, is_sound, now, submit, work
+from tests.support.governance import ANNA, BERT, count, end_all, is_sound, now, some_rules, submit, work
 
 
 async def totals(db: Session) -> dict[str, tuple[int, int, int]]:
@@ -15,8 +16,8 @@ async def totals(db: Session) -> dict[str, tuple[int, int, int]]:
 
 def test_children_count_from_the_moment_they_end_and_once_for_all(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 4)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 4)
         assert await totals(db) == {"resize": (0, 0, 0)}
         await work(db, failing={1, 2}, limit=3)
         assert await totals(db) == {"resize": (1, 2, 0)}, "while it runs"
@@ -24,12 +25,12 @@ def test_children_count_from_the_moment_they_end_and_once_for_all(database_url: 
         assert await totals(db) == {"resize": (2, 2, 0)}, "while its files are written"
         await end_all(db)
         assert await totals(db) == {"resize": (2, 2, 0)}, "when it has ended"
-        await governor.retry(db, ANNA, batch.id)
+        await changes.retry(rules, db, ANNA, batch.id)
         assert await totals(db) == {"resize": (2, 2, 0)}, "what is tried again has failed all the same"
         await work(db, failing={1})
         assert (await now(db, batch)).status is ParentStatus.PARTIAL_SUCCESS
         assert await totals(db) == {"resize": (3, 3, 0)}
-        await governor.retry(db, ANNA, batch.id)
+        await changes.retry(rules, db, ANNA, batch.id)
         await work(db)
         assert await totals(db) == {"resize": (4, 3, 0)}
         await is_sound(db)
@@ -39,9 +40,9 @@ def test_children_count_from_the_moment_they_end_and_once_for_all(database_url: 
 
 def test_children_that_never_ran_count_too(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batch = await submit(db, governor, ANNA, 3)
-        await governor.cancel(db, ANNA, batch.id)
+        rules = some_rules()
+        batch = await submit(db, rules, ANNA, 3)
+        await changes.cancel(db, ANNA, batch.id)
         assert await totals(db) == {"resize": (0, 0, 3)}
         await end_all(db)
         assert await totals(db) == {"resize": (0, 0, 3)}
@@ -51,8 +52,8 @@ def test_children_that_never_ran_count_too(database_url: str) -> None:
 
 def test_a_batch_lasts_until_its_first_end_and_is_timed_once(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governor = a_governor()
-        batches = [await submit(db, governor, ANNA, 1) for _ in range(3)]
+        rules = some_rules()
+        batches = [await submit(db, rules, ANNA, 1) for _ in range(3)]
         for batch, seconds in zip(batches, (0, 30, 100_000), strict=True):
             await sql(
                 db,
@@ -66,7 +67,7 @@ def test_a_batch_lasts_until_its_first_end_and_is_timed_once(database_url: str) 
         assert (lasted.operation, lasted.batches) == ("resize", 3)
         assert 100_030 <= lasted.seconds < 100_090
         assert [lasted.within(bound) for bound in (15, 60, 86_400, float("inf"))] == [1, 2, 2, 3]
-        await governor.retry(db, ANNA, batches[0].id)
+        await changes.retry(rules, db, ANNA, batches[0].id)
         await work(db)
         assert await operations.durations(db) == [lasted]
 
@@ -77,7 +78,7 @@ def test_batches_that_end_at_once_are_all_counted(database_url: str) -> None:
     async def run() -> None:
         sessions = [Session(database_url, f"{nth}") for nth in range(8)]
         for _ in range(24):
-            await submit(sessions[0], a_governor(), BERT, 2)
+            await submit(sessions[0], some_rules(), BERT, 2)
         await work(sessions[0], failing={2}, end=False)
         over = [row[0] for row in await sql(sessions[0], "SELECT id FROM batchline.batches")]
 
@@ -111,7 +112,7 @@ def test_ordinary_batches_touch_no_totals(database_url: str) -> None:
 
 def test_the_doctor_finds_totals_that_are_not_what_was_added(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        await submit(db, a_governor(), ANNA, 2)
+        await submit(db, some_rules(), ANNA, 2)
         await work(db)
         await is_sound(db)
         await sql(db, "UPDATE batchline.operation_totals SET succeeded = succeeded + 1")
@@ -124,14 +125,14 @@ def test_a_migration_counts_what_there_was_before(database_url: str) -> None:
     """Ended, opened again by a retry, and still running: down and up, the totals are the same."""
 
     async def before(db: Session) -> tuple[object, ...]:
-        governor = a_governor()
-        await submit(db, governor, ANNA, 3)
-        again = await submit(db, governor, ANNA, 2)
-        cancelled = await submit(db, governor, ANNA, 2)
-        await governor.cancel(db, ANNA, cancelled.id)
+        rules = some_rules()
+        await submit(db, rules, ANNA, 3)
+        again = await submit(db, rules, ANNA, 2)
+        cancelled = await submit(db, rules, ANNA, 2)
+        await changes.cancel(db, ANNA, cancelled.id)
         await work(db, failing={2})
-        await governor.retry(db, ANNA, again.id)
-        await submit(db, governor, BERT, 5)
+        await changes.retry(rules, db, ANNA, again.id)
+        await submit(db, rules, BERT, 5)
         await work(db, limit=2, end=False)
         return await seen(db)
 

@@ -11,7 +11,7 @@ from batchline.store import operations, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from tests.support.builders import a_batch, a_worker, on, read, sql, take
-from tests.support.governance import ANNA, a_governor, end_all, now, submit
+from tests.support.governance import ANNA, end_all, now, some_rules, submit
 from tests.support.processes import batchline
 
 NO_OPERATIONS = Scope(excluded_prefixes=(BELOW,))
@@ -19,7 +19,7 @@ NO_OPERATIONS = Scope(excluded_prefixes=(BELOW,))
 
 def test_a_worker_without_operations_leaves_them_alone_and_sees_no_work_in_them(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        batch = await submit(db, a_governor(), ANNA, 3)
+        batch = await submit(db, some_rules(), ANNA, 3)
         worker = a_worker()
         assert await spans.claim(db, worker, NO_OPERATIONS, 10) == []
         assert await spans.claim_new(db, worker, NO_OPERATIONS, batch.id, 10) == ([], [])
@@ -39,7 +39,7 @@ def test_a_worker_without_operations_leaves_them_alone_and_sees_no_work_in_them(
 
 def test_a_model_may_be_called_as_an_operation_is(database_url: str) -> None:
     async def scenario(db: Session) -> None:
-        governed = await submit(db, a_governor(), ANNA, 3)
+        governed = await submit(db, some_rules(), ANNA, 3)
         ordinary = await a_batch(db, {"resize": 2})
         taken = await take(db, a_worker(), 10, NO_OPERATIONS)
         assert {item.claim.batch_id for item in taken} == {ordinary.id}
@@ -51,7 +51,7 @@ def test_a_model_may_be_called_as_an_operation_is(database_url: str) -> None:
 
 def test_the_command_without_operations_drains_past_them(database_url: str, tmp_path: Path) -> None:
     """It would wait for ever for what it can never run."""
-    batch = on(database_url, lambda db: submit(db, a_governor(), ANNA, 3))
+    batch = on(database_url, lambda db: submit(db, some_rules(), ANNA, 3))
     location = ("--database", database_url, "--data-dir", str(tmp_path))
     done = batchline("worker", "--drain", "--max-seconds", "60", *location)
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def test_a_batch_whose_operation_nobody_has_ends_with_a_code(database_url: str, 
     """No worker may judge what another one might know; the deadline does."""
 
     async def scenario(db: Session) -> list[tuple[Child, Reported]]:
-        batch = await submit(db, a_governor(), ANNA, 2)
+        batch = await submit(db, some_rules(), ANNA, 2)
         await sql(db, "UPDATE batchline.batches SET expires_at = now()")
         await sql(db, "UPDATE batchline.lanes SET deadline = now()")
         await maintenance.attend(db, Objects.at(tmp_path))

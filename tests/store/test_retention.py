@@ -561,8 +561,7 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
 
     async def make(db: Session) -> tuple[Batch, bytes]:
         done = await ended(db, objects)
-        async with outputs.lines(db, done.id, "output") as lines:
-            content = b"".join([block async for block in lines])
+        content = b"".join([block async for block in await outputs.lines(db, done.id, "output")])
         await age(db, 8)
         await clear(db, objects, DAY)
         return done, content
@@ -576,7 +575,7 @@ def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -
 
     command = batchline("results", displayed, "-o", str(target), "--force", *elsewhere)
     assert command.returncode != 0
-    assert "cleared away" in command.stderr
+    assert "results were deleted on" in command.stderr
     assert target.read_bytes() == content, "untouched"
 
     on(database_url, lambda db: delete(db, batch.output_file_id))

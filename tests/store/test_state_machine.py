@@ -709,7 +709,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.parked(span.holder, claims[0], set(span.ordinals), span.task, delay)
 
     def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
-        moved = self.run(
+        moved, _ = self.run(
             spans.park(
                 self.db,
                 self.workers[worker].id,

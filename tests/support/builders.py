@@ -208,7 +208,10 @@ async def park(
     """Park items of one span as one task."""
     (claim,) = {item.claim.span_id: item.claim for item in items}.values()
     ordinals = [item.ordinal for item in items]
-    return await spans.park(db, worker.id, claim, ordinals, upstream=upstream, task_id=task_id, delay=delay)
+    moved, _ = await spans.park(
+        db, worker.id, claim, ordinals, upstream=upstream, task_id=task_id, delay=delay
+    )
+    return moved
 
 
 async def run_to_the_end(db: Session, worker: WorkerId, scope: Scope = ANYTHING) -> None:

@@ -1,20 +1,21 @@
 """Governed batches in a few words: operations that need no upstream, users, and what workers do with them.
 
-governor = a_governor(cooldown=0)
-batch = await submit(db, governor, anna, 3)
+rules = some_rules(cooldown=0)
+batch = await submit(db, rules, anna, 3)
 await work(db, failing={2})
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from batchline.config.settings import LimitSettings
-from batchline.governance.access import Actor
-from batchline.governance.governor import Governor
+from batchline.governance import changes, submissions
+from batchline.governance.access import Actor, visible
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, Role
 from batchline.store import batches, doctor, operations, spans
@@ -57,8 +58,8 @@ GENEROUS = LimitSettings(
 )
 
 
-def a_governor(limits: LimitSettings = GENEROUS, **changes: Any) -> Governor:
-    return Governor(REGISTRY, replace(limits, **changes), "7d")
+def some_rules(limits: LimitSettings = GENEROUS, **changes: Any) -> Rules:
+    return Rules(REGISTRY, replace(limits, **changes), "7d")
 
 
 def items(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -72,7 +73,7 @@ def production(count: int = 1) -> list[dict[str, Any]]:
 
 async def submit(
     db: Session,
-    governor: Governor,
+    rules: Rules,
     actor: Actor = ANNA,
     what: int | list[dict[str, Any]] = 3,
     *,
@@ -83,7 +84,20 @@ async def submit(
 ) -> GovernedBatch:
     chosen = items(what) if isinstance(what, int) else what
     requested = Submission(operation, chosen, request_id, reason, hold)
-    return (await governor.submit(db, actor, requested)).batch
+    return (await submissions.submit(rules, db, actor, requested)).batch
+
+
+async def append(
+    rules: Rules,
+    db: Session,
+    actor: Actor,
+    batch_id: UUID,
+    what: list[dict[str, Any]],
+    custom_ids: Sequence[str] | None = None,
+) -> GovernedBatch:
+    batch = await visible(db, actor, batch_id)
+    prepared = await changes.prepare_append(rules, actor, batch, what, custom_ids)
+    return await changes.append(rules, db, actor, batch, prepared)
 
 
 async def now(db: Session, batch: GovernedBatch) -> GovernedBatch:

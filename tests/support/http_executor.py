@@ -2,13 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.model import Claim, Completed, Failed, Item, Ran, RunSettings
+from batchline.upstreams.http_upstream import HttpSettings, Upstreams
+from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.upstream import Timing
 from tests.support.scripted_upstream import (
     Behaviour,
     Upstream,
@@ -42,8 +45,16 @@ def line_of(verdict: Ran) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def an_executor(settings: HttpSettings | None = None, **options: Any) -> AsyncIterator[HttpExecutor]:
-    executor = HttpExecutor(settings, **{"environ": {}, **options})
+async def an_executor(
+    settings: HttpSettings | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    upstream: str | None = None,
+    memory: BodyMemory | None = None,
+    **timing: Any,
+) -> AsyncIterator[HttpExecutor]:
+    upstreams = Upstreams(settings, environ={} if environ is None else environ, timing=Timing(**timing))
+    executor = HttpExecutor(upstreams, default=upstream, memory=memory)
     try:
         yield executor
     finally:

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from batchline.config.settings import UpstreamSettings
 from batchline.executors.executor import Fence
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.governance.operations import Operation, url_of
 from batchline.governance.outcomes import Means, Outcome
 from batchline.governance.registry import Registry
 from batchline.governance.templates import RequestTemplate
 from batchline.model import Deferred, Failed, Item, Ran
+from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from tests.support.http_executor import an_item, line_of
 from tests.support.scripted_upstream import Behaviour, Upstream, answers, upstream_that
 
@@ -80,7 +81,7 @@ async def running(
     *operations: Operation,
     http_settings: HttpSettings | None = None,
 ) -> Any:
-    http = HttpExecutor(http_settings, environ={"THE_KEY": KEY})
+    http = HttpExecutor(Upstreams(http_settings, environ={"THE_KEY": KEY}))
     settings = UpstreamSettings("cluster", f"{upstream.url}/prefix", "THE_KEY", models=())
     executor = OperationExecutor(Registry(operations or (MAKE,)), (settings,), http, Elsewhere())
     try:

@@ -199,7 +199,7 @@ class Hand:
                 "delay": delay,
             },
         )
-        return sum(size for _, size in rows)
+        return sum(size for _, size, _ in rows)
 
     def renew(self, worker: UUID, seconds: float) -> None:
         """Set how long any worker's lease lasts from now on, by the time of this hand's transaction."""

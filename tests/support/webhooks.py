@@ -34,5 +34,4 @@ async def outbox(db: Session, *listeners: EventListener, timeout: float = 10.0) 
 
 
 async def settled(working: Outbox) -> None:
-    while working.busy:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await working.idle.wait()

@@ -87,7 +87,7 @@ def test_a_disk_that_fills_up_while_lines_run_stops_the_run_and_the_same_command
         wait_for("the run to end", ended, BOUND)
         _, errors = process.communicate()
         assert process.returncode == 2, errors
-        assert f"no room left in {data}" in errors
+        assert f"no space left in {data}" in errors
         assert_full(batchline("list", "--data-dir", str(data)), data)
         data_disk.clear()
         data_disk.grow(2_000)

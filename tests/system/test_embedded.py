@@ -355,7 +355,7 @@ def test_a_cluster_of_another_version_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres/PG_VERSION").write_text("16\n")
     with pytest.raises(
-        EmbeddedPostgresError, match="made by PostgreSQL 16; this Batchline brings PostgreSQL 18"
+        EmbeddedPostgresError, match="created by PostgreSQL 16; this Batchline includes PostgreSQL 18"
     ):
         EmbeddedPostgres.start(tmp_path)
 
@@ -363,7 +363,7 @@ def test_a_cluster_of_another_version_is_refused_by_name(tmp_path: Path) -> None
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres/diary.txt").write_text("mine")
-    with pytest.raises(EmbeddedPostgresError, match="no PostgreSQL cluster"):
+    with pytest.raises(EmbeddedPostgresError, match="not a PostgreSQL cluster"):
         EmbeddedPostgres.start(tmp_path)
     assert [file.name for file in (tmp_path / "postgres").iterdir()] == ["diary.txt"]
 
@@ -410,7 +410,7 @@ def test_a_squatter_in_tmp_is_not_trusted(tmp_path: Path) -> None:
     squatted = Path(f"/tmp/batchline-{status.st_dev:x}-{status.st_ino:x}")
     squatted.symlink_to(tmp_path)
     try:
-        with pytest.raises(EmbeddedPostgresError, match="belongs to somebody else"):
+        with pytest.raises(EmbeddedPostgresError, match="belongs to another user"):
             EmbeddedPostgres.start(cluster.parent)
     finally:
         squatted.unlink()

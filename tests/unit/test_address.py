@@ -42,5 +42,5 @@ def test_two_schemas_are_refused() -> None:
     "url", ["postgresql://h/app", "postgresql://h/app?ssl=no", "host=h", "host=h schema=x"]
 )
 def test_two_addresses_of_one_database_share_the_schema(url: str) -> None:
-    there = parse(in_schema_of(url, "postgresql://pooler/app?schema=jobs"))
-    assert there == Address(parse(url).conninfo, "jobs")
+    direct = parse(in_schema_of(url, "postgresql://pooler/app?schema=jobs"))
+    assert direct == Address(parse(url).conninfo, "jobs")

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from batchline.executors.executor import Executor
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Usage
 from batchline.upstreams import urls
+from batchline.upstreams.http_upstream import HttpSettings
 from batchline.upstreams.retry import Backoff
 from tests.support.http_executor import (
     BATCH,
@@ -325,7 +326,7 @@ def test_a_refused_connection_is_no_attempt_and_can_be_seen() -> None:
                 verdict = await executor.run(an_item(url, attempt=3))
                 assert isinstance(verdict, Deferred)
                 assert 0 < verdict.delay <= 0.5
-                assert executor.unreachable == {url: "Connection refused"}
+                assert executor.upstreams.unreachable == {url: "Connection refused"}
 
     asyncio.run(test())
 
@@ -336,7 +337,7 @@ def test_a_connection_that_never_comes_about_is_no_attempt() -> None:
         url = upstream.url.replace("http:", "https:")
         async with an_executor(HttpSettings(connect_timeout=0.3)) as executor:
             assert isinstance(await executor.run(an_item(url)), Deferred)
-            assert executor.unreachable == {url: "the connection timed out"}
+            assert executor.upstreams.unreachable == {url: "the connection timed out"}
         assert upstream.requests == []
 
     with_upstream(test, hangs)
@@ -365,7 +366,7 @@ def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(log: Str
 
             async with upstream_that(answers_well, sock=taken):
                 assert isinstance(await executor.run(an_item(url)), Completed)
-                assert executor.unreachable == {}
+                assert executor.upstreams.unreachable == {}
             assert log.getvalue().count("upstream reachable again") == 1
 
             assert await delays_of_a_round() == {0.5}
@@ -558,7 +559,7 @@ def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
                 verdicts = [await executor.run(an_item(upstream.url, **options)) for _ in upstream.behaviours]
                 verdicts.append(await executor.run(an_item(upstream.url, attempt=3, **options)))
                 verdicts.append(await executor.run(an_item(refusing, **options)))
-                checked = await executor.check(refusing, "THE_KEY")
+                checked = await executor.upstreams.get(refusing).check("THE_KEY")
         async with an_executor(environ={"THE_KEY": KEY}, now=fails) as executor:
             upstream.behaviours.append(answers(500))
             verdicts.append(await executor.run(an_item(upstream.url, **options)))
@@ -588,8 +589,11 @@ def test_a_password_in_the_upstream_is_not_shown(log: StringIO) -> None:
             async with an_executor() as executor:
                 secret = url.replace("http://", "http://user:hunter2@") + "/v1?key=hunter2"
                 await executor.run(an_item(secret))
-                assert executor.unreachable == {f"{url}/v1": "Connection refused"}
-                assert await executor.check(secret) == f"{url}/v1 is unreachable: Connection refused"
+                assert executor.upstreams.unreachable == {f"{url}/v1": "Connection refused"}
+                assert (
+                    await executor.upstreams.get(secret).check()
+                    == f"{url}/v1 is unreachable: Connection refused"
+                )
 
     asyncio.run(test())
     assert "hunter2" not in log.getvalue()
@@ -657,7 +661,7 @@ def test_it_is_an_executor() -> None:
 def test_any_answer_means_that_the_upstream_is_there(status: int) -> None:
     async def test(upstream: Upstream) -> None:
         async with an_executor() as executor:
-            assert await executor.check(f"{upstream.url}/v1") is None
+            assert await executor.upstreams.get(f"{upstream.url}/v1").check() is None
         assert [(request.method, request.path) for request in upstream.requests] == [("GET", "/v1/models")]
 
     with_upstream(test, answers(status, b"{}"))
@@ -668,11 +672,11 @@ def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> None:
     async def test(upstream: Upstream) -> None:
         async with an_executor(environ={"THE_KEY": KEY}) as executor:
             refused = f"{upstream.url} refuses the API key in THE_KEY ({status})"
-            assert await executor.check(upstream.url, "THE_KEY") == refused
-            wanted = await executor.check(upstream.url)
+            assert await executor.upstreams.get(upstream.url).check("THE_KEY") == refused
+            wanted = await executor.upstreams.get(upstream.url).check()
             assert wanted is not None
-            assert wanted.startswith(f"{upstream.url} wants an API key ({status})")
-            missing = await executor.check(upstream.url, "NO_KEY")
+            assert wanted.startswith(f"{upstream.url} requires an API key ({status})")
+            missing = await executor.upstreams.get(upstream.url).check("NO_KEY")
             assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
 
     with_upstream(test, answers(status))
@@ -683,10 +687,15 @@ def test_an_upstream_that_is_not_there_is_found_before_the_run() -> None:
         taken, url = an_upstream_that_refuses()
         with taken:
             async with an_executor(HttpSettings(check_timeout=0.3)) as executor:
-                assert await executor.check(url) == f"{url} is unreachable: Connection refused"
-                assert await executor.check(upstream.url) == f"{upstream.url} did not answer within 0.3 s"
                 assert (
-                    await executor.check("localhost:8000")
+                    await executor.upstreams.get(url).check() == f"{url} is unreachable: Connection refused"
+                )
+                assert (
+                    await executor.upstreams.get(upstream.url).check()
+                    == f"{upstream.url} did not answer within 0.3 s"
+                )
+                assert (
+                    await executor.upstreams.get("localhost:8000").check()
                     == "the upstream localhost:8000 does not begin with http:// or https://"
                 )
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor, contains
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
 from batchline.governance.templates import RequestTemplate
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut
 from batchline.secrets.masking import MASK
+from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from tests.support.http_executor import an_item, line_of
 from tests.support.operation_executor import (
     ITEM,
@@ -147,7 +148,7 @@ def test_an_unknown_operation_fails_the_item_with_a_code() -> None:
 
 def test_a_worker_without_operations_leaves_them_to_others() -> None:
     async def run() -> Ran:
-        executor = OperationExecutor(Registry(), (), HttpExecutor(environ={}), Elsewhere())
+        executor = OperationExecutor(Registry(), (), HttpExecutor(Upstreams(environ={})), Elsewhere())
         return await executor.run(an_order())
 
     verdict = asyncio.run(run())
@@ -159,7 +160,7 @@ def test_what_is_no_operation_goes_elsewhere_untouched() -> None:
     elsewhere = Elsewhere()
 
     async def run() -> Item:
-        executor = OperationExecutor(Registry([MAKE]), (), HttpExecutor(environ={}), elsewhere)
+        executor = OperationExecutor(Registry([MAKE]), (), HttpExecutor(Upstreams(environ={})), elsewhere)
         item = an_item(None)
         await executor.run(item)
         executor.fenced_by(lambda: True)
@@ -181,7 +182,7 @@ def test_an_operation_of_another_kind_goes_to_its_handler() -> None:
         return Completed(item, 200, b"{}")
 
     async def run(handlers: dict[str, Any]) -> Ran:
-        http = HttpExecutor(environ={})
+        http = HttpExecutor(Upstreams(environ={}))
         executor = OperationExecutor(Registry([operation]), (), http, Elsewhere(), handlers)
         return await executor.run(an_order(name="greet"))
 

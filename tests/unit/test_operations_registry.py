@@ -89,7 +89,7 @@ def an_operation(**changes: Any) -> Operation:
 def written(folder: Path, text: str) -> ServerSettings:
     path = folder / "batchline.toml"
     path.write_text(text)
-    return load(path, {})
+    return load(path, {}).server
 
 
 def refusal(folder: Path, text: str) -> str:
@@ -111,7 +111,7 @@ def test_what_is_registered_is_found_by_its_name() -> None:
     assert len(registry) == 2
     with pytest.raises(UnknownOperation, match="no operation 'c'"):
         registry.get("c")
-    with pytest.raises(InvalidOperation, match="two operations 'a'"):
+    with pytest.raises(InvalidOperation, match="two operations have the name 'a'"):
         Registry([two, two])
 
 
@@ -169,7 +169,7 @@ def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_pat
         (
             "/{name}",
             "/../{name}",
-            ", line 16: operations.vm_resize.path: the path must have no segments of dots",
+            ", line 16: operations.vm_resize.path: the path must not have segments of only dots",
         ),
         (
             'upstream = "cluster"',
@@ -182,29 +182,37 @@ def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_pat
             "largest_batch = 0",
             ", line 18: operations[0].largest_batch: must be a whole",
         ),
-        ("largest_batch", "largest_bach", ", line 18: operations[0].largest_bach: there is no such key"),
+        (
+            "largest_batch",
+            "largest_bach",
+            ", line 18: operations[0].largest_bach: unknown key; did you mean largest_batch?",
+        ),
         (
             'means = "retry"',
             'means = "again"',
-            ", line 23: operations.vm_resize.outcomes: each means one of done",
+            ", line 23: operations.vm_resize.outcomes: means must be one of done",
         ),
-        ('type = "object"', 'type = "objekt"', ", line 32: operations.vm_resize.schema: is no JSON Schema"),
+        (
+            'type = "object"',
+            'type = "objekt"',
+            ", line 32: operations.vm_resize.schema: is not a JSON Schema",
+        ),
         (
             'type = "integer"',
             '"$ref" = "#/no"',
-            ", line 32: operations.vm_resize.schema: there is nothing at",
+            ", line 32: operations.vm_resize.schema: a $ref cannot be resolved",
         ),
         (
             'type = "integer"',
             '"$ref" = "http://a/b"',
-            ", line 32: operations.vm_resize.schema: there is nothing",
+            ", line 32: operations.vm_resize.schema: a $ref cannot be resolved",
         ),
         (
             'name = "vm_resize"',
             'name = "VM"',
-            ", line 12: operations.VM.name: must begin with a small letter",
+            ", line 12: operations.VM.name: must begin with a lower-case letter",
         ),
-        ('path = "/apis', '# path = "/apis', ", line 11: operations[0].path: it is missing"),
+        ('path = "/apis', '# path = "/apis', ", line 11: operations[0].path: is missing"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(
@@ -218,7 +226,7 @@ def test_two_operations_of_one_name_are_refused(tmp_path: Path) -> None:
     twice = WHOLE + '\n[[operations]]\nname = "vm_resize"\nupstream = "cluster"\npath = "/x"\n'
     assert (
         refusal(tmp_path, twice)
-        == ", line 44: operations.vm_resize.name: there is an operation 'vm_resize' already"
+        == ", line 44: operations.vm_resize.name: another operation has the name 'vm_resize'"
     )
 
 
@@ -259,7 +267,7 @@ def test_a_fault_never_quotes_a_secret() -> None:
 def test_an_item_that_no_path_can_hold_is_found_with_the_others() -> None:
     (fault,) = an_operation().faults([{"namespace": "a/b", "name": "a"}])
     assert fault == ItemFault(
-        "items[0]", "namespace cannot stand in a path: it is empty or has a slash in it"
+        "items[0]", "namespace cannot be used in a path: it is empty or contains a slash"
     )
 
 
@@ -282,7 +290,7 @@ def test_a_rule_that_cannot_be_applied_holds_the_item() -> None:
 
 
 def test_double_quotes_in_a_rule_are_taken_for_the_field_that_they_are() -> None:
-    with pytest.raises(InvalidOperation, match="no field 'production'; a text is written 'production'"):
+    with pytest.raises(InvalidOperation, match="no field 'production'; write a string as 'production'"):
         an_operation(approval='namespace == "production"')
 
 

@@ -269,8 +269,8 @@ def test_duplicates_take_their_place_among_the_errors() -> None:
         ("a", 4),
         ("b", 1),
     ]
-    assert "line 2 already" in reader.errors()[1].message
-    assert "line 2 of a already" in reader.errors()[3].message
+    assert "already used on line 2;" in reader.errors()[1].message
+    assert "already used on line 2 of a;" in reader.errors()[3].message
 
 
 def test_a_line_beyond_the_limit_is_refused_once() -> None:

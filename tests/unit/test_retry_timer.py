@@ -12,13 +12,13 @@ def test_the_first_retry_counts_whenever_it_is_heard_of() -> None:
     async def scenario() -> None:
         due = asyncio.Event()
         timer = RetryTimer(due.set)
-        assert not timer.waiting
+        assert timer.idle.is_set()
         for delay in (LATER, 0.0, LATER):
             timer.expect(delay)
-        assert timer.waiting
+        assert not timer.idle.is_set()
         async with asyncio.timeout(PATIENCE):
             await due.wait()
-        assert not timer.waiting, "of later ones it knows nothing"
+        assert timer.idle.is_set(), "of later ones it knows nothing"
 
     asyncio.run(scenario())
 
@@ -28,7 +28,7 @@ def test_who_is_told_of_a_retry_may_expect_another() -> None:
         reported, twice = list[bool](), asyncio.Event()
 
         def due() -> None:
-            reported.append(timer.waiting)
+            reported.append(timer.idle.is_set())
             if len(reported) == 2:
                 twice.set()
             else:
@@ -38,7 +38,8 @@ def test_who_is_told_of_a_retry_may_expect_another() -> None:
         timer.expect(0.0)
         async with asyncio.timeout(PATIENCE):
             await twice.wait()
-        assert reported == [False, False]
+        assert reported == [False, False], "it is not idle before others are woken"
+        assert timer.idle.is_set()
 
     asyncio.run(scenario())
 
@@ -49,6 +50,6 @@ def test_a_timer_that_was_cancelled_waits_for_nothing() -> None:
         timer.cancel()
         timer.expect(LATER)
         timer.cancel()
-        assert not timer.waiting
+        assert timer.idle.is_set()
 
     asyncio.run(scenario())

@@ -1,21 +1,20 @@
 """The finder of upstreams claims one line at a time where lines are too large to be read together."""
 
-from collections.abc import Callable
 from typing import cast
 
 from batchline.model import Item
 from batchline.store.spans import Scope
-from batchline.upstreams.slots import Slots
 from batchline.worker.producer import Producer, ProducerScope
-from batchline.worker.producers import Producers, UpstreamFinder
+from batchline.worker.producers import OnIdle, UpstreamFinder
 
 
-def no_producer(scope: Scope, slots: Slots, on_idle: Callable[[Producer], None]) -> Producer:
+def no_producer(url: str, on_idle: OnIdle) -> Producer:
     raise AssertionError("nothing was found that could be run")
 
 
 def test_after_lines_that_were_all_too_large_one_is_claimed_whatever_its_size() -> None:
-    finder = UpstreamFinder(ProducerScope(Scope(), 64), Producers([]), no_producer)
+    closed = list[Producer]()
+    finder = UpstreamFinder(ProducerScope(Scope(), 64), no_producer, closed.append)
     first = finder.wanted()
     assert first > 1
     assert finder.room_for(first) is not None, "many lines are read within a bound"

@@ -13,7 +13,7 @@ from batchline.model import Item, Ran, TimedOut
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, on, read, sql
 from tests.support.executors import Answering
 from tests.support.processes import batchline, read_lines, simulated, write_requests
@@ -140,9 +140,11 @@ def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(lease=30.0),
             Scope(),
-            scopes=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
-            upstreams=ProducerScope(Scope(below=("http://",)), 8),
-            on_ended=lambda batch: ended.put_nowait(batch.completed),
+            WorkerOptions(
+                producers=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
+                discovered=ProducerScope(Scope(below=("http://",)), 8),
+                on_ended=lambda batch: ended.put_nowait(batch.completed),
+            ),
         )
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())

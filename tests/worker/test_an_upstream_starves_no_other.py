@@ -18,7 +18,7 @@ from batchline.model import Batch, Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, a_worker, on, read, sql, take
 from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, working, write_requests
@@ -104,9 +104,11 @@ def a_worker_for_any_upstream(
         Objects.at(folder / "objects"),
         settings,
         Scope(),
-        scopes=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
-        upstreams=ProducerScope(Scope(below=UPSTREAMS), at_once),
-        on_ended=executor.on_ended,
+        WorkerOptions(
+            producers=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
+            discovered=ProducerScope(Scope(below=UPSTREAMS), at_once),
+            on_ended=executor.on_ended,
+        ),
     )
 
 
@@ -181,7 +183,8 @@ def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> No
         )
     )
     scopes, upstreams = scopes_for_producers(server, Registry([]), WorkerSettings(), Scope())
-    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7)
+    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7, "http://gpu/v1")
+    assert scopes[1].upstream == "http://any/v1"
     assert scopes[1].scope.excluded == upstreams.scope.excluded == ("large", "http://gpu/v1")
     assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == UPSTREAMS
 

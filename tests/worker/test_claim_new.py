@@ -12,7 +12,7 @@ from batchline.model import Batch, Claim, Item
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, a_worker, complete, on, overrun, read, sql, take
 from tests.support.executors import Answering
 
@@ -160,7 +160,7 @@ def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(concurrency=100, poll_min=60.0, poll_max=60.0),
             Scope(),
-            on_ended=lambda _: ended.release(),
+            WorkerOptions(on_ended=lambda _: ended.release()),
         )
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(60):

@@ -14,7 +14,7 @@ from batchline.model import Claim, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, kill, on, read, sql
 from tests.support.executors import Answering
 
@@ -74,8 +74,7 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
             Objects.at(tmp_path / "objects"),
             WorkerSettings(concurrency=1, lease=1.0),
             Scope(),
-            on_ended=lambda _: workers[0].stop(),
-            clock=lambda: loop.time() + jump[0],
+            WorkerOptions(on_ended=lambda _: workers[0].stop(), clock=lambda: loop.time() + jump[0]),
         )
         workers.append(worker)
         first_name = worker.lease.worker.id
@@ -200,7 +199,8 @@ def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
         monkeypatch.setattr(producer.claimer, "_on_nothing", nothing_left.set)
         old_name = worker.lease.worker.id
         # As an idle worker hears of it.
-        producer.claimer.work_available.clear()
+        producer.claimer._woken.clear()
+        producer.claimer.idle.set()
         producer.claimer.announce(batch.id)
         tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
         async with asyncio.timeout(60):

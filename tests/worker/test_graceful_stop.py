@@ -71,19 +71,19 @@ def test_a_worker_that_stops_settles_what_its_settler_holds(
         batch = await a_batch(db, {"m": 5})
         settings = WorkerSettings(concurrency=5, settle_max=at_once)
         worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope())
-        closed, true_close = asyncio.Event(), worker.settler.close
+        stopped, true_stop = asyncio.Event(), worker.settler.stop
 
-        def close() -> None:
-            true_close()
-            closed.set()
+        def stop() -> None:
+            true_stop()
+            stopped.set()
 
-        monkeypatch.setattr(worker.settler, "close", close)
+        monkeypatch.setattr(worker.settler, "stop", stop)
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(LIMIT):
             await settling.wait()
             assert len(executor.sent) == 5
             worker.stop()
-            await closed.wait()
+            await stopped.wait()
             go_on.set()
             await running
         assert (await read(db, batch)).completed == 5

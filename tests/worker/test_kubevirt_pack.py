@@ -18,21 +18,23 @@ from batchline.config.settings import (
     UpstreamSettings,
     WorkerSettings,
 )
-from batchline.executors.http import HttpExecutor, HttpSettings
+from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.files.objects import Objects
-from batchline.governance import access, packs
+from batchline.governance import access, decisions, packs, submissions
 from batchline.governance.access import Actor
-from batchline.governance.governor import Governor
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission
 from batchline.governance.templates import RequestTemplate
 from batchline.model import Child, ChildStatus, GovernedBatch, ParentStatus, Role
 from batchline.secrets.masking import MASK
+from batchline.store import operations
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from batchline.upstreams.retry import Backoff
 from batchline.worker.worker import Worker
 from tests.support.builders import on, sql
@@ -66,21 +68,21 @@ def named(*names: str, namespace: str = "test") -> list[dict[str, Any]]:
 class Cluster:
     """A cluster, a worker that works for it, and a user who asks for things."""
 
-    def __init__(self, api: Api, session: Session, governor: Governor) -> None:
+    def __init__(self, api: Api, session: Session, rules: Rules) -> None:
         self.api = api
         self.session = session
-        self.governor = governor
+        self.rules = rules
 
     async def run(self, operation: str, items: list[dict[str, Any]]) -> tuple[GovernedBatch, list[Child]]:
         """Submit, approve where it must be, and wait for the end."""
-        submitted = await self.governor.submit(self.session, ADMIN, Submission(operation, items))
+        submitted = await submissions.submit(self.rules, self.session, ADMIN, Submission(operation, items))
         batch = submitted.batch
         if batch.status is ParentStatus.PENDING_APPROVAL:
-            await self.governor.approve(self.session, APPROVER, batch.id)
+            await decisions.approve(self.rules, self.session, APPROVER, batch.id)
         async with asyncio.timeout(60):
             while (batch := await access.visible(self.session, ADMIN, batch.id)).counts.pending:
                 await _a_glance_later()
-        return batch, await access.children(self.session, batch, after=0, limit=100)
+        return batch, await operations.children(self.session, batch.id, after=0, limit=100)
 
 
 @asynccontextmanager
@@ -89,7 +91,7 @@ async def a_cluster(url: str, folder: Path, **simulated: Any) -> AsyncIterator[C
         api.headers = {"Authorization": f"Bearer {TOKEN}"}
         chosen = settings(f"http://{api.host}:{api.port}")
         registry = packs.registry(chosen)
-        http = HttpExecutor(QUICK, environ={"CLUSTER_TOKEN": TOKEN})
+        http = HttpExecutor(Upstreams(QUICK, environ={"CLUSTER_TOKEN": TOKEN}))
         executor = OperationExecutor(
             registry, chosen.upstreams, http, RoutingExecutor(chosen.upstreams, http)
         )
@@ -97,7 +99,7 @@ async def a_cluster(url: str, folder: Path, **simulated: Any) -> AsyncIterator[C
         async with Session(url, "test") as session:
             working = asyncio.create_task(worker.run())
             try:
-                yield Cluster(api, session, Governor(registry, NO_LIMITS))
+                yield Cluster(api, session, Rules(registry, NO_LIMITS))
             finally:
                 worker.stop()
                 await working
@@ -273,11 +275,11 @@ def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
             f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\n'
             '[packs.kubevirt]\nupstream = "cluster"\napproval = "never"\n'
         )
-        governor = Governor(packs.registry(load(config, {})), NO_LIMITS)
+        rules = Rules(packs.registry(load(config, {}).server), NO_LIMITS)
         wanted = [an_item(f"vm-{number}") for number in range(10)]
 
         async def submit(session: Session) -> UUID:
-            return (await governor.submit(session, ADMIN, Submission("vm_create", wanted))).batch.id
+            return (await submissions.submit(rules, session, ADMIN, Submission("vm_create", wanted))).batch.id
 
         async def look(session: Session) -> GovernedBatch:
             return await access.visible(session, ADMIN, batch_id)
@@ -302,7 +304,7 @@ def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(
 ) -> None:
     async def test(cluster: Cluster) -> None:
         forgotten = Operation("forgotten", RequestTemplate("cluster", "/x"))
-        cluster.governor = Governor(Registry([forgotten]), NO_LIMITS)
+        cluster.rules = Rules(Registry([forgotten]), NO_LIMITS)
         batch, children = await cluster.run("forgotten", [{}, {}])
         assert batch.status is ParentStatus.FAILED
         assert [json.loads(child.output or "")["error"]["code"] for child in children] == [
@@ -363,12 +365,12 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
 @pytest.mark.parametrize(
     ("pack", "said"),
     [
-        ('kubvirt = { upstream = "cluster" }', "there is no pack 'kubvirt'; there are kubevirt"),
+        ('kubvirt = { upstream = "cluster" }', "unknown pack 'kubvirt'; known packs: kubevirt"),
         ('kubevirt = { upstream = "nowhere" }', "there is no upstream 'nowhere'"),
-        ("kubevirt = { }", "packs.kubevirt.upstream: it is missing"),
+        ("kubevirt = { }", "packs.kubevirt.upstream: is missing"),
         (
             'kubevirt = { upstream = "cluster", aproval = "x" }',
-            "packs.kubevirt.aproval: there is no such key",
+            "packs.kubevirt.aproval: unknown key; did you mean approval?",
         ),
         ('kubevirt = { upstream = "cluster", approval = { vm_crate = "never" } }', "no operation 'vm_crate'"),
         ('kubevirt = { upstream = "cluster", approval = "cpu > `8`" }', "the schema has no field 'cpu'"),
@@ -378,7 +380,7 @@ def test_a_mistake_in_the_packs_settings_is_named_with_its_line(tmp_path: Path, 
     path = tmp_path / "batchline.toml"
     path.write_text(f'[[upstreams]]\nname = "cluster"\nbase_url = "http://x"\n\n[packs]\n{pack}\n')
     with pytest.raises(SettingsError, match="line 6: ") as refused:
-        packs.registry(load(path, {}))
+        packs.registry(load(path, {}).server)
     assert said in str(refused.value)
 
 

@@ -13,7 +13,6 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from batchline.config.settings import WorkerSettings
-from batchline.executors.http import HttpSettings
 from batchline.files.objects import Objects
 from batchline.model import Completed, Item, Ran, Settled, Verdict, ids
 from batchline.store import spans
@@ -21,10 +20,11 @@ from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.store.statements import Statement
+from batchline.upstreams.http_upstream import HttpSettings
 from batchline.upstreams.memory import MIB, BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from chaos.proxy import Proxy
 from tests.support import operation_executor as operations
 from tests.support.builders import a_batch, a_worker, completed, on, read, sql, take, until
@@ -66,7 +66,7 @@ class Settling:
     async def settle(self, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
             self.settler.add(verdict)
-        self.settler.close()
+        self.settler.stop()
         async with asyncio.timeout(60):
             await self.settler.run()
 
@@ -310,7 +310,7 @@ class AnsweringAtLength(Answering):
 @asynccontextmanager
 async def at_work(url: str, folder: Path, executor: Answering, memory: BodyMemory) -> AsyncIterator[None]:
     settings = WorkerSettings(concurrency=8)
-    worker = Worker(url, executor, Objects.at(folder), settings, Scope(), memory=memory)
+    worker = Worker(url, executor, Objects.at(folder), settings, Scope(), WorkerOptions(memory=memory))
     running = asyncio.create_task(worker.run())
     try:
         yield

@@ -15,7 +15,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, on, read, sql, take
 from tests.support.executors import Answering
 from tests.support.waiting import wait_for
@@ -134,9 +134,10 @@ def test_a_claim_renews_the_lease_from_when_it_was_asked_for(
     async def scenario(db: Session) -> None:
         settings, batch = WorkerSettings(lease=30.0, concurrency=2), await a_batch(db, {"m": 2})
         objects = Objects.at(tmp_path / "objects")
-        worker = Worker(database_url, Held(), objects, settings, Scope(), clock=lambda: now[0])
+        worker = Worker(database_url, Held(), objects, settings, Scope(), WorkerOptions(clock=lambda: now[0]))
         (producer,) = worker.producers
-        producer.claimer.work_available.clear()
+        producer.claimer._woken.clear()
+        producer.claimer.idle.set()
         producer.claimer.announce(batch.id if announced else None)
         tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
         async with asyncio.timeout(PATIENCE):
@@ -164,7 +165,7 @@ def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_
             Objects.at(tmp_path / "objects"),
             WorkerSettings(lease=0.9, concurrency=2, drain=True),
             Scope(),
-            clock=lambda: loop.time() + jump[0],
+            WorkerOptions(clock=lambda: loop.time() + jump[0]),
         )
         batch = await a_batch(db, {"m": 6})
         name = worker.lease.worker.id
@@ -195,7 +196,7 @@ def test_a_worker_that_lost_its_lease_claims_under_a_new_name(database_url: str,
             Objects.at(tmp_path / "objects"),
             WorkerSettings(lease=30.0, concurrency=8),
             Scope(),
-            clock=lambda: loop.time() + jump[0],
+            WorkerOptions(clock=lambda: loop.time() + jump[0]),
         )
         await a_batch(db, {"m": 8})
         name = worker.lease.worker.id

@@ -146,7 +146,7 @@ def test_batches_of_all_tenants_end_beside_one_that_cannot(
             bad = await has_failed(db, bad, times=2)
         assert bad.ended_at is None
         assert bad.finalize_error
-        expected = "should have 3 output lines but 2" if cause == "damaged results" else bad.id.hex
+        expected = "should have 3 output lines, but has 2" if cause == "damaged results" else bad.id.hex
         assert expected in bad.finalize_error
 
     on(database_url, scenario)
@@ -160,7 +160,7 @@ def test_twenty_small_batches_end_while_one_is_being_written(database_url: str, 
         async with a_running_worker(database_url, store) as worker:
             await have_ended(db, others)
             assert (await read(db, first)).ended_at is None
-            assert worker.finalizer.busy, "the lease of the one that is left must be renewed"
+            assert worker.finalizer.holding, "the lease of the one that is left must be renewed"
             store.let_go.set()
             await have_ended(db, [first])
 
@@ -183,7 +183,7 @@ def test_large_batches_leave_a_session_to_the_small_ones(
 
             await until(three_are_held)
             small = await finished(db, 5, lines=3)
-            worker.finalizer.call()
+            worker.finalizer.wake()
             await have_ended(db, small)
             assert store.writes == 3 + 5
             store.let_go.set()
@@ -284,15 +284,15 @@ def test_an_object_store_that_is_away_is_not_asked_by_every_batch_in_turn(
         async with a_running_worker(database_url, store) as worker:
 
             async def rests() -> bool:
-                return worker.finalizer.waiting and not worker.finalizer.busy
+                return worker.finalizer.waiting and not worker.finalizer.holding
 
             await until(rests)
             requested = store.writes
             assert requested <= 2 + 4, "two may be of one bad batch each; then those that are under way"
             for _ in range(20):
-                worker.finalizer.call()
+                worker.finalizer.wake()
                 await asyncio.sleep(0)
-            assert not worker.finalizer.busy, "it is left alone for a while, whoever calls"
+            assert not worker.finalizer.holding, "it is left alone for a while, whoever calls"
             assert store.writes == requested
             store.refuses_all = False
             await have_ended(db, waiting)
@@ -456,9 +456,9 @@ def test_a_run_that_cannot_end_says_why_and_can_be_run_again(
         finally:
             process.send_signal(signal.SIGKILL)
         assert process.returncode == 1
-        assert "cannot be ended" in complained
+        assert "cannot write the batch's files" in complained
         assert "outputs" in complained
-        assert not as_json or "cannot be ended" in error_of(said)
+        assert not as_json or "cannot write the batch's files" in error_of(said)
         blocker.unlink()
         assert batchline(*command).returncode == 0, "the same command goes on, and does not wait"
         assert upstream.stats()["executed"] == 3

@@ -16,7 +16,7 @@ from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.producer import ProducerScope
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, a_worker, on, read, sql, take
 from tests.support.executors import Answering
 
@@ -67,7 +67,7 @@ def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) ->
             Objects.at(tmp_path / "objects"),
             WorkerSettings(drain=True, lease=30.0),
             Scope(),
-            scopes=POSTS,
+            WorkerOptions(producers=POSTS),
         )
         # The slow model's lines come first in the file, and there are more of them than places in all.
         batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
@@ -119,8 +119,7 @@ def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers_hold(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(lease=30.0),
             Scope(),
-            scopes=POSTS,
-            clock=lambda: loop.time() + jump[0],
+            WorkerOptions(producers=POSTS, clock=lambda: loop.time() + jump[0]),
         )
         await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
         slow, fast, _ = worker.producers
@@ -186,7 +185,7 @@ def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming(
             Objects.at(tmp_path / "objects"),
             WorkerSettings(drain=True, lease=30.0),
             Scope(),
-            scopes=POSTS,
+            WorkerOptions(producers=POSTS),
         )
         async with asyncio.timeout(20):
             await worker.run()

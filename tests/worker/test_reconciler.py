@@ -11,7 +11,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
 from batchline.worker.reconciler import Reconciler
-from tests.support.builders import a_batch, a_worker, equals, held, on, read, take, until
+from tests.support.builders import a_batch, a_worker, held, on, read, take
 
 PATIENCE = 60.0
 
@@ -23,8 +23,8 @@ class Lost:
         self.lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
         self.known: set[int] = set()
         self.calls = 0
-        self.reconciler = Reconciler(db, self.lease, lambda: self.known, asyncio.Lock(), self.freed)
-        self.reconciler.reconcile()
+        self.reconciler = Reconciler(db, self.lease, lambda: self.known, self.freed)
+        self.reconciler.wake()
 
     def freed(self) -> None:
         self.calls += 1
@@ -36,7 +36,7 @@ class Lost:
     async def release(self) -> None:
         running = asyncio.create_task(self.reconciler.run())
         async with asyncio.timeout(PATIENCE):
-            await until(lambda: equals(asyncio.sleep(0, self.reconciler.busy), False))
+            await self.reconciler.idle.wait()
         running.cancel()
 
 
@@ -77,7 +77,7 @@ def test_a_release_without_an_answer_is_tried_again(
     on(database_url, scenario)
 
 
-def test_strays_of_a_batch_that_was_cancelled_let_it_end(database_url: str) -> None:
+def test_unknown_spans_of_a_cancelled_batch_are_freed_so_that_it_ends(database_url: str) -> None:
     async def scenario(db: Session) -> None:
         lost, batch = Lost(db), await a_batch(db, 1)
         await lost.claim(db)

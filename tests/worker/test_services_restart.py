@@ -17,6 +17,7 @@ from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.pause import Pause
+from batchline.worker.service import Service
 from batchline.worker.supervisor import MAX_FAILURES, ServiceFailed, supervise
 from batchline.worker.worker import Worker
 from tests.support.builders import a_batch, on, read
@@ -30,28 +31,37 @@ class NoPause(Pause):
         await asyncio.sleep(0)
 
 
+class Failing(Service):
+    """Fails so many times, then ends."""
+
+    name = "poller"
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.runs = self.repairs = 0
+
+    async def run(self) -> None:
+        self.runs += 1
+        if self.runs <= self.failures:
+            raise LookupError("no such thing")
+
+    def repair(self) -> None:
+        self.repairs += 1
+
+
 def test_a_service_is_restarted_until_it_has_failed_five_times_in_a_row() -> None:
-    runs, repairs = list[int](), list[int]()
-
-    async def run() -> None:
-        runs.append(1)
-        raise LookupError("no such thing")
-
+    service = Failing(10)
     with pytest.raises(ServiceFailed, match=r"poller failed 5 times in a row.*no such thing"):
-        asyncio.run(supervise("poller", run, lambda: repairs.append(1), NoPause()))
-    assert len(runs) == MAX_FAILURES
-    assert len(repairs) == MAX_FAILURES - 1
+        asyncio.run(supervise(service, NoPause()))
+    assert service.runs == MAX_FAILURES
+    assert service.repairs == MAX_FAILURES - 1
 
 
 def test_a_service_that_recovers_is_not_ended() -> None:
-    failures = iter([LookupError("once"), LookupError("twice")])
-
-    async def run() -> None:
-        if (error := next(failures, None)) is not None:
-            raise error
-
-    asyncio.run(supervise("poller", run, pause=NoPause()))
-    assert next(failures, None) is None
+    service = Failing(2)
+    asyncio.run(supervise(service, NoPause()))
+    assert service.runs == 3
 
 
 class Surprised(Answering):
@@ -195,5 +205,5 @@ def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path
     command = [PYTHON, "-c", STUBBORN, database_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "the worker did not stop and is ended" in done.stderr
+    assert "the worker did not stop and was killed" in done.stderr
     assert "Current thread" in done.stderr, "the log should say where it was"

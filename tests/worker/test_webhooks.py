@@ -349,7 +349,7 @@ def test_what_was_not_delivered_in_a_day_is_given_up(database_url: str) -> None:
         rows = await webhooks.deliveries(db, webhook.id, limit=10)
         assert {row.last_error for row in rows if row.failed_at} <= {
             "the receiver answered 500",
-            "the receiver was not reached in time",
+            "the receiver could not be reached in time",
         }
         await must_take(db)
 
@@ -382,7 +382,7 @@ def test_the_official_client_accepts_what_is_sent(database_url: str) -> None:
             webhook = await a_webhook(db, receiver.url, secret=secret)
             batch = await an_ended_batch(db)
             async with outbox(db) as working:
-                working.call()
+                working.wake()
                 (got,) = await asyncio.to_thread(receiver.wait_for, 1)
                 await settled(working)
             event = CLIENT.webhooks.unwrap(got.body, got.headers, secret=secret)
@@ -457,7 +457,7 @@ def test_a_slow_receiver_holds_up_no_other(database_url: str) -> None:
             async with outbox(db) as working:
                 for _ in range(3):
                     await an_ended_batch(db)
-                working.call()
+                working.wake()
                 await asyncio.to_thread(second.wait_for, 3)
                 await asyncio.to_thread(first.wait_for, 1)
                 assert len(first.received) == 1, "one message at a time"
@@ -494,7 +494,7 @@ def test_a_failure_is_tried_again_soon_and_written_down(database_url: str) -> No
         webhook = await a_webhook(db, receiver.url)
         await an_ended_batch(db)
         async with outbox(db) as working:
-            working.call()
+            working.wake()
             one, two = await asyncio.to_thread(receiver.wait_for, 2)
             await settled(working)
         assert one.headers["webhook-id"] == two.headers["webhook-id"]
@@ -543,11 +543,11 @@ def test_a_listener_that_fails_hears_again_and_webhooks_hear_once(database_url: 
             await a_webhook(db, receiver.url)
             await an_ended_batch(db)
             async with outbox(db, listener) as working:
-                working.call()
+                working.wake()
                 await asyncio.to_thread(receiver.wait_for, 1)
                 await settled(working)
                 await sql(db, "UPDATE batchline.outbox SET available_at = now()")
-                working.call()
+                working.wake()
                 await settled(working)
             assert len(heard) == 2
             assert len(receiver.received) == 1
@@ -720,7 +720,7 @@ def test_a_private_receiver_gets_nothing_and_the_delivery_says_why(database_url:
             await an_ended_batch(db)
             working = Outbox(db, Sender())
             task = asyncio.create_task(working.run())
-            working.call()
+            working.wake()
             await settled(working)
             task.cancel()
             await asyncio.wait([task])

@@ -169,11 +169,11 @@ def test_the_listener_alone_goes_around_a_pooler(
                 roles = """
                     SELECT usename, application_name FROM pg_stat_activity
                     WHERE datname = current_database()
-                      AND application_name IN ('batchline listener', 'batchline attend')
+                      AND application_name IN ('batchline listener', 'batchline poll')
                 """
                 wait_for("both connections", lambda: len(connection.execute(roles).fetchall()) == 2)
                 found = {name: user for user, name in connection.execute(roles).fetchall()}
-                assert found["batchline listener"] == role != found["batchline attend"]
+                assert found["batchline listener"] == role != found["batchline poll"]
                 batch = submit(tmp_path, upstream.url, location, 3)
                 wait_for("the batch", lambda: status(batch, location)["status"] == "completed")
         finally:

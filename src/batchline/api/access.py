@@ -1,31 +1,25 @@
-"""One log line for each request, and an id to find it by. Neither headers nor queries: they may hold keys.
+"""Access log: one line and one id per request. Headers and queries are not logged, as they may contain keys.
 
-What fails unexpectedly is answered here too, so that this answer has its id as well.
+Unexpected errors are answered here too, so that their answers also have the id.
 """
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchline.api.errors import safe_path, unexpected
 from batchline.api.limits import Stalled
 from batchline.model.ids import new_id
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-
 _log = structlog.get_logger("batchline.access")
 
 
 class AccessLog:
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -33,7 +27,7 @@ class AccessLog:
         started = time.perf_counter()
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -41,14 +35,14 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, with_id)
         except Stalled as error:
-            _log.info("answer broken off", reason=str(error), request_id=request_id)
+            _log.info("answer aborted", reason=str(error), request_id=request_id)
         except Exception:  # noqa: BLE001
-            # Where an answer has begun, the server sees that it does not end, and hangs up.
+            # If an answer has begun, uvicorn sees that it does not end, and closes the connection.
             _log.exception("request failed", request_id=request_id)
             if not status:
-                await unexpected().response()(scope, receive, noted)
+                await unexpected().response()(scope, receive, with_id)
         finally:
             _log.info(
                 "request",

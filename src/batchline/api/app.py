@@ -1,4 +1,4 @@
-"""The application: which routes there are, and what surrounds all of them."""
+"""Composes the application: its routes, and the middleware around all of them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,17 +15,17 @@ from batchline.api.downloads import Downloads
 from batchline.api.errors import handle_errors
 from batchline.api.governance import operations, submissions, vms
 from batchline.api.governance.errors import handle_refusals
-from batchline.api.limits import BodyLimit, Patience
+from batchline.api.limits import BodyLimit, SlowReaders
 from batchline.api.metrics import Counters
 from batchline.api.openai import batches, files, models, uploads, webhooks
 from batchline.files.intake import FileIntake
 from batchline.governance import packs
-from batchline.governance.governor import Governor
 from batchline.governance.preparation import PreparingPool
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.upstreams.catalog import Catalog
 
-# Every resource is one module with one router.
+# One module and one router per resource.
 ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     files.router,
@@ -42,7 +42,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
-    """Over the operations of `registry`, or of the settings."""
+    """With the operations of `registry`, or else of the settings."""
     settings = context.settings
     known = packs.registry(settings) if registry is None else registry
     counters = Counters(known)
@@ -51,35 +51,32 @@ def create_app(context: Context, registry: Registry | None = None) -> FastAPI:
         version=__version__,
         description="Very large batches on PostgreSQL, for OpenAI's clients.",
         openapi_url=None,
-        # A redirect would make a client send its body, and its key, a second time.
+        # A redirect would make a client send its body and its key twice.
         redirect_slashes=False,
-        lifespan=_life,
+        lifespan=_lifespan,
     )
     app.state.context = context
     app.state.catalog = Catalog(context.settings.upstreams)
     app.state.intake = FileIntake(context.url, context.objects, context.sessions)
     app.state.preparing = PreparingPool()
-    app.state.governor = Governor(
-        known, settings.limits, settings.operation_window, preparing=app.state.preparing
-    )
+    app.state.rules = Rules(known, settings.limits, settings.operation_window, app.state.preparing)
     app.state.downloads = Downloads(context.sessions)
     app.state.counters = counters
-    # Before the route for operations of any name.
+    # These come before the route for unknown operations.
     for router in (submissions.submission_routes(known), *ROUTERS):
         app.include_router(router)
     add_document(app, settings)
     handle_errors(app, counters.unread)
     handle_refusals(app, settings.limits.contact_admin)
     app.add_middleware(BodyLimit, maximum=context.settings.max_json_bytes, unread=counters.unread)
-    app.add_middleware(Patience)
+    app.add_middleware(SlowReaders)
     app.add_middleware(AccessLog)
     return app
 
 
 @asynccontextmanager
-async def _life(app: FastAPI) -> AsyncIterator[None]:
-    """The processes that take files in, and those that check items, start when they are needed and end with
-    the server."""
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """End the processes that ingest files and check items. They start on demand."""
     yield
     intake: FileIntake = app.state.intake
     preparing: PreparingPool = app.state.preparing

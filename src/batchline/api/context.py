@@ -1,4 +1,4 @@
-"""What every request may use: made once, before the first of them."""
+"""What every request may use. Created once, when the server starts."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,7 +14,7 @@ from batchline.store.pool import Sessions
 class Context:
     sessions: Sessions
     objects: Objects
-    # The database, for those who need a connection of their own.
+    # Of the database, for processes that open their own connections.
     url: str
     settings: ServerSettings
 

@@ -1,6 +1,6 @@
-"""/openapi.json and /docs: the API's own document, which names every registered operation with its schema.
+"""/openapi.json and /docs: the OpenAPI document, with every registered operation and its schema.
 
-Where it is public, it takes no key. Elsewhere it takes one, and /docs, which sends none, is not there.
+If the document is not public, it requires a key. Then there is no /docs, because that page sends no key.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _PATH = "/openapi.json"
 
 
 def add_document(app: FastAPI, settings: ServerSettings) -> None:
-    """For an application that was made without a document of its own (`openapi_url=None`)."""
+    """For an application that was created with `openapi_url=None`."""
 
     async def document() -> JSONResponse:
         return JSONResponse(app.openapi())
@@ -35,7 +35,7 @@ def add_document(app: FastAPI, settings: ServerSettings) -> None:
     if settings.authentication and settings.public_openapi:
         app.add_api_route(_PATH, document, **hidden)
     else:
-        # Without keys, only callers on this machine are accepted, and no page of another site in a browser.
+        # Without keys, only this machine may call, and no web page of another site.
         app.router.add_api_route(
             _PATH, document_for_callers, route_class_override=AuthenticatedRoute, **hidden
         )

@@ -1,7 +1,7 @@
-"""How routes give out content: a bounded number at once, of which each tenant has a share, in small blocks.
+"""Download slots: a server has a limited number, and each tenant a share. Content is sent in small blocks.
 
-A download whose reader is slow holds a place and a few blocks of memory, and nothing in the database. A line
-that is too large for a block waits for its reader in a file, not in memory.
+A download with a slow reader holds a slot and a few blocks of memory, and nothing in the database. A line
+that is too large for a block waits for its reader in a temporary file, not in memory.
 """
 
 import asyncio
@@ -18,48 +18,48 @@ from batchline.api.limits import BLOCK
 from batchline.store.pages import Pages
 from batchline.store.pool import Sessions
 
-_AT_ONCE = 256
-# So that no tenant's slow readers keep the others out.
-_AT_ONCE_OF_A_TENANT = 32
-# Lines that are too large for a page and that are in memory at once, on their way to a file.
-_LARGE_AT_ONCE = 2
-# How long a download waits for a place, and when to ask again if it got none.
+_MAX_DOWNLOADS = 256
+# So slow readers of one tenant do not block other tenants.
+_MAX_PER_TENANT = 32
+# Lines larger than a page that may be in memory at once, on their way to a temporary file.
+_MAX_LARGE_LINES = 2
+# Seconds that a download waits for a slot.
 _PATIENCE = 10.0
-_ASK_AGAIN = {"retry-after": "5"}
+_RETRY_AFTER = {"retry-after": "5"}
 
 
 class Downloads:
-    """The places for downloads of one server."""
+    """The download slots of one server."""
 
     def __init__(
         self,
         sessions: Sessions,
         *,
-        at_once: int = _AT_ONCE,
-        at_once_of_a_tenant: int = _AT_ONCE_OF_A_TENANT,
+        maximum: int = _MAX_DOWNLOADS,
+        max_per_tenant: int = _MAX_PER_TENANT,
         patience: float = _PATIENCE,
     ) -> None:
         self._sessions = sessions
-        self._places = asyncio.Semaphore(at_once)
-        self._of_a_tenant = at_once_of_a_tenant
+        self._slots = asyncio.Semaphore(maximum)
+        self._max_per_tenant = max_per_tenant
         self._patience = patience
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._large = asyncio.Semaphore(_MAX_LARGE_LINES)
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """One of the places, of which each tenant has a share at most. Raises a 503 if none gets free."""
+        """Hold a slot. Raises a 503 if none becomes free in time."""
         share = self._shares.get(tenant)
         if share is None:
-            self._shares[tenant] = share = asyncio.Semaphore(self._of_a_tenant)
+            self._shares[tenant] = share = asyncio.Semaphore(self._max_per_tenant)
         async with (
-            _taken(share, self._patience, "Too many downloads of your tenant are under way."),
-            _taken(self._places, self._patience, "Too many downloads are under way."),
+            _taken(share, self._patience, "Too many downloads of your tenant are running."),
+            _taken(self._slots, self._patience, "Too many downloads are running."),
         ):
             yield
 
     async def blocks(self, pages: Pages) -> AsyncGenerator[bytes]:
-        """The lines of all pages. Between two of them no connection to the database is held."""
+        """The lines of all pages. No database connection is held between two pages."""
         while True:
             async with self._sessions.stream() as session:
                 page = await pages.read(session)
@@ -77,19 +77,19 @@ class Downloads:
 
 
 @asynccontextmanager
-async def _taken(positions: asyncio.Semaphore, patience: float, refusal: str) -> AsyncIterator[None]:
+async def _taken(slots: asyncio.Semaphore, patience: float, refusal: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(patience):
-            await positions.acquire()
+            await slots.acquire()
     except TimeoutError:
         message = f"{refusal} Try again when one of them has ended."
         raise ApiError(
-            503, message, code="too_many_downloads", type="server_error", headers=_ASK_AGAIN
+            503, message, code="too_many_downloads", type="server_error", headers=_RETRY_AFTER
         ) from None
     try:
         yield
     finally:
-        positions.release()
+        slots.release()
 
 
 def _downloads(request: Request) -> Downloads:

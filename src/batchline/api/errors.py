@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}, all four keys always."""
+"""Errors as OpenAI's clients expect them: {"error": {message, type, param, code}}, always all four keys."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,22 +15,22 @@ from starlette.types import Scope
 from batchline.files.objects import ObjectStoreFull, ObjectStoreUnavailable
 from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
 
-# OpenAI's clients repeat a POST on 408, 409, 429 and 5xx unless told that it cannot help.
+# Without this header, OpenAI's clients repeat a POST on 408, 409, 429 and 5xx.
 NO_RETRY = {"x-should-retry": "false"}
 
 _Answer = Callable[[Request, Exception], Awaitable[JSONResponse]]
 
 _RETRY_AFTER = {"retry-after": "1"}
-# 507 would say it more exactly, but clients and proxies know what to do about a 503.
-_RETRY_WHEN_ROOM = {"retry-after": "30"}
+# 507 is more exact, but clients and proxies know how to handle 503.
+_RETRY_DISK_FULL = {"retry-after": "30"}
 _GOVERNED = "/api/v1/"
-# What somebody pasted into a path by mistake.
+# A key that was pasted into a path by mistake.
 _SECRET = re.compile(r"(bl-|sk-|whsec_)[^/]+")
 _log = structlog.get_logger("batchline.api")
 
 
 class ApiError(Exception):
-    """What a caller is told, with a status code. The message is for a person."""
+    """An error response. The message is for a person."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ApiError(Exception):
         self.param = param
         self.type = type
         self.headers = dict(headers or {})
-        # Beyond the four keys that every error has.
+        # In addition to the four keys that every error has.
         self.more = dict(more or {})
 
     def response(self) -> JSONResponse:
@@ -76,19 +76,19 @@ class ErrorEnvelope(BaseModel):
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`: these statuses, and those that any route may answer."""
+    """For a route's `responses`: these statuses, and those that any route may return."""
     return {status: {"model": ErrorEnvelope} for status in sorted({*statuses, 400, 401, 408, 500, 503})}
 
 
 def not_found(kind: str, displayed: str, param: str | None = None) -> ApiError:
-    """Also of another tenant's object: that it exists is nobody else's business."""
+    """Also for objects of other tenants, so that callers cannot find out whether they exist."""
     return ApiError(404, f"No such {kind}: {_short(displayed)}", code="not_found", param=param)
 
 
 def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
     """`unread` is called for each request that the framework refuses before its route runs."""
 
-    def noted(answer: _Answer) -> _Answer:
+    def counted(answer: _Answer) -> _Answer:
         async def handler(request: Request, error: Exception) -> JSONResponse:
             unread(request.scope)
             return await answer(request, error)
@@ -96,8 +96,8 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
         return handler
 
     app.add_exception_handler(ApiError, _reported)
-    app.add_exception_handler(RequestValidationError, noted(_invalid))
-    app.add_exception_handler(HTTPException, noted(_http))
+    app.add_exception_handler(RequestValidationError, counted(_invalid))
+    app.add_exception_handler(HTTPException, counted(_http))
     app.add_exception_handler(StoreUnavailable, _unavailable)
     app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
     app.add_exception_handler(StoreFull, _full)
@@ -132,7 +132,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
-    """What the framework itself refuses."""
+    """Errors that the framework raises."""
     assert isinstance(error, HTTPException)
     match error.status_code:
         case 404:
@@ -142,7 +142,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             reported = ApiError(405, f"{request.method} is not allowed for {_short(request.url.path)}")
             reported.code = "method_not_allowed"
         case 400:
-            # JSON that is nested too deep, for one.
+            # For example JSON that is nested too deep.
             reported = ApiError(400, str(error.detail), code=_code(request, "invalid_json"))
         case 413:
             reported = ApiError(413, str(error.detail), code="body_too_large")
@@ -155,23 +155,25 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("cannot serve", path=safe_path(request.url.path), reason=str(error))
-    message = "The server cannot reach its store at present. Try again."
+    message = "The server cannot reach its database or object store. Try again in a second."
     return ApiError(503, message, code="unavailable", type="server_error", headers=_RETRY_AFTER).response()
 
 
 async def _full(request: Request, error: Exception) -> JSONResponse:
     _log.error("disk full", path=safe_path(request.url.path), reason=str(error))
-    message = "The server's disk is full. Nothing of this request was stored. Try again when there is room."
-    return ApiError(503, message, code="disk_full", type="server_error", headers=_RETRY_WHEN_ROOM).response()
+    message = "The server's disk is full, so nothing was stored. Try again when the operator has freed space."
+    return ApiError(503, message, code="disk_full", type="server_error", headers=_RETRY_DISK_FULL).response()
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     code = _code(request, "invalid_value")
-    return ApiError(400, "A value holds what cannot be stored, such as a NUL.", code=code).response()
+    return ApiError(
+        400, "A value contains a character that cannot be stored, such as NUL.", code=code
+    ).response()
 
 
 def _code(request: Request, usual: str) -> str:
-    """Governed operations have one code for whatever is wrong with a request."""
+    """Governed operations use one code for all invalid requests."""
     path = request.url.path
     if not path.startswith(_GOVERNED):
         return usual
@@ -184,7 +186,7 @@ def unexpected() -> ApiError:
 
 
 def safe_path(path: str) -> str:
-    """A path as it may be logged: in one line, and without a key."""
+    """A path that is safe to log: one line, without a key."""
     printable = "".join(character if character.isprintable() else "\ufffd" for character in _short(path))
     return _SECRET.sub(r"\1…", printable)
 
@@ -194,5 +196,5 @@ def _short(text: str, maximum: int = 200) -> str:
 
 
 def _encodable(text: str) -> str:
-    """What a caller sent may hold half a surrogate pair, which no answer can carry."""
+    """Replace lone surrogates, which JSON from a client may contain and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()

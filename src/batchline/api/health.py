@@ -1,4 +1,4 @@
-"""Is it alive, and can it serve? For load balancers, without a key."""
+"""Liveness and readiness, for load balancers. They need no key."""
 
 import asyncio
 
@@ -27,13 +27,13 @@ class Readiness(Health):
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """The process answers."""
+    """The process is running."""
     return Health(status="ok")
 
 
 @router.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
 async def readyz(context: InContext) -> JSONResponse:
-    """The database and the object store answer too, the database takes writes, and files have room."""
+    """The database accepts writes, and the object store is reachable and has free space."""
     database = objects = "ok"
     try:
         async with context.sessions.one() as session:
@@ -46,7 +46,7 @@ async def readyz(context: InContext) -> JSONResponse:
         database = "unavailable"
     try:
         await context.objects.exists(_PROBE)
-        # A folder that is full can still be read.
+        # A full folder can still be read.
         if await asyncio.to_thread(context.objects.has_no_room):
             objects = "disk full"
     except ObjectStoreUnavailable:

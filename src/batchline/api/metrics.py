@@ -1,8 +1,7 @@
 """/metrics, for Prometheus.
 
-What this server did itself (submissions, refusals) it counts itself: each server is a target of its own.
-What workers did, in processes that nobody can ask, is read from the database when somebody asks; so the
-numbers are right however many workers there are, and whichever server tells them.
+Each server counts its own submissions and refusals, and is a separate target. Totals of all workers are read
+from the database at each scrape, so every server reports the same numbers.
 """
 
 import re
@@ -30,34 +29,37 @@ from batchline.store.operations import Durations
 
 router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 
-# Where batches are submitted. Of virtual machines only the body says which operation it is.
+# Paths of submissions. For virtual machines, only the body contains the operation.
 _SUBMISSION = re.compile(rf"{PREFIX}/(?:operations/([^/]+)/batches|vms/batch(?:/power)?|approvals/batch)")
 _APPROVALS = f"{PREFIX}/approvals/batch"
 _UNKNOWN = "unknown"
 
 
 class Counters:
-    """What this server has done since it started."""
+    """Counters of this server since it started."""
 
     def __init__(self, known: Registry) -> None:
         self._known = known
         self.registry = CollectorRegistry()
         self._submitted = Counter(
             "batch_submit",
-            "Submissions by what became of them.",
+            "Submissions by operation and result.",
             ("batch_type", "result"),
             registry=self.registry,
         )
         self._limited = Counter(
-            "rate_limit_rejections", "Requests that a limit refused.", ("limit_type",), registry=self.registry
+            "rate_limit_rejections",
+            "Requests refused because of a limit.",
+            ("limit_type",),
+            registry=self.registry,
         )
 
     def submitted(self, operation: str, result: str) -> None:
-        # A series for every name that callers make up would be one too many.
+        # Callers choose the name, so unknown names share one series.
         self._submitted.labels(operation if operation in self._known else _UNKNOWN, result).inc()
 
     def unread(self, scope: Scope) -> None:
-        """A request was refused before its route ran. If it was to submit a batch, that counts as well."""
+        """Count a request that was refused before its route ran, if it was a submission."""
         path = scope["path"]
         named = _SUBMISSION.fullmatch(path)
         if named is not None and scope["method"] == "POST":
@@ -68,7 +70,7 @@ class Counters:
 
 
 class _Ended(Collector):
-    """What the database says of all workers' work."""
+    """Totals of all workers, from the database."""
 
     def __init__(
         self,
@@ -102,15 +104,16 @@ def _counters(request: Request) -> Counters:
     return counters
 
 
+InCounters = Annotated[Counters, Depends(_counters)]
+
+
 @router.get(
     "/metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **documented(403)},
 )
-async def metrics(
-    caller: Called, context: InContext, counters: Annotated[Counters, Depends(_counters)]
-) -> Response:
-    """Counts of all tenants' operations, for an admin's key."""
+async def metrics(caller: Called, context: InContext, counters: InCounters) -> Response:
+    """Metrics of the operations of all tenants. Requires an admin's key."""
     if caller.role is not Role.ADMIN:
         raise ApiError(403, "Only admins may read the metrics.", code="PERMISSION_DENIED")
     async with context.sessions.one() as session:

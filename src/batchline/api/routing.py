@@ -1,6 +1,7 @@
-"""Routes that know who calls before they read what he sends, and read it beside the event loop.
+"""Routes that authenticate before they read the body, and decode large bodies in a thread.
 
-FastAPI reads and decodes a body before it asks its dependencies, so a stranger could have megabytes decoded.
+FastAPI decodes the body before it runs dependencies, so without this an unauthenticated client could make the
+server decode megabytes.
 """
 
 import asyncio
@@ -22,14 +23,14 @@ from batchline.model.json_limits import (
     why_not_json,
 )
 
-# What is smaller is decoded sooner than a thread takes over.
+# Smaller bodies are decoded faster than a thread starts.
 _LARGE = 16 * 1024
-# No call has as many parameters. Each that it does not know costs time, and each below one that it knows.
+# No call has that many parameters, and each unknown one costs time.
 _MAX_KEYS = 100
 
 
 class AuthenticatedRoute(APIRoute):
-    """For every route but those that anybody may call."""
+    """For all routes that require authentication."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -66,4 +67,4 @@ def _decoded(body: bytes) -> Any:
 def _check_keys(value: Any) -> None:
     for each in (value, *value.values()) if isinstance(value, dict) else ():
         if isinstance(each, dict) and len(each) > _MAX_KEYS:
-            raise HTTPException(400, f"An object of the body has more than {_MAX_KEYS} keys.")
+            raise HTTPException(400, f"An object in the body has more than {_MAX_KEYS} keys.")

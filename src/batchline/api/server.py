@@ -1,5 +1,8 @@
-"""uvicorn as we run it: it leaves signals to its owner, takes no endless or endlessly slow heads, and keeps
-nothing without end for clients that do not read."""
+"""uvicorn with limits that its options do not offer: on the size and time of request heads, on bodies that
+arrive after a refusal, and on data that clients do not read. The caller handles signals.
+
+tests/api/test_attacks.py and tests/api/test_slow_readers_block_nobody_else.py fail without the subclass.
+"""
 
 import asyncio
 import socket
@@ -13,23 +16,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchline.api import limits
 
-# The request line and all headers. The parser itself would keep any amount.
+# Bytes of the request line and all headers. The parser itself has no limit.
 MAX_HEAD = 64 * 1024
 _HEAD_WITHIN = 30.0
-# Longer than an answer waits itself (api/limits.py), which then says so in the log.
+# The time limit in api/limits.py comes first, because it is logged.
 _LONGER = 5.0
-# What is under way when the server is told to stop may take this long.
+# Seconds that running requests get when the server stops.
 _GRACE = 30
 
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """A connection whose requests must say what they want in few bytes and soon."""
+    """A connection with limits on heads, unread bodies and unread answers."""
 
     _head: int | None = 0
     _late: asyncio.TimerHandle | None = None
-    _body_is_here = True
+    _body_complete = True
     _stuck: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -37,80 +40,81 @@ class LimitedHttp(HttpToolsProtocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_here()
-        self._is_taken()
+        self._end_head()
+        self._end_read()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._expect_taken()
+        self._expect_read()
 
     def resume_writing(self) -> None:
-        self._is_taken()
+        self._end_read()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        # Closing waits for what is not taken yet.
+        # Closing waits for data that the client has not read.
         if self.transport.get_write_buffer_size():
-            self._expect_taken()
+            self._expect_read()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._expect_head()
 
     def on_headers_complete(self) -> None:
-        self._head_is_here()
-        self._body_is_here = False
+        self._end_head()
+        self._body_complete = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._body_is_here = True
-        self._head_is_here()
+        self._body_complete = True
+        self._end_head()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._body_is_here and not self.transport.is_closing():
-            # It was refused before it was read. What still comes is not kept, and not waited for without end.
+        if not self._body_complete and not self.transport.is_closing():
+            # The request was refused before its body was read. The rest is dropped, and must end in time.
             self._late = self.loop.call_later(limits.BODY_WITHIN, self.transport.close)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._head is None or self.transport.is_closing():
             return
-        # Only what has not become a request yet counts, so one read more than the limit at most is kept.
+        # Only the head counts. At most one read beyond the limit is kept.
         self._head += len(data)
         if self._head > MAX_HEAD:
-            self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
+            self._refuse(
+                b"431 Request Header Fields Too Large", b"The request line and headers have more than 64 KiB."
+            )
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(b"400 Bad Request", b"This is not HTTP.")
+        self._refuse(b"400 Bad Request", b"The request is not valid HTTP.")
 
     def _expect_head(self) -> None:
-        self._head_is_here()
+        self._end_head()
         self._head = 0
         self._late = self.loop.call_later(_HEAD_WITHIN, self._too_late)
 
-    def _head_is_here(self) -> None:
+    def _end_head(self) -> None:
         self._head = None
         if self._late is not None:
             self._late.cancel()
             self._late = None
 
-    def _expect_taken(self) -> None:
-        """What the client does not take in time is dropped, with the connection: also after its answer has
-        ended or was given up, when only the connection keeps it."""
-        self._is_taken()
+    def _expect_read(self) -> None:
+        """Abort the connection if the client does not read in time, even after the answer has ended."""
+        self._end_read()
         self._stuck = self.loop.call_later(limits.TAKEN_WITHIN + _LONGER, self.transport.abort)
 
-    def _is_taken(self) -> None:
+    def _end_read(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
     def _too_late(self) -> None:
-        self._refuse(b"408 Request Timeout", b"The request's headers did not come in time.")
+        self._refuse(b"408 Request Timeout", b"The request line and headers did not arrive in time.")
 
     def _refuse(self, status: bytes, message: bytes) -> None:
         if self.transport.is_closing():
@@ -121,7 +125,7 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Runs an application on a listening socket until told to stop."""
+    """Runs an application on a listening socket until `stop`."""
 
     def __init__(self, app: FastAPI, listening: socket.socket, **settings: Any) -> None:
         super().__init__(
@@ -129,7 +133,7 @@ class Server(uvicorn.Server):
                 app,
                 http=LimitedHttp,
                 ws="none",
-                # Ours says neither headers nor queries, which may hold keys.
+                # `AccessLog` logs neither headers nor queries, which may contain keys.
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -143,16 +147,17 @@ class Server(uvicorn.Server):
         await self.serve(sockets=[self._listening])
 
     def stop(self) -> None:
-        """First call: finish what is under way. Second call: leave it."""
+        """First call: finish running requests. Second call: abort them."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to the caller, who must stop the worker, too."""
         yield
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket to serve on. Raises OSError where it cannot be had."""
+    """A listening socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=2048)

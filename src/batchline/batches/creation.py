@@ -1,4 +1,4 @@
-"""Batches for those who order them: find the one that a command has made before, or make it."""
+"""Creates batches, for clients of the server and for commands."""
 
 import hashlib
 from uuid import UUID
@@ -18,7 +18,7 @@ from batchline.store.session import Session
 
 
 class InvalidWindow(ValueError):
-    """A completion window that cannot be read."""
+    """The completion window is not valid."""
 
 
 def window_seconds(window: str) -> float:
@@ -30,13 +30,13 @@ def window_seconds(window: str) -> float:
 
 
 def resume_key(digest: bytes, upstream: str) -> str:
-    """The same input sent to the same upstream is the same run, whatever else was asked for."""
+    """The same input and upstream are the same run, whatever the other options."""
     origin = upstream.removesuffix("/").removesuffix("/v1")
     return hashlib.sha256(digest + origin.encode()).hexdigest()
 
 
-class BatchOrder(msgspec.Struct, frozen=True):
-    """A batch that a caller of the server asks for."""
+class BatchRequest(msgspec.Struct, frozen=True):
+    """A batch that a client of the server requests."""
 
     tenant: str
     file_id: UUID
@@ -49,10 +49,10 @@ class BatchOrder(msgspec.Struct, frozen=True):
     idempotency_key: IdempotencyKey | None = None
 
 
-async def order(session: Session, requested: BatchOrder) -> Batch:
-    """A new batch: in progress, or failed where its file has lines that cannot be run.
+async def create_requested(session: Session, requested: BatchRequest) -> Batch:
+    """Create a batch. It fails at once if its file has lines that cannot run.
 
-    Raises FileNotFound, WrongPurpose, and IdempotencyConflict where the key stands for a batch already.
+    Raises FileNotFound, WrongPurpose, and IdempotencyConflict if the key was used before.
     """
     new = NewBatch(
         id=new_id(),
@@ -78,7 +78,7 @@ async def order(session: Session, requested: BatchOrder) -> Batch:
         return await creation.create()
 
 
-def _unfit(line: store_creation.UnfitLine, requested: BatchOrder) -> ContentError:
+def _unfit(line: store_creation.UnfitLine, requested: BatchRequest) -> ContentError:
     mismatch = line.url != requested.endpoint
     fault = parsing.url_mismatch(requested.endpoint) if mismatch else parsing.model_not_found(line.model)
     return ContentError(fault.code, fault.message, fault.param, line.line_no)
@@ -95,7 +95,7 @@ async def create(
     metadata: dict[str, str] | None = None,
     resume_key: str | None = None,
 ) -> Batch:
-    """A new batch; or, where another process was quicker with the same `resume_key`, its batch."""
+    """Create a batch, or return the one that a concurrent process created with the same `resume_key`."""
     new = NewBatch(
         id=new_id(),
         tenant=tenant,

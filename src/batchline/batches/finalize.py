@@ -1,14 +1,14 @@
-"""Finalizing: turn the results of a frozen batch into its files, and end it.
+"""Finalizing: writes the files of a frozen batch from its results, and ends it.
 
-A worker takes the batch under its lease, streams both files into the object store, and only then ends the
-batch in one short statement that counts only while the worker is still the finalizer. No lock is held during
-the upload: two finalizers may both upload, one can commit, and the other removes its objects. A
-file that is recorded exists and has as many lines as the batch's counters say.
+A worker claims the batch under its lease, streams both files into the object store, and then ends the batch
+in one short statement, which takes effect only if the worker is still the finalizer. No lock is held during
+the upload: two finalizers may both upload, but only one can commit, and the other deletes its objects. A
+recorded file exists and has as many lines as the batch's counters.
 """
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -25,31 +25,32 @@ from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import WorkerId
 
-# Seed 004: contention is over within 30 ms as a rule.
+# Contention usually ends within 30 ms.
 _COMMIT_TRIES = 5
 _COMMIT_PAUSE = 0.05
 _MAX_REASON = 500
 
 
 class Signals(Protocol):
-    """Told at "claimed", "uploaded", "committing" and "contended"; a test may pause the finalizer there."""
+    """Called at "claimed", "uploaded", "committing" and "contended", so that tests can pause the
+    finalizer."""
 
     async def reached(self, point: str) -> None: ...
 
 
 class FinalizeMismatch(Exception):
-    """The results of a batch are not as many as its counters say; the batch stays finalizing."""
+    """The number of results differs from the batch's counters. The batch stays finalizing."""
 
     def __init__(self, batch_id: UUID, what: str, expected: int, found: int) -> None:
         name = ids.show(ids.BATCH, batch_id)
-        super().__init__(f"{name} should have {expected} {what} but {found} were found; it was not ended")
+        super().__init__(f"{name} should have {expected} {what}, but has {found}; it was not ended")
         self.batch_id = batch_id
         self.what = what
         self.expected = expected
         self.found = found
 
 
-class _Nobody:
+class _NoSignals:
     async def reached(self, point: str) -> None:
         return None
 
@@ -61,10 +62,10 @@ async def finalize_one(
     batch_id: UUID | None = None,
     signals: Signals | None = None,
 ) -> Batch | None:
-    """Take a batch that waits for it (or the given one) and end it.
+    """Claim a batch to finalize (or the given one) and end it.
 
-    None if there was none to take, or if another finalizer took it over. The caller renews the worker's
-    lease meanwhile. A batch that fails can be taken again after its back-off.
+    None if there was none, or if another finalizer took over. The caller renews the worker's lease meanwhile.
+    A batch that fails can be claimed again after its back-off.
     """
     batch = await batches.claim_finalizing(session, worker, batch_id)
     if batch is None:
@@ -80,36 +81,36 @@ async def finalize_one(
 async def finalize(
     session: Session, objects: Objects, worker: WorkerId, batch: Batch, signals: Signals | None = None
 ) -> Batch | None:
-    """End a batch that the worker has taken; None if another finalizer took it over.
+    """End a batch that the worker has claimed; None if another finalizer took over.
 
-    If this raises an Exception, the worker still has the batch: `put_off` lets go of it.
+    After an Exception, the worker still holds the batch; `put_off` releases it.
     """
     try:
-        return await _Finalizing(session, objects, worker, batch, signals or _Nobody()).run()
+        return await _Finalizing(session, objects, worker, batch, signals or _NoSignals()).run()
     except asyncio.CancelledError:
-        # If the database is away, the lease is what frees the batch.
+        # If the database is unavailable, the end of the lease frees the batch.
         with suppress(StoreUnavailable):
             await batches.yield_finalizing(session, worker.id, batch.id)
         raise
 
 
 async def put_off(session: Session, worker: WorkerId, batch: Batch, error: Exception) -> float | None:
-    """Let go of a batch that could not be finalized, until its back-off is over; how many seconds that is.
+    """Release a batch that could not be finalized, and return the seconds of its back-off.
 
-    The reason is kept with the batch for operators. It names no secret: a store's error may quote a URL.
+    The reason is stored with the batch, for operators. It is masked, because an error may quote a URL.
     """
     return await batches.put_off_finalizing(session, worker.id, batch.id, reason(error))
 
 
 def reason(error: Exception) -> str:
     """Why a finalization failed, in one short line."""
-    # PostgreSQL takes no NUL in a text.
+    # PostgreSQL does not store NUL in text.
     lines = str(error).replace("\x00", "").strip().splitlines()
     return masked_text(lines[0] if lines else type(error).__name__)[:_MAX_REASON]
 
 
 async def sweep_objects(session: Session, objects: Objects, older_than: timedelta) -> int:
-    """Remove what nobody needs any more: uploads that lost or broke off, files that were deleted."""
+    """Delete objects that no file needs: of lost or broken uploads, and of deleted files."""
     removed = 0
     for folder in (OUTPUTS, INPUTS, PARTS):
         async for page in objects.pages(folder):
@@ -121,7 +122,7 @@ async def sweep_objects(session: Session, objects: Objects, older_than: timedelt
 
 
 class _Files(msgspec.Struct, frozen=True):
-    """The files of one attempt to finalize; one that would be empty is None."""
+    """The files of one attempt to finalize; None for an empty file."""
 
     output: File | None
     errors: File | None
@@ -144,14 +145,14 @@ class _Finalizing:
     async def run(self) -> Batch | None:
         await self.signals.reached("claimed")
         files, summary = await self.prepare()
-        # From here on, objects are removed only if it is known that they are not recorded.
+        # From here on, objects are deleted only if they are certainly not recorded.
         ended = await self.commit(files, summary) or await self.ended_by(files)
         if ended is None:
             await self.remove(files)
         return ended
 
     async def prepare(self) -> tuple[_Files, dict[str, object]]:
-        """All that can be done before the commit; if any of it fails, no object stays behind."""
+        """Everything before the commit. If it fails, no object is left."""
         batch = self.batch
         output, errors = _new_file(batch, "output"), _new_file(batch, "errors")
         try:
@@ -171,14 +172,16 @@ class _Finalizing:
         """Stream one file into the object store, unless it would be empty."""
         if expected == 0:
             return None
-        async with outputs.lines(self.session, self.batch.id, which) as lines:
-            size = await self.objects.write(_key(file), lines)
+        lines = await outputs.lines(self.session, self.batch.id, which)
+        async with aclosing(aiter(lines)) as blocks:
+            size = await self.objects.write(_key(file), blocks)
         if lines.count != expected:
             raise FinalizeMismatch(self.batch.id, f"{which} lines", expected, lines.count)
         return msgspec.structs.replace(file, bytes=size, line_count=lines.count)
 
     async def commit(self, files: _Files, summary: dict[str, object]) -> Batch | None:
-        """End the batch; None if it was taken over, or if a try that we heard nothing of has ended it."""
+        """End the batch; None if another finalizer took over, or if an earlier try whose answer was lost
+        ended it."""
         event_id = ids.new_id()
         for tries_left in reversed(range(_COMMIT_TRIES)):
             try:
@@ -199,9 +202,9 @@ class _Finalizing:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def ended_by(self, files: _Files) -> Batch | None:
-        """The batch, if it was ended with these files and only the answer was lost on the way.
+        """The batch, if it was ended with these files and only the answer was lost.
 
-        By their keys: an output file has the same id whoever finalizes.
+        Compares keys, because an output file has the same id for every finalizer.
         """
         for file in files.made:
             recorded = await stored.get(self.session, file.id)
@@ -210,7 +213,7 @@ class _Finalizing:
         return None
 
     async def remove(self, files: _Files) -> None:
-        # What cannot be removed now is left to the sweep.
+        # If that fails, the sweep deletes them later.
         with suppress(ObjectStoreUnavailable):
             await self.objects.delete([_key(file) for file in files.made])
 
@@ -233,7 +236,7 @@ def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]])
             "reasoning": batch.reasoning_tokens,
         },
         "outcomes": [
-            {"outcome": outcome, "status_code": status_code, "items": items, "most_attempts": attempts}
+            {"outcome": outcome, "status_code": status_code, "items": items, "highest_attempt": attempts}
             for outcome, status_code, items, attempts in outcomes
         ],
         "seconds": (batch.finalizing_at - batch.created_at).total_seconds(),
@@ -241,10 +244,10 @@ def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]])
 
 
 def _new_file(batch: Batch, which: Which) -> File:
-    """A file that is not there yet.
+    """A new file.
 
-    The output's id may be known before, so that it can be read while the batch runs. Its key is new in any
-    case, so that no two finalizers write the same object.
+    The id of the output may be planned, so that it can be read while the batch runs. Its key is always new,
+    so that two finalizers never write the same object.
     """
     assert batch.finalizing_at is not None
     attempt = ids.new_id()
@@ -268,5 +271,5 @@ def _key(file: File) -> str:
 
 
 def _batch_of(key: str) -> UUID | None:
-    """The batch whose finalizer may be writing this."""
+    """The batch whose finalizer may be writing this object."""
     return ids.read(ids.BATCH, key.split("/")[1]) if key.startswith(OUTPUTS) else None

@@ -1,6 +1,6 @@
-"""What any worker does for all: close what is overdue, conclude what was left, sweep.
+"""Maintenance tasks that any worker may run: expire overdue batches, conclude abandoned ones, sweep.
 
-Nothing here is needed for a batch to end when nobody crashes. It is what makes it end all the same.
+Batches end without these tasks unless a process crashes.
 """
 
 from datetime import timedelta
@@ -14,9 +14,9 @@ from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.store import batches, maintenance, webhooks
 from batchline.store.session import Session
 
-# An upload that takes longer than this has lost its lease long ago, or is not recorded (RECORD_WITHIN).
+# A longer upload has lost its lease, or is not recorded (RECORD_WITHIN).
 GARBAGE_AGE = timedelta(hours=6)
-# How long one can look up what was said to a webhook.
+# How long deliveries to webhooks are listed.
 DELIVERIES_KEPT = timedelta(days=30)
 
 _log = structlog.get_logger("batchline.maintenance")
@@ -28,7 +28,7 @@ async def attend(
     keep_results: float | None = None,
     keep_operations: float | None = None,
 ) -> None:
-    """Do all that is due now. What ended batches leave is kept for so many seconds; None: for ever."""
+    """Run all tasks that are due. Results of ended batches are kept for so many seconds; None: for ever."""
     for batch_id in await maintenance.overdue(session):
         if await batches.close(session, batch_id, "expire"):
             _log.info("batch expired", batch=str(batch_id))
@@ -40,7 +40,7 @@ async def attend(
             if not await _perform(name, session, objects, keep_results, keep_operations):
                 unfinished.append(name)
         except ObjectStoreUnavailable as error:
-            # It comes round again, and no batch waits for it.
+            # It will be due again, and no batch waits for it.
             _log.warning("cannot run a maintenance task", task=name, reason=str(error))
     for name in unfinished:
         await maintenance.flush(session, name)
@@ -53,7 +53,7 @@ async def _perform(
     keep_results: float | None,
     keep_operations: float | None,
 ) -> bool:
-    """True when it is done; False when it has had its turn and wants another one soon."""
+    """True when the task is done; False if it should run again soon."""
     match name:
         case "sweep":
             await maintenance.forget_workers(session)

@@ -1,7 +1,7 @@
-"""Output lines: what becomes of an item, as one line of JSON.
+"""Output lines: the result of an item as one line of JSON.
 
-A line is compact, valid UTF-8, and holds no raw control character, so that nothing but a line feed ends it.
-An upstream's answer is proven to be JSON and then embedded as it came: nothing is decoded but its usage.
+A line is compact, valid UTF-8 and contains no raw control character, so only a line feed ends it. An
+upstream's answer is checked to be JSON and embedded unchanged; only its usage is decoded.
 """
 
 import codecs
@@ -12,9 +12,9 @@ import msgspec
 
 from batchline.model import NO_USAGE, Item, Usage
 
-# An error page that is not JSON is kept up to here.
+# Kept bytes of an answer that is not JSON.
 _MAX_TEXT = 64 * 1024
-# Mending looks at each escape: in a longer body that would hold up all others for seconds.
+# Mending checks each escape, which would block the event loop for seconds in a longer body.
 _MAX_MENDED = 8 * 2**20
 _BLOCK = 2**20
 
@@ -27,7 +27,7 @@ class _Details(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    """Both dialects: that of chat, completions and embeddings, and that of responses and images."""
+    """Both formats: of chat, completions and embeddings, and of responses and images."""
 
     prompt_tokens: _Count | None = None
     prompt_tokens_details: _Details | None = None
@@ -50,7 +50,7 @@ _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
-# A pair of surrogates, a lone surrogate, or any other escape, so that each backslash is read once.
+# A surrogate pair, a lone surrogate, or any other escape, so that each backslash is read once.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB]%(hex)b\\u[dD][c-fC-F]%(hex)b|(u[dD][89a-fA-F]%(hex)b)|.)"
     % {b"hex": rb"[0-9a-fA-F]{2}"},
@@ -59,12 +59,12 @@ _ESCAPE = re.compile(
 
 
 class NotJson(ValueError):
-    """The answer's body cannot stand in an output line as it is."""
+    """The body of an answer is not JSON that can be embedded."""
 
 
 def answered_line(item: Item, status_code: int, request_id: str, body: bytes) -> bytes:
-    """The line of an item that got an HTTP answer, good or bad. `body` is JSON, as `read_answer` or
-    `as_json` gives it."""
+    """The line of an item with an HTTP answer, good or bad. `body` is JSON from `read_answer` or
+    `as_json`."""
     return (
         b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
         % (
@@ -88,13 +88,13 @@ def failed_line(item: Item, code: str, message: str) -> bytes:
 
 
 def read_answer(body: bytes) -> tuple[bytes, Usage]:
-    """The body as it can be embedded, and what it says was used. Raises NotJson.
+    """The body to embed, and its usage. Raises NotJson.
 
-    A usage that makes no sense is no usage: the answer was paid for, and is kept.
+    An invalid usage is ignored: the answer was paid for and is kept.
     """
     try:
         usage = _usage_of(body)
-        # msgspec does not look into the strings that it skips.
+        # msgspec does not check strings that it skips.
         if not body.isascii():
             _check_utf8(body)
         # In JSON a raw control character can only be whitespace between tokens.
@@ -113,7 +113,7 @@ def read_answer(body: bytes) -> tuple[bytes, Usage]:
 
 
 def as_json(body: bytes) -> bytes:
-    """Any body as JSON: itself if it is, else a string of what can be read of it."""
+    """Any body as JSON: unchanged if it is JSON, else as a string."""
     try:
         return read_answer(body)[0]
     except NotJson:
@@ -124,7 +124,7 @@ def _usage_of(body: bytes) -> Usage:
     try:
         usage = _decode_answer(body).usage
     except msgspec.ValidationError:
-        # Not an object, or a strange usage. Decoding stopped there: the rest is still to be proven.
+        # Not an object, or an invalid usage. Decoding stopped there, so the rest must be checked.
         _decode_any(body)
         return NO_USAGE
     if usage is None:
@@ -140,7 +140,7 @@ def _usage_of(body: bytes) -> Usage:
 
 
 def _check_utf8(body: bytes) -> None:
-    """Raises UnicodeDecodeError. In blocks: a long text would be up to four times as long when decoded."""
+    """Raises UnicodeDecodeError. Works in blocks, because decoded text may take four times the memory."""
     decoder, view = _new_decoder(), memoryview(body)
     for start in range(0, len(body), _BLOCK):
         decoder.decode(view[start : start + _BLOCK])
@@ -148,8 +148,8 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _mend(escape: re.Match[bytes]) -> bytes:
-    """A lone surrogate, which an emoji leaves when an answer is cut in its middle, becomes U+FFFD: Python's
-    json writes it and most others refuse to read it."""
+    """Replace a lone surrogate by U+FFFD. It remains if an answer is cut inside an emoji; Python's json
+    writes it, and most other parsers refuse it."""
     return rb"\ufffd" if escape[1] else escape[0]
 
 

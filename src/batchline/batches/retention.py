@@ -1,9 +1,9 @@
-"""What has had its time is cleared away: in chunks, off everybody's path, for a few seconds at a time.
+"""Retention: deletes old data in chunks, for a few seconds at a time.
 
-Files that expired are deleted. Of deleted files, lines and objects go, unless a batch that still runs needs
-them. Of batches that ended long ago, or whose own files were all deleted, results and attempts go; the batch
-itself, its counters and its summary stay. So do the rows of files, which tell a deleted file from a lost one.
-Of governed batches that ended long ago the children go, with their items and files; the audit log never does.
+It marks expired files as deleted. It deletes lines and objects of deleted files, unless a running batch needs
+them. It deletes results and attempts of batches that ended long ago, or whose files were all deleted. It
+deletes children, items and files of governed batches that ended long ago. Batches with their counters and
+summary stay, and so do the audit log and the rows of files, which distinguish a deleted file from a lost one.
 """
 
 import time
@@ -16,9 +16,9 @@ from batchline.files.objects import Objects
 from batchline.store import retention
 from batchline.store.session import Session
 
-# Who sends the same key again after this long means something else by it.
+# A key that is used again after this time is a new key.
 FORGET_KEYS_AFTER = timedelta(days=7)
-# The poller has other things to do; the rest follows soon.
+# The poller has other tasks; the rest follows soon.
 _MAX_SECONDS = 3.0
 
 
@@ -30,7 +30,7 @@ async def enforce(
     *,
     seconds: float = _MAX_SECONDS,
 ) -> bool:
-    """Clear away for so long; True when nothing is left. What is kept in seconds, None: for ever."""
+    """Delete for `seconds`; True when nothing is left. `keep_…` are seconds; None: for ever."""
     until = time.monotonic() + seconds
     async with aclosing(_chunks(session, objects, keep_results, keep_operations)) as chunks:
         async for _ in chunks:
@@ -42,7 +42,7 @@ async def enforce(
 async def _chunks(
     session: Session, objects: Objects, keep_results: float | None, keep_operations: float | None
 ) -> AsyncGenerator[None]:
-    """All there is to do, with a pause after each chunk."""
+    """Do all the work, and yield after each chunk."""
     if keep_operations is not None:
         while await retention.purge_old_operations(session, timedelta(seconds=keep_operations)):
             yield

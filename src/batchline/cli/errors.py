@@ -1,4 +1,4 @@
-"""How commands end when they cannot do what they were asked."""
+"""Errors of commands: each becomes one message and an exit code."""
 
 import os
 import sys
@@ -18,13 +18,13 @@ from batchline.worker.supervisor import ServiceFailed
 
 READ_ONLY = (
     "the database is read-only: {}; if it is a standby, give the primary's address with --database,"
-    " otherwise try again when it takes writes"
+    " otherwise try again when it accepts writes"
 )
 
 
 @contextmanager
 def reported_errors(as_json: bool) -> Iterator[None]:
-    """Turn what can go wrong for a reason into a message and an exit code."""
+    """Turn expected errors into a message and an exit code."""
     try:
         yield
     except CommandError as error:
@@ -35,12 +35,12 @@ def reported_errors(as_json: bool) -> Iterator[None]:
         raise report(CommandError(READ_ONLY.format(error)), as_json) from error
     except StoreUnavailable as error:
         raise report(
-            CommandError(f"the database does not answer: {error}; try again when it is back"), as_json
+            CommandError(f"the database does not answer: {error}; try again later"), as_json
         ) from error
     except (FileNotFound, UnknownRevision, DatabaseUnreachable, StoreUnusable) as error:
         raise report(CommandError(str(error)), as_json) from error
     except BrokenPipeError as error:
-        # Whoever read our output has left, as `head` does. Python must not stumble over it again at exit.
+        # The reader of our output has left, as `head` does. Python must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.SOME_FAILED) from error
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Ends a process whose worker should have ended and has not.
+"""Ends a process whose worker does not stop.
 
-A worker that must leave at once, or that has failed, waits for nothing. If it is still there seconds later,
-something in it ignores its cancellation. To end the process then is safe: `kill -9` does the same, and others
-take over when the lease ends.
+A worker that aborts waits for nothing. If it still runs seconds later, something in it ignores its
+cancellation. Then it is safe to end the process: `kill -9` does the same, and others take over when the lease
+expires.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _PATIENCE = 15.0
 
 @asynccontextmanager
 async def exit_guard(worker: Worker, patience: float = _PATIENCE) -> AsyncIterator[None]:
-    """While this lasts, a worker that aborts has `patience` seconds to end."""
+    """End the process if the worker aborts and does not stop within `patience` seconds."""
     watching = asyncio.create_task(_watch(worker, patience))
     try:
         yield
@@ -31,7 +31,7 @@ async def exit_guard(worker: Worker, patience: float = _PATIENCE) -> AsyncIterat
 
 async def _watch(worker: Worker, patience: float) -> None:
     await worker.aborting.wait()
-    # A thread, because the event loop itself may be what is stuck.
+    # A thread, because the event loop itself may be stuck.
     timer = threading.Timer(patience, _leave)
     timer.daemon = True
     timer.start()
@@ -42,7 +42,7 @@ async def _watch(worker: Worker, patience: float) -> None:
 
 
 def _leave() -> None:
-    message = "error: the worker did not stop and is ended; what it held is free when its lease ends"
+    message = "error: the worker did not stop and was killed; other workers take over when its lease expires"
     print(message, file=sys.stderr, flush=True)
     faulthandler.dump_traceback(all_threads=True)
     os._exit(Exit.SOME_FAILED)

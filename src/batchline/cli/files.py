@@ -1,6 +1,7 @@
-"""Files between the user's folders and the store."""
+"""Reads input files into the store, and output lines from it."""
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -35,7 +36,7 @@ def check_inputs(paths: Sequence[Path]) -> None:
 async def ingest_inputs(
     paths: Sequence[Path], url: str, *, known: Fingerprint | None = None, silent: bool
 ) -> File:
-    """Take the files in, with a bar; a refused one ends the command with its errors."""
+    """Ingest the files and show a progress bar. A refused file ends the command with its errors."""
     total = sum(path.stat().st_size for path in paths)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = out()
@@ -72,7 +73,7 @@ def _displayed(error: FileRefused) -> list[str]:
 async def stored_lines(
     runtime: Runtime, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
-    """From the batch's file; or from the database, where a worker with another data folder wrote that."""
+    """The lines of the batch's file, or from the database if a worker with another data folder wrote it."""
     file_id = batch.output_file_id if which == "output" else batch.error_file_id
     file = None if file_id is None else await files.get(session, file_id)
     if file is None:
@@ -85,10 +86,10 @@ async def stored_lines(
         return
     elsewhere = f"the {_NAMES[which]} of this batch is not in this object store"
     if batch.purging_at is not None:
-        raise _gone(f"{elsewhere}, and its results were cleared away on {batch.purging_at:%Y-%m-%d}")
+        raise _gone(f"{elsewhere}, and its results were deleted on {batch.purging_at:%Y-%m-%d}")
     if which == "errors" and batch.finished < batch.total and await _without_input(session, batch):
-        raise _gone(f"{elsewhere}, and its input, from which it could be made again, was deleted")
-    async with outputs.lines(session, batch.id, which) as lines:
+        raise _gone(f"{elsewhere}, and its input, which is needed to rebuild it, was deleted")
+    async with aclosing(aiter(await outputs.lines(session, batch.id, which))) as lines:
         async for block in lines:
             yield block
 
@@ -99,4 +100,4 @@ async def _without_input(session: Session, batch: Batch) -> bool:
 
 
 def _gone(reason: str) -> CommandError:
-    return CommandError(f"{reason}; to have it, run the batch anew (`run --fresh`)")
+    return CommandError(f"{reason}; run the batch again (`run --fresh`)")

@@ -1,11 +1,11 @@
-"""Where log lines go: to standard error, whatever becomes of it."""
+"""Log lines go to standard error, even if that is closed or full."""
 
 import sys
 from typing import TextIO
 
 
 class StderrLogger:
-    """Writes log lines to the `sys.stderr` of the moment, and never raises because of it.
+    """Writes log lines to the current `sys.stderr`. It never raises.
 
     The stream is looked up for each line, so a replaced or closed stream is never written to again.
     """
@@ -19,21 +19,20 @@ class StderrLogger:
             stream.write(f"{line}\n")
             stream.flush()
         except (OSError, ValueError):
-            # The one error that is not raised: whoever read the log is gone (EPIPE), its disk is full, or the
-            # stream is closed (ValueError). There is nowhere left to report that, and raising it would end
-            # the worker: its batches matter more than its log. Later lines are tried again.
+            # The log's reader is gone, its disk is full, or the stream is closed (ValueError). An error would
+            # stop the worker, and there is nowhere to report it. Later lines are tried again.
             return
 
     log = debug = info = warn = warning = error = err = critical = fatal = failure = exception = msg
 
 
 def stderr_logger(*_names: object) -> StderrLogger:
-    """Make a logger, as structlog asks for it."""
+    """The logger factory for structlog."""
     return StderrLogger()
 
 
 def is_terminal() -> bool:
-    """Whether standard error is a terminal, as far as there is one."""
+    """Whether standard error is open and a terminal."""
     stream: TextIO | None = sys.stderr
     try:
         return stream is not None and stream.isatty()

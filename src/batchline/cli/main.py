@@ -1,7 +1,7 @@
-"""The command line: what there is, and what all commands have in common.
+"""The command line: the list of commands, and the options of the program.
 
-To import all commands takes a second, half of it for the server alone. So a command line that names a command
-loads that one's module, and only help and mistakes load them all.
+To import all commands takes a second, half of it for the server. So a command line loads only the module of
+its command. Help and mistyped commands load all of them.
 """
 
 import sys
@@ -25,6 +25,7 @@ MODULES = {
     "limits": ("limits",),
     "audit": ("audit",),
     "keys": ("keys",),
+    "settings": ("settings",),
     "doctor": ("doctor",),
     "migrate": ("migrate",),
     "simulate": ("simulate",),
@@ -32,7 +33,7 @@ MODULES = {
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The command that the arguments name, or all of them where they name none that there is."""
+    """The app with the command that the arguments name, or with all commands if they name none."""
     app = typer.Typer(
         name="batchline",
         help="Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.",
@@ -53,13 +54,13 @@ def main() -> None:
 
 
 def _needed(arguments: Sequence[str]) -> list[str]:
-    """What comes before the command are options without a value."""
+    """The modules to import. Options before the command have no values."""
     word = next((argument for argument in arguments if not argument.startswith("-")), None)
     return [module for module, commands in MODULES.items() if word in commands] or list(MODULES)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         out().print(f"batchline {__version__}")
         raise typer.Exit
 
@@ -68,6 +69,6 @@ def _common(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version."
     ),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Say more on stderr."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Log at level info and above on stderr."),
 ) -> None:
     set_up_logging(verbose)

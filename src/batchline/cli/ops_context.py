@@ -1,7 +1,6 @@
-"""What the commands for operations, limits and audit have in common: who acts, and how refusals read.
+"""Shared by the commands for operations, limits and keys: the actor, refusals, and how batches are printed.
 
-Whoever has the database has everything: these commands act as an admin, under a name that the audit log
-keeps.
+Access to the database is full access: these commands act as an admin, under a name for the audit log.
 """
 
 import getpass
@@ -14,20 +13,22 @@ import typer
 
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.options import Exit
-from batchline.cli.server_settings import find_config, registry, server_settings
+from batchline.cli.server_settings import read_settings, registry
 from batchline.config.settings import ServerSettings
 from batchline.governance.access import Actor
 from batchline.governance.children import Reported
 from batchline.governance.errors import LimitReached, Refused
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.model import Child, GovernedBatch, Role, ids
 
-Tenant = Annotated[str, typer.Option("--tenant", metavar="T", help="Whose operations.")]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="T", help="The tenant of the operations.")]
 User = Annotated[
     str | None,
-    typer.Option("--as", metavar="USER", help="Who acts, for the audit log. Default: your user name."),
+    typer.Option("--as", metavar="USER", help="The acting user, for the audit log. Default: your user name."),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="The reason, for the audit log.")
+]
 
 
 def admin(tenant: str, user: str | None) -> Actor:
@@ -35,25 +36,25 @@ def admin(tenant: str, user: str | None) -> Actor:
 
 
 def current_actor(user: str | None) -> str:
-    """Whom the audit log names."""
+    """The acting user, for the audit log."""
     if user:
         return user
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run as a number without a name.
+        # A container may run as a user without a name.
         return "command line"
 
 
-def governor(config: Path | None) -> tuple[Governor, ServerSettings]:
+def load_rules(config: Path | None) -> tuple[Rules, ServerSettings]:
     """The operations and limits of the settings."""
-    settings = server_settings(find_config(config), None)
-    return Governor(registry(settings), settings.limits, settings.operation_window), settings
+    settings = read_settings({"config": config}).server
+    return Rules(registry(settings), settings.limits, settings.operation_window), settings
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What is refused for a reason ends the command with the reason and its code."""
+    """Turn a refusal into an error of the command, with the reason and its code."""
     try:
         yield
     except LimitReached as error:
@@ -71,7 +72,7 @@ def read_governed_id(text: str) -> Any:
 
 
 def show_governed(batch: GovernedBatch) -> dict[str, Any]:
-    """A governed batch as every command shows it, with the names of the API."""
+    """A governed batch as all commands print it, with the field names of the API."""
     counts = batch.counts
     return {
         "batch_id": ids.show(ids.BATCH, batch.id),
@@ -95,7 +96,7 @@ def show_governed(batch: GovernedBatch) -> dict[str, Any]:
 
 
 def tell(batch: GovernedBatch, as_json: bool) -> None:
-    """How a governed batch stands, at the end of a command on it."""
+    """Print a governed batch at the end of a command."""
     if as_json:
         print_json(show_governed(batch))
         return
@@ -106,7 +107,7 @@ def tell(batch: GovernedBatch, as_json: bool) -> None:
         markup=False,
     )
     if batch.status.value == "PENDING_APPROVAL":
-        out().print("it waits for an approval: batchline ops approve ID, by somebody else", markup=False)
+        out().print("it waits for an approval by another user: batchline ops approve ID", markup=False)
 
 
 def show_child(child: Child, reported: Reported) -> dict[str, Any]:

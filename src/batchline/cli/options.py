@@ -1,10 +1,17 @@
-"""Options that many commands share, and exit codes."""
+"""Options that many commands share, and exit codes.
+
+Options that are settings get their names, kinds and help from the settings' definitions.
+"""
 
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from batchline.config.definitions import Setting, settings_of
+from batchline.config.loading import TABLES
+from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
 
 
 class Exit(IntEnum):
@@ -14,74 +21,65 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-Database = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        envvar="BATCHLINE_DATABASE_URL",
-        metavar="URL",
-        help="PostgreSQL 15 to 18. Without it, one of your own is started under the data folder.",
-    ),
+def setting_option(owner: type[Any], key: str, *names: str) -> Any:
+    """The option of a setting. It is None unless the user gives it, so that defaults stay in the settings.
+
+    Settings that can be in the file read their own variables; the others' are read here.
+    """
+    each = settings_of(owner)[key]
+    if isinstance(each.default, bool):
+        return typer.Option(each.flag_name, help=each.help)
+    default = "" if each.default is None else each.kind.display(each.default).strip('"')
+    table = next(
+        (name for name, known in TABLES.items() if known is owner and each.flag and each.in_file), ""
+    )
+    return typer.Option(
+        each.flag_name,
+        *names,
+        envvar=each.variable_name() if owner is Settings else None,
+        parser=lambda value: _parsed(each, value),
+        metavar=each.kind.metavar,
+        help=each.help
+        + (f" Default: {default}." if default else "")
+        + (f" Variable: {each.variable_name(table)}." if table else ""),
+    )
+
+
+def _parsed(each: Setting, value: Any) -> Any:
+    try:
+        return each.kind.read(each.kind.from_text(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Database = Annotated[str | None, setting_option(Settings, "database")]
+DataDir = Annotated[Path | None, setting_option(Settings, "data_dir")]
+Config = Annotated[Path | None, setting_option(Settings, "config")]
+Upstream = Annotated[str | None, setting_option(Settings, "upstream")]
+Listen = Annotated[str | None, setting_option(Settings, "listen")]
+ObjectsUrl = Annotated[str | None, setting_option(ServerSettings, "objects")]
+Host = Annotated[str | None, setting_option(ServerSettings, "host")]
+Port = Annotated[int | None, setting_option(ServerSettings, "port")]
+WorkerConcurrency = Annotated[int | None, setting_option(WorkerSettings, "concurrency", "-c")]
+Lease = Annotated[float | None, setting_option(WorkerSettings, "lease")]
+BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")]
+Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
+MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
+Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrency", "-c")]
+ApiKeyEnv = Annotated[str | None, setting_option(UpstreamSettings, "api_key_env")]
+MaxAttempts = Annotated[int | None, setting_option(UpstreamSettings, "max_attempts")]
+Timeout = Annotated[float | None, setting_option(UpstreamSettings, "timeout")]
+DEFAULT_WINDOW = ServerSettings().windows[0]
+Window = Annotated[
+    str, typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d.")
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        envvar="BATCHLINE_DATA_DIR",
-        metavar="DIR",
-        help="Where the embedded PostgreSQL and output files live. Default: the platform's data folder.",
-    ),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        envvar="BATCHLINE_CONFIG",
-        metavar="FILE",
-        help="Upstreams and limits. Default: batchline.toml in this folder, if it is there.",
-    ),
-]
-ObjectsUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--objects",
-        envvar="BATCHLINE_OBJECTS",
-        metavar="URL",
-        help="Where files are kept, such as s3://bucket/prefix. Default: a folder under the data folder.",
-    ),
-]
+
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace files that Batchline did not write, or that were changed.")
+    bool,
+    typer.Option("--force", help="Replace files that Batchline did not write, or that have changed."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, as `batchline list` shows it.")]
-Inputs = Annotated[list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Files of requests, one a line.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000)]
-OnlyTenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Of this tenant only.")]
-Concurrency = Annotated[
-    int, typer.Option("--concurrency", "-c", min=1, max=20_000, help="Requests in flight at once.")
-]
-Upstream = Annotated[
-    str | None,
-    typer.Option(
-        "--upstream",
-        envvar="BATCHLINE_UPSTREAM",
-        metavar="URL",
-        help="The model server, such as http://127.0.0.1:8000/v1",
-    ),
-]
-ApiKeyEnv = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key-env", metavar="NAME", help="The environment variable that holds the upstream's API key."
-    ),
-]
-MaxAttempts = Annotated[
-    int, typer.Option("--max-attempts", min=1, max=100, help="How often a line is tried in all.")
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds that one request may take.")
-]
-Window = Annotated[
-    str, typer.Option("--window", help="What is not done after this long expires: 24h, 90m, 7d.")
-]
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch id, as `batchline list` shows it.")]
+Inputs = Annotated[list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Requests, one per line.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")]
+OnlyTenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only this tenant.")]

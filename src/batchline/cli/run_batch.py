@@ -1,7 +1,7 @@
-"""`batchline run`: a JSONL in, every line run exactly once, an output file out.
+"""`batchline run`: runs every line of a JSONL file exactly once and writes an output file.
 
-The same command again goes on where the last one stopped; when that one was finished, it says so and
-writes the output again.
+The same command again continues where the last one stopped. If that one had finished, it writes the output
+again.
 """
 
 import asyncio
@@ -37,18 +37,20 @@ from batchline.store import batches, files
 from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.pause import Pause
-from batchline.worker.worker import Worker
+from batchline.worker.producer import ProducerScope
+from batchline.worker.worker import Worker, WorkerOptions
 
 Result = TypeVar("Result")
 
 _REFRESH = 0.25
-_AWAIT_ROOM = 30.0
-# `run` gives up when its batch cannot be finalized so many times, half a minute after the first one.
+_DISK_PATIENCE = 30.0
+# `run` ends with an error when finalizing has failed this often, about half a minute after the first failure.
 _FINALIZE_TRIES = 6
-# How long a database may be away before the work begins, and when the output is read. While the worker works,
-# as long as it takes.
+# How long `run` waits for the database before the work starts, and when it reads the output. A running worker
+# waits without limit.
 _PATIENCE = 120.0
 
 _log = structlog.get_logger("batchline.run")
@@ -56,7 +58,7 @@ _log = structlog.get_logger("batchline.run")
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """What the command line asks for."""
+    """The arguments of the command, checked."""
 
     inputs: tuple[Path, ...]
     settings: RunSettings
@@ -70,7 +72,7 @@ class RunOrder:
     command: str
 
     def console(self) -> Console:
-        """For words to a person: stdout, unless the lines go there."""
+        """The console for messages: stdout, unless the lines go there."""
         return err() if self.output.is_stdout else out()
 
     @property
@@ -94,8 +96,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
             batch, interrupted = await _work(order, runtime, session, batch)
         if _cannot_end(batch):
             raise CommandError(
-                f"the batch cannot be ended: {batch.finalize_error}; no result is lost;"
-                f" remove the cause, then go on with\n  {order.command}",
+                f"cannot write the batch's files: {batch.finalize_error}; no result is lost;"
+                f" remove the cause, then continue with\n  {order.command}",
                 Exit.SOME_FAILED,
             )
         if not interrupted:
@@ -104,7 +106,7 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
 
 
 async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
-    """Try again while the database is away, as in a failover; `act` can be repeated."""
+    """Retry while the database is unavailable, as in a failover. `act` must be repeatable."""
     pause = Pause()
     until = monotonic() + _PATIENCE
     while True:
@@ -126,23 +128,23 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
         return found, True
     await _check_upstream(order.settings)
     if found is not None:
-        await _patiently(lambda: _take_up(order, session, found))
+        await _patiently(lambda: _continue(order, session, found))
         return found, True
-    # Only now, when nothing is in the way of a new batch, is the old one forgotten.
+    # Forget the old batch only now that nothing prevents a new one.
     await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     return await _patiently(lambda: _create(order, runtime, session, known, key)), False
 
 
-async def _take_up(order: RunOrder, session: Session, found: Batch) -> None:
+async def _continue(order: RunOrder, session: Session, found: Batch) -> None:
     await batches.change_settings(session, found.id, order.settings)
     if found.paused_at is not None:
         await batches.resume(session, found.id)
-    # Whoever starts the command again has removed what was in the way.
+    # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
 
 
 async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint, key: str) -> Batch:
-    """Repeated after a lost answer, it finds the file and the batch that it made before."""
+    """Repeatable: after a lost answer it finds the file and the batch that it created."""
     file = await files.find(session, DEFAULT_TENANT, known.digest)
     if file is None:
         file = await ingest_inputs(order.inputs, runtime.url, known=known, silent=order.silent)
@@ -158,36 +160,41 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
 
 async def _check_upstream(settings: RunSettings) -> None:
     """An upstream that is not there is found out before anything is written."""
-    executor = HttpExecutor()
+    upstream = Upstreams().get(settings.upstream or "")
     try:
-        trouble = await executor.check(settings.upstream or "", settings.api_key_env)
+        trouble = await upstream.check(settings.api_key_env)
     finally:
-        await executor.close()
+        await upstream.close()
     if trouble is not None:
         raise CommandError(f"{trouble}; nothing was run")
 
 
 async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
-    """Run the batch to its end, or until told to stop; the batch as it is then."""
+    """Run the batch until it has ended or the user stops it. Returns the batch and whether it was stopped."""
     ended = asyncio.Event()
     settings = WorkerSettings(concurrency=order.concurrency)
     memory = BodyMemory(settings.body_memory, settings.concurrency)
-    executor = HttpExecutor(memory=memory)
+    upstreams = Upstreams()
+    executor = HttpExecutor(upstreams, memory=memory)
     worker = Worker(
         runtime.url,
         executor,
         runtime.objects,
         settings,
-        Scope(batch_id=batch.id),
-        memory=memory,
-        on_ended=lambda _: ended.set(),
+        scope := Scope(batch_id=batch.id),
+        WorkerOptions(
+            producers=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
+            upstreams=upstreams,
+            memory=memory,
+            on_ended=lambda _: ended.set(),
+        ),
     )
     signals = _Signals(worker, order.as_json)
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
             with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
-                batch = await _watch(runtime, session, batch.id, screen, ended, working, executor, worker)
+                batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
                 worker.stop()
                 await working
     finally:
@@ -203,7 +210,7 @@ async def _watch(
     screen: progress.Display,
     ended: asyncio.Event,
     working: asyncio.Task[None],
-    executor: HttpExecutor,
+    upstreams: Upstreams,
     worker: Worker,
 ) -> Batch:
     """Show the batch until it has ended or the worker has."""
@@ -212,13 +219,16 @@ async def _watch(
         room.check()
         over = working.done()
         try:
-            batch, snapshot = await gauge.read(_note(executor, worker))
+            batch, snapshot = await gauge.read(_note(upstreams, worker))
             screen.show(snapshot)
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
         except StoreUnavailable as error:
             if over:
-                raise CommandError(f"the database is gone: {error}", Exit.INTERRUPTED) from error
+                raise CommandError(
+                    f"lost the database: {error}; no result is lost; run the same command again",
+                    Exit.INTERRUPTED,
+                ) from error
         waits = [working, asyncio.ensure_future(ended.wait())]
         await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
         waits[1].cancel()
@@ -228,14 +238,14 @@ def _cannot_end(batch: Batch) -> bool:
     return batch.ended_at is None and batch.finalize_failures >= _FINALIZE_TRIES
 
 
-def _note(executor: HttpExecutor, worker: Worker) -> str:
-    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in executor.unreachable.items())
+def _note(upstreams: Upstreams, worker: Worker) -> str:
+    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in upstreams.unreachable.items())
     return unreachable or worker.finalizer.trouble or worker.settler.trouble or ""
 
 
 @dataclass(slots=True)
 class _Room:
-    """Waits a while for somebody to make room on a full disk; then the run ends, to be continued."""
+    """Ends the run if a full disk is not cleared for a while."""
 
     runtime: Runtime
     worker: Worker
@@ -244,11 +254,11 @@ class _Room:
     def check(self) -> None:
         where, now = self._full(), time.monotonic()
         self.full_since = None if where is None else self.full_since or now
-        if self.full_since is not None and now - self.full_since > _AWAIT_ROOM:
+        if self.full_since is not None and now - self.full_since > _DISK_PATIENCE:
             raise CommandError(full_message(where or ""))
 
     def _full(self) -> str | None:
-        """Where there is no room, if that is what holds the worker up."""
+        """The full disk that the worker waits for, if there is one."""
         if says_full(self.worker.settler.trouble or ""):
             return str(self.runtime.server.data_dir) if self.runtime.server else "the database"
         return self.runtime.objects.location if says_full(self.worker.finalizer.trouble or "") else None
@@ -276,7 +286,7 @@ def _title(order: RunOrder) -> str:
 
 
 class _Signals:
-    """Ctrl-C drains, a second one leaves at once."""
+    """Ctrl-C waits for requests in flight, a second one stops at once."""
 
     def __init__(self, worker: Worker, silent: bool) -> None:
         self._worker = worker
@@ -294,7 +304,7 @@ class _Signals:
     def _received(self) -> None:
         self._count += 1
         if self._count == 1 and not self._silent:
-            err().print("stopping: waiting for what is in flight; once more to leave now")
+            err().print("stopping: waiting for requests in flight; press Ctrl-C again to stop now")
         self._worker.stop()
 
 
@@ -304,11 +314,11 @@ def exit_code(batch: Batch) -> Exit:
 
 
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
-    """The last word to a person."""
+    """The last line that `run` prints."""
     batch = outcome.batch
     if outcome.interrupted:
         return (
-            f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; go on with\n"
+            f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; continue with\n"
             f"  {order.command}"
         )
     before = "finished before; " if outcome.finished_before else ""
@@ -319,12 +329,12 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     if missing:
         parts.append(f"{missing:,} not completed, see {order.errors.name}")
     if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
-        parts.append("--fresh runs it anew")
+        parts.append("--fresh runs it again")
     return "; ".join(parts)
 
 
 def resume_command() -> str:
-    """The command as it was given, but for what would start it anew."""
+    """The command to continue: as it was given, without `--fresh`."""
     return shlex.join(["batchline", *(word for word in sys.argv[1:] if word != "--fresh")])
 
 

@@ -1,4 +1,4 @@
-"""Where a command works: a database with its schema in place, and the folder of output files."""
+"""The runtime of a command: a migrated database, the object store, logging and the event loop."""
 
 import asyncio
 import gc
@@ -16,7 +16,6 @@ import structlog
 from batchline.cli.display.console import CommandError
 from batchline.cli.log_stream import is_terminal, stderr_logger
 from batchline.cli.written import WrittenFiles
-from batchline.config.settings import Settings
 from batchline.embedded import EmbeddedDiskFull, EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
 from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.host.disk import full_message, has_no_room, is_full, says_full
@@ -31,21 +30,21 @@ Result = TypeVar("Result")
 _log = structlog.get_logger("batchline.runtime")
 
 
-_LOOK_AFTER_SERVER = 1.0
+_CHECK_SERVER_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     url: str
     objects: Objects
-    # None when the database is somebody else's.
+    # None if the database is not embedded.
     server: EmbeddedPostgres | None = None
 
     @asynccontextmanager
     async def kept_running(self, *, patient: bool = True) -> AsyncIterator[None]:
-        """While this lasts, an embedded server that was killed is started again.
+        """Restart the embedded server if it is killed.
 
-        Where its disk is full, the impatient end with CommandError; the others go on once there is room.
+        If its disk is full, patient callers wait for room; for the others this raises CommandError.
         """
         if self.server is None:
             yield
@@ -67,21 +66,21 @@ class Runtime:
 
 
 async def _keep_running(server: EmbeddedPostgres, patient: bool) -> None:
-    """Looks at the process alone, so that an idle server is left in peace."""
+    """Checks only the process, so that an idle server stays idle."""
     pid = server.postmaster_pid
     while True:
-        await asyncio.sleep(_LOOK_AFTER_SERVER)
+        await asyncio.sleep(_CHECK_SERVER_EVERY)
         if _alive(pid):
             continue
         try:
-            # Joining starts it where it is gone. Leaving does not stop it: `server` still uses it.
+            # start() joins a running server or starts it. stop() does not stop it: `server` still uses it.
             joined = await asyncio.to_thread(EmbeddedPostgres.start, server.data_dir)
             pid = joined.postmaster_pid
             await asyncio.to_thread(joined.stop)
         except (EmbeddedPostgresError, OSError) as error:
             if isinstance(error, EmbeddedDiskFull) and not patient:
                 raise
-            _log.error("the embedded PostgreSQL does not start", reason=str(error))
+            _log.error("cannot start the embedded PostgreSQL", reason=str(error))
 
 
 def _alive(pid: int) -> bool:
@@ -100,41 +99,42 @@ def open_runtime(
     migrated: bool = True,
     to_work: bool = False,
 ) -> Iterator[Runtime]:
-    """The database, started if it is our own, with the newest schema unless told otherwise.
+    """Open the database and the object store; start the embedded database if no other is given.
 
-    `to_work` is for commands that wait while the database is away: they must not wait for a standby, which
-    never takes writes.
+    `migrated`: with the newest schema. `to_work`: for commands that wait while the database cannot be used.
+    They must not wait for a standby, which never accepts writes.
     """
-    settings = Settings(folder_of(data_dir), database)
-    server = None
+    folder = folder_of(data_dir)
+    server, url = None, database
     with ExitStack() as stack:
         try:
-            data_folder(settings.data_dir)
-            if settings.database is None:
-                server = stack.enter_context(EmbeddedPostgres.start(settings.data_dir))
-            runtime = _ready(settings, server, objects, migrated, to_work)
+            data_folder(folder)
+            if url is None:
+                server = stack.enter_context(EmbeddedPostgres.start(folder))
+                url = server.url
+            if migrated and _checked(url, server).standby and to_work:
+                raise CommandError(
+                    "the database is a read-only standby; give the primary's address with --database"
+                )
+            runtime = Runtime(url, Objects.at(objects or folder / "objects"), server)
         except OSError as error:
             if is_full(error):
-                raise CommandError(full_message(settings.data_dir)) from error
-            raise CommandError(f"data folder {settings.data_dir}: {error.strerror or error}") from error
+                raise CommandError(full_message(folder)) from error
+            raise CommandError(f"data folder {folder}: {error.strerror or error}") from error
         except FolderNotPrivate as error:
             raise CommandError(str(error)) from error
         except (EmbeddedPostgresError, DatabaseUnreachable, ObjectStoreUnavailable) as error:
-            raise CommandError(_explained(error, server, settings)) from error
+            raise CommandError(full_message(folder) if _lacks_room(error, server) else str(error)) from error
         try:
             yield runtime
         except StoreUnavailable as error:
             if _lacks_room(error, server):
-                raise CommandError(full_message(settings.data_dir)) from error
+                raise CommandError(full_message(folder)) from error
             raise
 
 
-def _explained(error: Exception, server: EmbeddedPostgres | None, settings: Settings) -> str:
-    return full_message(settings.data_dir) if _lacks_room(error, server) else str(error)
-
-
 def _lacks_room(error: Exception, server: EmbeddedPostgres | None) -> bool:
-    """Whether our own server fails because its disk is full. It may end before it can say so."""
+    """Whether the embedded server fails because its disk is full. It may stop before it can report that."""
     return server is not None and (says_full(str(error)) or has_no_room(server.data_dir))
 
 
@@ -146,28 +146,16 @@ def written_files(data_dir: Path | None) -> WrittenFiles:
     return WrittenFiles(folder_of(data_dir) / "written")
 
 
-def _ready(
-    settings: Settings, server: EmbeddedPostgres | None, objects: str | None, migrated: bool, to_work: bool
-) -> Runtime:
-    url = settings.database if server is None else server.url
-    assert url is not None
-    if migrated and _checked(url, server).standby and to_work:
-        raise CommandError(
-            "the database is a standby, which is read-only; give the primary's address with --database"
-        )
-    return Runtime(url, Objects.at(objects or settings.objects_dir), server)
-
-
 def _checked(url: str, server: EmbeddedPostgres | None) -> schema.SchemaStatus:
-    """Our own database gets the newest tables; somebody else's only by `batchline migrate up`."""
+    """Migrate the embedded database, or check any other: only `batchline migrate up` changes that."""
     return schema.check(url) if server is None else migrate.ensure(url)
 
 
 def run_async(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run on uvloop where there is one.
+    """Run on uvloop if it is available.
 
-    What was imported is left out of garbage collection, and the rest is looked at less often: a worker makes
-    and drops thousands of small objects a second, of which none is ever part of a cycle.
+    Imported modules are left out of garbage collection, and collections are rare: a worker creates thousands
+    of small objects per second, and none of them is part of a cycle.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -180,12 +168,12 @@ def run_async(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _without_secrets(_logger: Any, _method: str, line: Any) -> str:
-    """The last to see a line: what an error quotes, such as a database's of the row that it refused."""
+    """Mask secrets in the finished line. Errors quote data, such as the row that the database refused."""
     return masked_text(str(line))
 
 
 def set_up_logging(verbose: bool = False) -> None:
-    """Logs go to stderr, so that stdout holds nothing but what was asked for."""
+    """Set up logging to stderr. Stdout is for results."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

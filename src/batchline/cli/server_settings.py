@@ -1,38 +1,39 @@
-"""The settings of the server and its worker: the file, the environment, and what the command line adds."""
+"""The settings of a command: the file, the environment and the command's flags."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from batchline.cli.display.console import CommandError
 from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
-from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings
+from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings
 from batchline.governance import packs
 from batchline.governance.registry import Registry
 from batchline.upstreams import urls
 
-# The upstream of `--upstream`: for every model that no other names.
+# The name of the upstream of `--upstream`.
 _COMMAND_LINE = "default"
 
 
-def find_config(config: Path | None) -> Path | None:
-    """The file that was named, or the one in this folder, if there is one."""
-    if config is not None:
-        return config.absolute()
-    usual = Path(DEFAULT_NAME).absolute()
-    return usual if usual.is_file() else None
+def read_settings(options: Mapping[str, Any]) -> Settings:
+    """All settings: the file, the environment and a command's options, by their names.
 
-
-def server_settings(config: Path | None, objects: str | None) -> ServerSettings:
+    The file is the one that `config` names, or else batchline.toml in this folder. Options that are not
+    settings are ignored.
+    """
+    usual = Path(DEFAULT_NAME)
+    path = options.get("config") or (usual if usual.is_file() else None)
+    found = None if path is None else path.absolute()
     try:
-        settings = load(config, os.environ)
+        return load(found, os.environ, {**options, "config": found})
     except SettingsError as error:
         raise CommandError(str(error)) from error
-    return settings if objects is None else replace(settings, objects=objects)
 
 
 def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSettings:
-    """An upstream of the command line takes every model that no other names."""
+    """The settings with the upstream of `--upstream`, which takes every model that no other names."""
     if upstream is None:
         return settings
     try:
@@ -44,18 +45,18 @@ def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSetti
 
 
 def without_any(settings: ServerSettings) -> ServerSettings:
-    """The upstreams with the models that they name, and no more."""
+    """The settings with upstreams that serve only the models that they name."""
     named = [
         replace(upstream, models=tuple(model for model in upstream.models if model != ANY_MODEL))
         for upstream in settings.upstreams
-        # Those without any from the start are there for operations.
+        # An upstream without models is for operations: it stays.
         if upstream.models != (ANY_MODEL,)
     ]
     return replace(settings, upstreams=tuple(named))
 
 
 def registry(settings: ServerSettings) -> Registry:
-    """The operations of the settings, checked."""
+    """The operations of the settings. Raises CommandError for a mistake in one."""
     try:
         return packs.registry(settings)
     except SettingsError as error:

@@ -1,7 +1,7 @@
 """Standard streams that were closed before the program started (`>&-`, `<&-`).
 
-Without this, the next file or socket that the program opens takes the number of a closed stream: a database
-connection becomes "stdout", and libuv aborts at a stdin that is none.
+Without this, the next file or socket that the program opens gets the number of a closed stream: a database
+connection becomes "stdout", and libuv aborts on a closed stdin.
 """
 
 import os
@@ -9,8 +9,8 @@ import sys
 
 
 def open_closed_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed. Call this before anything else is opened."""
-    # In this order: the system gives out the lowest number that is free.
+    """Open /dev/null as each closed standard stream. Call this before anything else is opened."""
+    # In this order, because the system assigns the lowest free number.
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

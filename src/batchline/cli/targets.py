@@ -1,8 +1,8 @@
-"""Where a command's lines go: a file that may be replaced, or a stream that is written through.
+"""Output files and streams of a command.
 
-A regular file appears whole or not at all, under its real name, so a symbolic link stays a link. Only what
-Batchline wrote itself is replaced, unless `--force` is given, and an input never is. Pipes, devices and open
-descriptors are written to as they are.
+A regular file appears complete or not at all. A symbolic link stays a link; its target is replaced. Only
+files that Batchline wrote are replaced, unless `--force` is given. An input is never replaced. Pipes, devices
+and open descriptors are written to directly.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from batchline.host.disk import full_message, is_full
 
 _STDOUT = 1
 _AWAIT_READER = 0.1
-# Formats that Batchline does not write. Anything else, or nothing, is taken for a name.
+# Formats that Batchline does not write. Any other suffix is part of the name.
 _OTHER_FORMATS = {
     *(".csv", ".tsv", ".json", ".parquet", ".arrow", ".feather", ".ipc", ".orc", ".avro", ".xls", ".xlsx"),
     *(".xml", ".yaml", ".yml", ".toml", ".db", ".sqlite", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"),
@@ -33,7 +33,7 @@ _OTHER_FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class OutputTarget:
-    """One output. `descriptor` is of an open stream; `through` is for pipes and devices that have a name."""
+    """One output. `descriptor` is an open stream; `through` is set for pipes and devices that have a name."""
 
     given: Path
     path: Path
@@ -54,7 +54,7 @@ class OutputTarget:
 
 
 def target_at(given: Path) -> OutputTarget:
-    """What a path names, before anything is written. Raises CommandError if lines cannot go there."""
+    """The target at a path. Raises CommandError if it cannot be written to."""
     if str(given) == "-":
         return OutputTarget(given, given, _STDOUT)
     _check_suffix(given)
@@ -64,32 +64,32 @@ def target_at(given: Path) -> OutputTarget:
     if real.is_dir():
         raise CommandError(f"{given} is a folder; give a file to write to")
     if not real.parent.is_dir():
-        raise CommandError(f"{given}: its folder does not exist")
+        raise CommandError(f"{given}: the folder {real.parent} does not exist; create it first")
     return OutputTarget(given, real, through=real.exists() and not real.is_file())
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What one command may write over: files of its own record, or any with `--force`."""
+    """Which files a command may replace: those that Batchline wrote, or all with `--force`."""
 
     written: WrittenFiles
     force: bool
 
     def check(self, target: OutputTarget, inputs: Iterable[Path] = ()) -> None:
-        """Raises CommandError if writing to `target` would destroy an input or a file of somebody else's."""
+        """Raises CommandError if writing to `target` would replace an input or a file of the user."""
         if not target.is_file:
             return
         for path in inputs:
             if target.path.exists() and target.path.samefile(path):
-                raise CommandError(f"{target.name} is the input {path}; give another file to write to")
+                raise CommandError(f"{target.name} is also the input {path}; give another output file")
         if target.path.exists() and not self.force and not self.written.knows(target.path):
             raise CommandError(
-                f"{target.name} exists, and Batchline did not write it or it was changed since; "
+                f"{target.name} exists, and Batchline did not write it, or it has changed since; "
                 "give another file, or --force to replace it"
             )
 
     async def write(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
-        """Write all blocks to `target`; for a file, all of them or nothing. How many lines that were."""
+        """Write all blocks to `target`, a file completely or not at all. Returns the number of lines."""
         try:
             if target.is_file:
                 return await self._replace(target, blocks)
@@ -100,7 +100,7 @@ class Outputs:
             raise CommandError(full_message(target.name)) from error
 
     def remove(self, target: OutputTarget) -> None:
-        """Remove what an earlier run left there, if Batchline wrote it."""
+        """Remove the file of an earlier run, if Batchline wrote it."""
         if target.is_file and target.path.exists() and self.written.knows(target.path):
             target.path.unlink()
 
@@ -123,7 +123,7 @@ class Outputs:
                     await asyncio.to_thread(stream.write, block)
                 stream.flush()
                 await asyncio.to_thread(os.fsync, stream.fileno())
-            # Again, because a batch may run for hours and somebody may have put a file here meanwhile.
+            # Check again: a batch may run for hours, and a file may have appeared here meanwhile.
             await asyncio.to_thread(self.check, target)
             os.chmod(temporary, _mode(path))
             await asyncio.to_thread(self._remember, path, digest.hexdigest())
@@ -135,7 +135,7 @@ class Outputs:
 
 
 async def _write_through(target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
-    # The first block comes first: what cannot be read must not open, and so end, a pipe.
+    # Read the first block before opening: if reading fails, a pipe must not be opened and closed.
     block, lines = await anext(blocks, None), 0
     with closing(await _open(target)) as stream:
         while block is not None:
@@ -150,7 +150,7 @@ async def _open(target: OutputTarget) -> FileIO:
         return FileIO(os.dup(target.descriptor), "wb")
     while True:
         try:
-            # A pipe that nobody reads yet would block here, deaf to Ctrl-C.
+            # A blocking open of a pipe without a reader would ignore Ctrl-C.
             descriptor = os.open(target.path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO or not target.path.is_fifo():
@@ -169,22 +169,22 @@ def _write_all(target: OutputTarget, stream: FileIO, block: bytes) -> None:
     except BrokenPipeError as error:
         if target.is_stdout:
             raise
-        raise CommandError(f"{target.name}: its reader left before the last line") from error
+        raise CommandError(f"{target.name}: the reader closed the pipe before the last line") from error
 
 
 def _check_suffix(given: Path) -> None:
     suffix = given.suffix.lower()
     if suffix in _OTHER_FORMATS:
         raise CommandError(
-            f"{given} names another format ({suffix}); Batchline writes JSON Lines. Give a name that ends in "
-            ".jsonl, or write to - and convert what comes."
+            f"{given}: Batchline writes JSON Lines, not {suffix}; give a name that ends in .jsonl, "
+            "or write to - and convert the lines"
         )
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number behind /dev/stdout, /dev/fd/N and links to them: what is open there may have no name."""
+    """The number of /dev/stdout, /dev/fd/N and links to them. An open file may have no name."""
     descriptors = Path("/dev/fd").resolve()
-    for _ in range(40):  # as many links as the kernel follows
+    for _ in range(40):  # the kernel follows 40 links
         if path.parent.resolve() == descriptors and path.name.isdigit():
             return int(path.name)
         if not path.is_symlink():
@@ -194,7 +194,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _mode(path: Path) -> int:
-    """A replaced file keeps its permissions; a new one gets those that any new file has."""
+    """The permissions of the file to replace, or those of any new file."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:

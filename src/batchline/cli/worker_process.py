@@ -1,4 +1,4 @@
-"""A worker in a process of its own, started again when it dies, stopped when its server stops."""
+"""The worker process of `serve`: restarted when it dies, stopped when the server stops."""
 
 import asyncio
 import os
@@ -11,10 +11,10 @@ import structlog
 
 _MIN_PAUSE = 1.0
 _MAX_PAUSE = 30.0
-# One that lived this long did not die of how it was started.
-_LIVED = 60.0
-# Of two that want the processor, the one that answers requests goes first (the comparison `polling`).
-_NICER = 5
+# A worker that ran for this long did not die because of its settings: the pause starts over.
+_STABLE_AFTER = 60.0
+# The server answers requests, so it gets the processor before the worker (benchmark `polling`).
+_NICENESS = 5
 
 _log = structlog.get_logger("batchline.serve")
 
@@ -31,44 +31,44 @@ class WorkerProcess:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """First call: it finishes what it has sent. Second call: it leaves at once."""
+        """First call: the worker waits for requests in flight. Second call: it stops at once."""
         self._stopping.set()
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 
     async def run(self) -> None:
-        """Until stopped, and until the process has ended."""
+        """Run the process until stop() is called and the process has ended."""
         pause = _MIN_PAUSE
         while not self._stopping.is_set():
             started = time.monotonic()
-            code = await self._live()
+            code = await self._run_once()
             if self._stopping.is_set():
                 return
-            if time.monotonic() - started > _LIVED:
+            if time.monotonic() - started > _STABLE_AFTER:
                 pause = _MIN_PAUSE
-            _log.error("the worker has died and is started again", exit_code=code, seconds=pause)
+            _log.error("the worker died; restarting it", exit_code=code, seconds=pause)
             try:
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
             except TimeoutError:
                 pause = min(pause * 2, _MAX_PAUSE)
 
-    async def _live(self) -> int:
-        """One process from start to end. Its stdin ends with us, however we end, and it with that."""
+    async def _run_once(self) -> int:
+        """Run one process to its end. Its stdin closes when this process ends, and then it stops."""
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "batchline", *self._options, "worker", "--until-eof"),
             stdin=asyncio.subprocess.PIPE,
-            # Its last word, how many items it worked on, is not the server's.
+            # It prints how many items it worked on, which is not output of the server.
             stdout=asyncio.subprocess.DEVNULL,
             env=dict(self._environment),
-            # Ctrl-C in a terminal goes to the whole group; the worker is told by us, once.
+            # Ctrl-C in a terminal signals the whole group; the worker must get only our signal.
             start_new_session=True,
         )
-        # Threads that it starts later are of its own niceness, and it has not started any yet.
+        # Threads inherit the niceness, and it has not started any yet.
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, min(ours + _NICER, 19))
+            os.setpriority(os.PRIO_PROCESS, process.pid, min(ours + _NICENESS, 19))
         if self._stopping.is_set():
             process.terminate()
         try:

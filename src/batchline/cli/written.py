@@ -1,9 +1,8 @@
-"""The record of the files that Batchline wrote, so that it replaces its own output and nothing else.
+"""The record of files that Batchline wrote, so that it replaces only its own output.
 
-It lies in the data folder, one small file for each output path: paths belong to this machine, and a record
-that is lost or never made only means that `--force` is needed. It is written before the output gets its
-name. So it holds two digests, of the content before and after, and a process that is killed in between leaves
-an output that is known either way.
+It is in the data folder, one small file per output path. If a record is lost, `--force` is needed. The record
+is written before the output gets its name. So it holds two digests, of the content before and after: if the
+process is killed in between, the output is known either way.
 """
 
 import hashlib
@@ -21,11 +20,11 @@ class WrittenFiles:
     folder: Path
 
     def knows(self, path: Path) -> bool:
-        """Whether the file at `path` is what Batchline wrote there, unchanged."""
+        """Whether Batchline wrote the file at `path` and it is unchanged."""
         return bool(digests := self._digests(path)) and _digest(path) in digests
 
     def remember(self, path: Path, digest: str) -> None:
-        """Record that `path` is about to get the content with this digest."""
+        """Record that `path` will have the content with this digest."""
         before = self._digests(path)
         current = [_digest(path)] if before and path.is_file() else []
         kept = [known for known in current if known in before and known != digest]

@@ -1,12 +1,11 @@
-"""batchline.toml: upstreams, limits and operations, checked at the start, with errors that name the line.
+"""All settings of Batchline, fed by batchline.toml, the environment and flags.
 
-Every key of `[server]` can be overridden by the environment as BATCHLINE_SERVER_KEY, of `[limits]` as
-BATCHLINE_LIMITS_KEY, and every key of an upstream but its name as BATCHLINE_UPSTREAM_NAME_KEY, in capitals.
-What nobody knows is an error, here as there: a limit with a slip in its name would be no limit.
+It imports nothing else of Batchline. Start with `settings`, the tree in which each setting is defined once;
+`kinds` has the types of values, `loading` reads them. Unknown keys are errors, in the file and in the
+environment: a limit with a typing mistake in its name would not be a limit.
 """
 
-from batchline.config.errors import SettingsError
-from batchline.config.reading import DEFAULT_NAME, load
-from batchline.config.upstream_tables import missing_keys
+from batchline.config.file import SettingsError
+from batchline.config.loading import DEFAULT_NAME, load, missing_keys
 
 __all__ = ["DEFAULT_NAME", "SettingsError", "load", "missing_keys"]

@@ -1,9 +1,17 @@
-"""The one configuration object, and the one place for defaults."""
+"""All settings, each defined once: its name, type, default, range and one line of help.
+
+The file, the environment, the flags and the reference page follow from these definitions. Times are in
+seconds, sizes in bytes. A field without a definition is not a setting: the program fills it in.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from batchline.config import kinds
+from batchline.config.definitions import about, setting
+from batchline.config.kinds import MIB, SWITCH, TEXT, TIME_OR_NEVER, count, size, time
 
 DAY = 86_400.0
 ANY_MODEL = "*"
@@ -11,37 +19,34 @@ ANY_MODEL = "*"
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a worker behaves. Times are in seconds."""
+    """How a worker behaves."""
 
-    concurrency: int = 64
-    # A worker that is killed costs its batches at most this long.
-    lease: float = 15.0
-    # An idle worker asks again after this long, then twice as long, up to the most.
-    poll_min: float = 0.75
-    poll_max: float = 15.0
-    # A settle goes out with this many verdicts, or after this long, or when nothing else is in flight,
-    # whichever comes first.
-    settle_max: int = 500
-    settle_after: float = 0.04
-    # Claimed work is kept for about this long at the measured rate, and never more than the most.
-    buffer_seconds: float = 2.0
-    buffer_max: int = 10_000
-    # At most so many bytes go into one settle; a verdict that is larger goes alone.
-    settle_max_bytes: int = 16 * 2**20
-    # The bytes of requests and answers that are held at once, whatever upstreams answer.
-    body_memory: int = 512 * 2**20
-    # Leave when nothing is left to do.
-    drain: bool = False
-    # Take no more work after this long; what is in flight then has the grace time to finish.
-    max_seconds: float | None = None
-    grace: float = 10.0
-    # A worker that stops waits this long for a database that is away, then leaves its answers behind.
-    stop_patience: float = 60.0
-    # What an ended batch leaves in the database besides its files; None: kept until these are deleted.
+    concurrency: int = setting(
+        64, count(1, 20_000), "Requests in flight at once, at each upstream.", flag=True
+    )
+    # A worker that is killed delays its batches by at most this time.
+    lease: float = setting(15.0, time(1), "How long others leave the work of a lost worker alone.", flag=True)
+    poll_min: float = setting(0.75, time(), "First pause between polls of an idle worker; then it doubles.")
+    poll_max: float = setting(15.0, time(), "Longest pause between polls of an idle worker.")
+    settle_max: int = setting(500, count(1, 10_000), "A settle is sent with this many verdicts, or earlier.")
+    settle_after: float = setting(0.04, time(), "A settle is sent after this time, or earlier.")
+    buffer_seconds: float = setting(2.0, time(), "The buffer holds work for this time at the measured rate.")
+    buffer_max: int = setting(10_000, count(1, 1_000_000), "Maximum number of items in the buffer.")
+    settle_max_bytes: int = setting(16 * MIB, size(MIB), "Maximum size of a settle with several verdicts.")
+    body_memory: int = setting(
+        512 * MIB,
+        size(16 * MIB, "MiB"),
+        "Memory for requests and answers, whatever upstreams answer.",
+        flag=True,
+        variable="BATCHLINE_BODY_MEMORY",
+    )
+    drain: bool = setting(False, SWITCH, "Stop when there is nothing left to do.", flag=True, in_file=False)
+    max_seconds: float | None = setting(None, time(0.1), "Stop after this time.", flag=True, in_file=False)
+    grace: float = setting(10.0, time(), "How long requests in flight may take after `--max-seconds`.")
+    stop_patience: float = setting(60.0, time(), "How long a stopping worker waits for its database.")
+    # As the server has them. None: results are kept until their files are deleted.
     results_retention: float | None = None
-    # What an ended governed batch leaves besides its counts: items, results and files.
     operations_retention: float | None = None
-    # Webhooks on this machine and in private networks are sent to.
     allow_private_webhooks: bool = False
 
     @property
@@ -50,52 +55,51 @@ class WorkerSettings:
 
     @property
     def fence_after(self) -> float:
-        """Since the last renewal that succeeded: stop sending well before others may take over."""
+        """How long after its last renewal a worker stops sending: well before others may take over."""
         return self.lease * 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """A model server: where it is, what it serves, and how it is asked. Times are in seconds."""
+    """A model server, or another HTTP service that operations call."""
 
-    name: str
-    base_url: str
-    # The environment variable that holds its API key; never the key itself.
-    api_key_env: str | None = None
-    # Exact names; `*` is any model that no upstream names. Empty: it is for operations alone.
-    models: tuple[str, ...] = ("*",)
-    # Requests in flight at once from one worker.
-    concurrency: int = 64
-    timeout: float = 600.0
-    max_attempts: int = 5
+    name: str = field(metadata=about(kinds.NAME, "Its name, for people, variables and operations."))
+    base_url: str = field(metadata=about(kinds.BASE_URL, "Where it is."))
+    api_key_env: str | None = setting(None, kinds.VARIABLE, "The variable that holds the upstream's API key.")
+    models: tuple[str, ...] = setting((ANY_MODEL,), kinds.MODELS, "What it serves; `*`: what no other names.")
+    concurrency: int = setting(64, count(1, 20_000), "Requests in flight at once, from one worker.")
+    timeout: float = setting(600.0, time(0.1), "How long one request may take.")
+    max_attempts: int = setting(5, count(1, 100), "Maximum number of attempts per line.")
 
 
 @dataclass(frozen=True, slots=True)
 class OperationSettings:
-    """An operation as it is written in the settings; the engine makes one of it, or says what is wrong."""
+    """A governed operation as the file has it. `governance.registry` makes an Operation of it."""
 
-    name: str
-    # The name of an upstream.
-    upstream: str
-    path: str
-    method: str = "POST"
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    # None: the item, where the method has a body.
-    body: Any = None
-    content_type: str = "application/json"
-    description: str = ""
-    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
-    largest_batch: int = 100
-    max_attempts: int = 3
-    approval: str = "never"
-    self_approval: bool = False
-    redact: tuple[str, ...] = ()
-    outcomes: tuple[Mapping[str, Any], ...] = ()
-    confirm: str | None = None
-    gone_when: str | None = None
-    timeout: float = 60.0
-    # Where its keys stand, such as `batchline.toml, line 12`; under "" the table itself.
+    name: str = field(metadata=about(kinds.NAME, "Lower-case letters, digits, `_` and `-`."))
+    upstream: str = field(metadata=about(TEXT, "The name of an upstream."))
+    path: str = field(metadata=about(TEXT, "A template of the path, below the upstream's `base_url`."))
+    method: str = setting("POST", kinds.METHOD, "GET, POST, PUT, PATCH or DELETE.")
+    query: Mapping[str, str] = setting({}, kinds.TEXT_TABLE, "Templates of the query.")
+    headers: Mapping[str, str] = setting({}, kinds.TEXT_TABLE, "Templates of headers.")
+    body: Any = setting(None, kinds.TEMPLATE, "A template of the body. Without it, the item is the body.")
+    content_type: str = setting("application/json", TEXT, "The body's content type.")
+    description: str = setting("", TEXT, "For people, and for the API document.")
+    schema: Mapping[str, Any] = setting({"type": "object"}, kinds.TABLE, "JSON Schema (2020-12) of an item.")
+    largest_batch: int = setting(100, count(1, 100_000), "Maximum number of items in one batch.")
+    max_attempts: int = setting(
+        3, count(1, 100), "Maximum number of attempts per item, manual ones included."
+    )
+    approval: str = setting("never", TEXT, "Needs an approval: `always`, `never`, or a rule over the item.")
+    self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    redact: tuple[str, ...] = setting((), kinds.TEXTS, "Fields to mask, in addition to the usual ones.")
+    outcomes: tuple[Mapping[str, Any], ...] = setting(
+        (), kinds.TABLES, "What answers mean; the first match counts."
+    )
+    confirm: str | None = setting(None, TEXT, "With outcome `same`: the path to read.")
+    gone_when: str | None = setting(None, TEXT, "An expression: what was read is being deleted, retry.")
+    timeout: float = setting(60.0, time(), "How long one request may take.")
+    # Where each key is, such as `batchline.toml, line 12`; "" is the table itself.
     positions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def position_of(self, key: str) -> str:
@@ -104,73 +108,75 @@ class OperationSettings:
 
 @dataclass(frozen=True, slots=True)
 class PackSettings:
-    """Operations that come with the program, as they are wanted here."""
+    """Operations that come with the program."""
 
     name: str
-    upstream: str
-    # For all of the pack's operations, or for some, by name; None: as the pack has it.
-    approval: str | Mapping[str, str] | None = None
-    largest_batch: Mapping[str, int] = field(default_factory=dict)
-    # Of all of them.
-    self_approval: bool = False
+    upstream: str = field(metadata=about(TEXT, "The name of an upstream."))
+    approval: str | Mapping[str, str] | None = setting(
+        None, kinds.RULES, "When a batch waits for an approval."
+    )
+    largest_batch: Mapping[str, int] = setting({}, kinds.BATCH_SIZES, "Maximum number of items in one batch.")
+    self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
     position: str = field(default="the settings", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """How much may be pending at once, in two layers: of all together, and of each user."""
+    """Limits of governed operations: of all users together, and of each user."""
 
-    max_pending_parents: int = 100
-    # Of all users together: so many reads, and as many writes.
-    requests_per_minute: int = 1000
-    # How much of that one user may take, in percent.
-    user_requests_percent: int = 25
-    user_pending_parents: int = 3
-    user_pending_children: int = 30
-    # Seconds from one submission of a user to the next.
-    cooldown_seconds: int = 120
-    # Whom to ask who needs more.
-    contact_admin: str = "an administrator of this server"
+    max_pending_parents: int = setting(100, count(1, 1_000_000), "Batches of all users that have not ended.")
+    requests_per_minute: int = setting(1000, count(1, 10_000_000), "Reads of all users, and as many writes.")
+    user_requests_percent: int = setting(25, count(1, 100), "One user's share of these, in percent.")
+    user_pending_parents: int = setting(3, count(1, 1_000_000), "Batches of one user that have not ended.")
+    user_pending_children: int = setting(30, count(1, 1_000_000), "Children of these that have not ended.")
+    cooldown_seconds: int = setting(120, count(0, 31_536_000), "Seconds between two submissions of a user.")
+    contact_admin: str = setting("an administrator of this server", TEXT, "The contact that a refusal names.")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What the server allows, and how long it keeps things. Times are in seconds."""
+    """What the server allows, and how long it keeps data."""
 
     upstreams: tuple[UpstreamSettings, ...] = ()
     operations: tuple[OperationSettings, ...] = ()
     packs: tuple[PackSettings, ...] = ()
-    max_file_bytes: int = 200 * 1024 * 1024
-    max_lines: int = 50_000
-    max_upload_bytes: int = 8 * 1024**3
-    max_part_bytes: int = 64 * 1024 * 1024
-    # All but files: what a request may ask for fits into this many times over.
-    max_json_bytes: int = 1024 * 1024
-    # Completion windows that may be asked for.
-    windows: tuple[str, ...] = ("24h",)
-    # None: kept until deleted.
-    input_retention: float | None = 30 * DAY
-    output_retention: float | None = 30 * DAY
-    # What an ended batch leaves in the database besides its files.
-    results_retention: float | None = 7 * DAY
-    # Items, results and files of governed batches that have ended; the audit log is kept for ever.
-    operations_retention: float | None = 90 * DAY
-    upload_lifetime: float = 3600.0
-    allow_private_webhooks: bool = False
-    # Without it everybody is the one admin of the default tenant, on this machine only.
+    host: str = setting("127.0.0.1", TEXT, "The address to listen on.", flag=True)
+    port: int = setting(8080, count(0, 65_535), "The port to listen on; 0 is any free port.", flag=True)
+    max_file_bytes: int = setting(200 * MIB, size(), "Maximum size of a file.")
+    max_lines: int = setting(50_000, count(1, 2**31 - 1), "Maximum number of lines in a file.")
+    max_upload_bytes: int = setting(8192 * MIB, size(), "Maximum size of an upload in parts.")
+    max_part_bytes: int = setting(64 * MIB, size(), "Maximum size of one part of an upload.")
+    max_json_bytes: int = setting(MIB, size(), "Maximum size of all other request bodies.")
+    windows: tuple[str, ...] = setting(
+        ("24h",), kinds.WINDOWS, "Completion windows that clients may request."
+    )
+    input_retention: float | None = setting(30 * DAY, TIME_OR_NEVER, "How long input files are kept.")
+    output_retention: float | None = setting(30 * DAY, TIME_OR_NEVER, "How long output files are kept.")
+    results_retention: float | None = setting(
+        7 * DAY, TIME_OR_NEVER, "How long results stay in the database."
+    )
+    operations_retention: float | None = setting(
+        90 * DAY, TIME_OR_NEVER, "How long governed batches are kept."
+    )
+    upload_lifetime: float = setting(3600.0, time(), "Time limit to complete an upload in parts.")
+    allow_private_webhooks: bool = setting(
+        False, SWITCH, "Allow webhooks in private networks and on loopback."
+    )
+    # `serve --no-auth` clears it: everybody is then the one admin of the default tenant, on loopback only.
     authentication: bool = True
-    # Whether /openapi.json, which names every operation, is there without a key; None: only where the server
-    # listens on loopback.
-    public_openapi: bool | None = None
-    # Connections to the database: for short statements, and for the pages of downloads.
-    sessions: int = 16
-    streams: int = 16
-    # An object store's URL; None: a folder under data_dir.
-    objects: str | None = None
-    # Of governed operations.
+    # None: only on loopback.
+    public_openapi: bool | None = setting(None, SWITCH, "Serve `/openapi.json` and `/docs` without a key.")
+    sessions: int = setting(16, count(1, 1000), "Database connections for short statements.")
+    streams: int = setting(16, count(1, 1000), "Database connections for the pages of downloads.")
+    objects: str | None = setting(
+        None,
+        kinds.ADDRESS,
+        "Where files are kept, such as s3://bucket/prefix. Default: a folder in the data folder.",
+        flag=True,
+        variable="BATCHLINE_OBJECTS",
+    )
     limits: LimitSettings = field(default_factory=LimitSettings)
-    # How long a governed batch has, the wait for its approval included.
-    operation_window: str = "7d"
+    operation_window: str = setting("7d", kinds.WINDOW, "Time limit of a governed batch, approval included.")
 
     def upstream_for(self, model: str) -> UpstreamSettings | None:
         """The upstream that names the model, or else the first that takes any."""
@@ -180,13 +186,26 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where everything is, and how the worker behaves."""
+    """The whole tree. Its own settings have flags and variables, but are not in the file."""
 
-    data_dir: Path
-    # None: the embedded PostgreSQL under data_dir.
-    database: str | None = None
+    database: str | None = setting(
+        None,
+        kinds.ADDRESS,
+        "A PostgreSQL, 15 to 18. Default: an embedded one in the data folder.",
+        variable="BATCHLINE_DATABASE_URL",
+    )
+    data_dir: Path | None = setting(
+        None, kinds.PATH, "The data folder. Default: the platform's folder for it."
+    )
+    config: Path | None = setting(None, kinds.PATH, "The settings. Default: batchline.toml, if it exists.")
+    upstream: str | None = setting(None, kinds.ADDRESS, "The model server, such as http://127.0.0.1:8000/v1.")
+    listen: str | None = setting(
+        None,
+        kinds.ADDRESS,
+        "The database's own address if --database is a pooler: to learn of batches at once.",
+        variable="BATCHLINE_LISTEN_URL",
+    )
+    server: ServerSettings = field(default_factory=ServerSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
-
-    @property
-    def objects_dir(self) -> Path:
-        return self.data_dir / "objects"
+    # Where each value comes from that is not a default, such as `batchline.toml, line 12`, by `table.key`.
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)

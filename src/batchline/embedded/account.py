@@ -1,9 +1,9 @@
-"""The operating system's account that the server runs under.
+"""The operating system account that runs the server.
 
-PostgreSQL refuses to run as root. Root therefore runs it as the owner of an existing cluster, or else as the
-user `pgserver`, who must be able to reach the cluster, the socket and the wheel. For that, this account may
-pass through the folders on the way, and not list them. Nobody else gets any right to them: the data folder
-belongs to the account's group, and other folders get an entry in their access control list.
+PostgreSQL refuses to run as root. So root runs it as the owner of an existing cluster, or else as the user
+`pgserver`. That account must reach the cluster, the socket and the wheel, so it may traverse the folders on
+the way, but not list them. No other account gets any right to them: the data folder belongs to the account's
+group, and other folders get an entry in their access control list.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 from batchline.embedded.acl import let_pass, may_pass
 from batchline.embedded.errors import EmbeddedPostgresError
 
-_NAME = "pgserver"  # as the wheel itself calls it
+_NAME = "pgserver"  # the name that the wheel uses
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Account:
     gid: int
 
     def own(self, path: Path) -> None:
-        """Gives a file, or a folder with all that is in it, to the account."""
+        """Make the account the owner of a file, or of a folder with all its contents."""
         if os.geteuid() == 0:
             for part in (path, *path.rglob("*")):
                 os.chown(part, self.uid, self.gid, follow_symlinks=False)
 
     def reach(self, path: Path) -> None:
-        """Lets the account pass through the parents of `path`."""
+        """Let the account traverse the parents of `path`."""
         if os.geteuid() == 0:
             for folder in path.resolve().parents:
                 if not may_pass(folder, self.uid, self.gid):
@@ -41,7 +41,7 @@ class Account:
                         let_pass(folder, self.uid)
 
     def enter(self, data_dir: Path) -> None:
-        """Lets the account pass through the data folder, which is root's."""
+        """Let the account traverse the data folder, which root owns."""
         self.reach(data_dir)
         if os.geteuid() == 0 and not may_pass(data_dir, self.uid, self.gid):
             with _said(data_dir):
@@ -49,17 +49,17 @@ class Account:
                 data_dir.chmod(stat.S_IRWXU | stat.S_IXGRP)
 
     def use(self, programs: Path) -> None:
-        """Lets the account read and run what is in a folder, also if it was unpacked under a umask of 077."""
+        """Let the account read and run a folder's contents, even if it was unpacked under a umask of 077."""
         self.reach(programs)
         if os.geteuid() == 0 and not programs.stat().st_mode & stat.S_IXOTH:
-            # The folder itself comes last: it is open only when everything in it is.
+            # The folder itself comes last: it becomes accessible only after everything in it.
             for part in (*programs.rglob("*"), programs):
                 executable = part.stat().st_mode & stat.S_IXUSR
                 _allow(part, stat.S_IROTH | (stat.S_IXOTH if executable else 0))
 
 
 def account_for(cluster: Path) -> Account:
-    """Ourselves; if we are root, the cluster's owner; if that is nobody or root, the user `pgserver`."""
+    """Choose the account: our own; for root the cluster's owner, or `pgserver` if that is root or missing."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid())
     with suppress(FileNotFoundError):
@@ -77,19 +77,19 @@ def _find() -> pwd.struct_passwd | None:
 
 
 def _add() -> pwd.struct_passwd:
-    # A system user: systemd removes the shared memory of the others when they log out.
+    # A system user, because systemd removes the shared memory of other users when they log out.
     command = ["useradd", "--system", "--user-group", "--shell", "/usr/sbin/nologin", _NAME]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
         problem = done.stderr.strip()
     except OSError as error:
         problem = str(error)
-    # Also found when another process added it at the same moment and useradd refused ours.
+    # Another process may have added it at the same moment, so that our useradd failed.
     entry = _find()
     if entry is None:
         raise EmbeddedPostgresError(
-            f"PostgreSQL does not run as root, and a user {_NAME} to run it could not be added: {problem}. "
-            f"Run as another user, add a user {_NAME} yourself, or give a database with --database."
+            f"PostgreSQL does not run as root, and adding a user {_NAME} to run it failed: {problem}. "
+            f"Run as another user, add a user {_NAME} yourself, or use another database with --database."
         )
     return entry
 
@@ -109,5 +109,6 @@ def _said(path: Path) -> Iterator[None]:
     except OSError as error:
         raise EmbeddedPostgresError(
             f"The account that runs PostgreSQL cannot reach {path}, and its permissions cannot be changed "
-            f"({error}). Choose another data folder, run as another user, or give a database with --database."
+            f"({error}). Choose another data folder, run as another user, or use another database with"
+            " --database."
         ) from error

@@ -1,6 +1,7 @@
-"""Access control lists of folders, to let one account pass through where the permission bits do not.
+"""Access control lists of folders, to let one account traverse them where the permission bits do not.
 
-The bit for others would let everybody through, to whatever lies behind and is readable: root's home, for one.
+The execute bit for others would let every user traverse them and read what is readable below, such as root's
+home.
 """
 
 import errno
@@ -17,12 +18,12 @@ _OWNER, _USER, _OWNING_GROUP, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x
 _NO_ID = 0xFFFFFFFF
 _PASS = 1
 
-# Permissions by tag and id; the id counts for _USER and _GROUP alone.
+# Permissions by tag and id; the id matters only for _USER and _GROUP.
 _Entries = dict[tuple[int, int], int]
 
 
 def may_pass(folder: Path, uid: int, gid: int) -> bool:
-    """Whether an account, in no other groups, may go through `folder`."""
+    """Whether an account with only this group may traverse `folder`."""
     status, entries = folder.stat(), _read(folder)
     mask = entries.get((_MASK, _NO_ID), 7)
     if status.st_uid == uid:
@@ -38,10 +39,10 @@ def may_pass(folder: Path, uid: int, gid: int) -> bool:
 
 
 def let_pass(folder: Path, uid: int) -> None:
-    """Let one account go through `folder`, and not list it. Raises OSError where that cannot be had."""
+    """Let one account traverse `folder` without listing it. Raises OSError if that is not possible."""
     entries = _read(folder)
     entries[_USER, uid] = entries.get((_USER, uid), 0) | _PASS
-    # Without a mask, the group's bits count; with one, they show the mask.
+    # Without a mask, the group's bits apply; with one, they contain the mask.
     entries[_MASK, _NO_ID] = entries.get((_MASK, _NO_ID), entries[_OWNING_GROUP, _NO_ID]) | _PASS
     packed = (_ENTRY.pack(tag, entries[tag, id_], id_) for tag, id_ in sorted(entries))
     if sys.platform != "linux":

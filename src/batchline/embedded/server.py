@@ -1,9 +1,9 @@
-"""One server for all processes that use a data folder: the first one in starts it, the last one out stops it.
+"""One server for all processes that use a data folder: the first one starts it, the last one stops it.
 
-Who uses it only the kernel knows. Each user holds a shared lock on `users.lock`, which ends with the process
-however that ends; starting and stopping happen under an exclusive lock on `start.lock`. Whoever leaves and
-then gets `users.lock` exclusively was the last one, and stops the server. If the last one was killed, the
-server runs on, and the next one in finds it ready.
+The kernel keeps track of the users. Each process holds a shared lock on `users.lock`, which the kernel
+releases when the process ends in any way. Starting and stopping need an exclusive lock on `start.lock`. A
+process that leaves and then gets `users.lock` exclusively was the last one, and stops the server. If the last
+process was killed, the server keeps running, and the next process finds it ready.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from batchline.host.private import FolderNotPrivate, data_folder
 if sys.platform != "win32":
     import fcntl
 
-# Seconds. Longer than any start, stop or recovery takes that the holder of the lock waits for.
+# Seconds. Longer than the holder of the lock waits for any start, stop or recovery.
 _LOCK_WITHIN = 1200
 _SAY_AFTER = 5
 _POLL_SECONDS = 0.01
@@ -35,17 +35,17 @@ _log = logging.getLogger("batchline.embedded")
 
 
 def default_data_dir() -> Path:
-    """BATCHLINE_DATA_DIR, or the place where this system keeps a user's data."""
+    """BATCHLINE_DATA_DIR, or this system's usual folder for user data."""
     if chosen := os.environ.get("BATCHLINE_DATA_DIR"):
         return Path(chosen)
-    import platformdirs  # Here, because to import it takes longer than a warm start.
+    import platformdirs  # Imported here, because the import takes longer than a warm start.
 
     return platformdirs.user_data_path("batchline")
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedPostgres:
-    """One use of the server of a data folder, from `start` to `stop` or to the end of the process.
+    """One process's use of the server of a data folder, from `start` to `stop` or the end of the process.
 
     The cluster is in `data_dir/postgres`, the server's log in `data_dir/postgres.log`. The server listens on
     a socket that only its own account and root may use, never on TCP; hence no password.
@@ -59,13 +59,14 @@ class EmbeddedPostgres:
 
     @classmethod
     def start(cls, data_dir: Path, *, settings: Mapping[str, str] | None = None) -> Self:
-        """Joins the server of `data_dir`; makes and starts it first where needed, whatever crashed before.
+        """Join the server of `data_dir`. Create, recover and start it first if necessary.
 
-        `settings` override Batchline's server settings, if it is this call that starts the server.
+        `settings` override Batchline's server settings, if this call starts the server.
         """
         if sys.platform == "win32":
             raise EmbeddedPostgresError(
-                "The embedded PostgreSQL does not run on Windows. Use WSL, or give another with --database."
+                "The embedded PostgreSQL does not run on Windows."
+                " Use WSL, or another database with --database."
             )
         data_dir = data_dir.expanduser()
         try:
@@ -86,9 +87,9 @@ class EmbeddedPostgres:
         return server
 
     def stop(self) -> None:
-        """Leaves the server, and stops it if nobody else uses it. Stopping twice is stopping once."""
+        """Leave the server, and stop it if no other process uses it. Idempotent."""
         if os.getpid() != self._process:
-            return  # A fork shares its parent's lock and must not give it up.
+            return  # A fork shares its parent's lock and must not release it.
         atexit.unregister(self.stop)
         with _locked(self.data_dir / "start.lock"):
             if self._users.closed:
@@ -112,7 +113,7 @@ def _ensure_running(data_dir: Path, settings: Mapping[str, str]) -> Postmaster:
     postmaster = Postmaster.read(data_dir / "postgres")
     if postmaster and postmaster.status == "ready" and postmaster.answers():
         return postmaster
-    from batchline.embedded.cluster import Cluster  # Here, because a warm start does without it and psutil.
+    from batchline.embedded.cluster import Cluster  # Imported here: a warm start needs neither it nor psutil.
 
     return Cluster.of(data_dir).ensure_running(settings)
 
@@ -124,7 +125,10 @@ def _stop(data_dir: Path) -> None:
 
 
 def _is_last(users: FileIO) -> bool:
-    """Gives up the shared lock, whatever comes of it; under the start lock nobody new can take one."""
+    """Release the shared lock, and return whether no other process holds one.
+
+    The start lock keeps new ones out.
+    """
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,7 +141,7 @@ def _open(path: Path) -> FileIO:
 
 
 def _release(file: FileIO) -> None:
-    # To close the file is not enough while a fork has it open as well.
+    # Closing the file is not enough while a fork also has it open.
     fcntl.flock(file, fcntl.LOCK_UN)
     file.close()
 
@@ -153,7 +157,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(file: FileIO, path: Path) -> None:
-    """Waits for who starts or stops the server; says so, and not for ever: that process may be stopped."""
+    """Wait, with a message and a limit, for the process that starts or stops the server: it may hang."""
     began, announced = time.monotonic(), False
     while True:
         try:
@@ -162,7 +166,7 @@ def _lock(file: FileIO, path: Path) -> None:
             waited = time.monotonic() - began
         if waited > _SAY_AFTER and not announced:
             announced = True
-            _log.warning("another process starts or stops PostgreSQL in %s; waiting", path.parent)
+            _log.warning("waiting for another process that starts or stops PostgreSQL in %s", path.parent)
         if waited > _LOCK_WITHIN:
             raise EmbeddedPostgresError(
                 f"Another process has been starting or stopping PostgreSQL in {path.parent} for "

@@ -1,12 +1,12 @@
-"""Runs decisions on batches, each for the user who submitted it. A refusal is that child's failure alone."""
+"""Runs decisions on batches, each on behalf of the user who submitted it. A refusal fails that item only."""
 
 import msgspec
 
 from batchline.batches.output import answered_line, failed_line
 from batchline.governance.approvals import decide
 from batchline.governance.errors import Refused
-from batchline.governance.governor import Governor
 from batchline.governance.operations import Operation
+from batchline.governance.rules import Rules
 from batchline.model import Completed, Failed, Item, Retry, Verdict, ids
 from batchline.store.session import Session, StoreUnavailable
 
@@ -14,14 +14,14 @@ from batchline.store.session import Session, StoreUnavailable
 class Approvals:
     """A handler for items of the operation that decides on batches, with a connection of its own."""
 
-    def __init__(self, url: str, governor: Governor) -> None:
+    def __init__(self, url: str, rules: Rules) -> None:
         self._session = Session(url, "approvals")
-        self._governor = governor
+        self._rules = rules
 
     async def __call__(self, operation: Operation, item: Item) -> Verdict:
         try:
             batch = await decide(
-                self._session, self._governor, item.claim.batch_id, msgspec.json.decode(item.body)
+                self._rules, self._session, item.claim.batch_id, msgspec.json.decode(item.body)
             )
         except Refused as refused:
             return Failed(item, failed_line(item, refused.code, refused.message))

@@ -1,9 +1,8 @@
-"""The executor for operations: each item becomes the request that its operation says, and the answer means
-what its operation says.
+"""The executor for operations: builds each item's request and judges the answer as the operation defines.
 
-It may assume that the item was held to the operation's schema when it was submitted, and assumes no more: an
-item that cannot be rendered, an operation that nobody knows, an answer that nobody expected are verdicts on
-that item alone. Nothing secret of an item, and nothing that an answer quotes of it, appears in a verdict.
+It assumes that the item matched the operation's schema when it was submitted, and no more: an item that
+cannot be rendered, an unknown operation and an unexpected answer are verdicts on that item only. No secret of
+an item, and nothing that an answer quotes of it, appears in a verdict.
 """
 
 import asyncio
@@ -29,13 +28,13 @@ from batchline.model.json_limits import MAX_DEPTH, is_too_deep
 from batchline.secrets.masking import MASK, SecretFinder, TooManySecrets, masked_text, secrets_of
 from batchline.upstreams.faults import message_of
 
-# Another worker may be set up for what this one is not.
+# An item that this worker is not set up for comes back after this long: another worker may be.
 _ELSEWHERE_DELAY = 30.0
-# Up to here an item with its answer is dealt with on the event loop, in a few milliseconds.
+# Up to here an item with its answer is handled on the event loop, in a few milliseconds.
 _MAX_ON_LOOP = 4 * 1024
 # Larger ones wait for one of these threads.
 _THREADS = 2
-# What is larger is not searched for secrets, and so not shown.
+# A larger answer is not searched for secrets, and so not shown.
 _MAX_DISPLAYED = 1024 * 1024
 
 _log = structlog.get_logger("batchline.operations")
@@ -44,11 +43,11 @@ _decode = msgspec.json.Decoder().decode
 T = TypeVar("T")
 
 Handler: TypeAlias = Callable[[Operation, Item], Awaitable[Verdict]]
-"""Runs the items of operations that are no requests to an upstream."""
+"""Runs the items of an operation that is not a request to an upstream."""
 
 
 class OperationExecutor:
-    """Runs the items of operations, and leaves all others to `otherwise`."""
+    """Runs the items of operations, and passes all others to `otherwise`."""
 
     def __init__(
         self,
@@ -97,14 +96,14 @@ class OperationExecutor:
                 return await self._handled(operation, item)
             return await self._requested(operation, item)
         except Exception:  # noqa: BLE001
-            # One item's surprise must not touch its siblings.
+            # One item's unexpected error must not affect the others.
             _log.exception("operation failed unexpectedly", operation=name, request=item.request_id)
-            message = "The worker failed at this item; its log says why."
+            message = "The worker failed at this item; see its log."
             return Failed(item, failed_line(item, "internal_error", message))
 
     def _unknown(self, name: str, item: Item) -> Verdict:
         if not self._registry:
-            # A worker without any operations is one for models, and no judge of this.
+            # A worker without any operations is one for models, and cannot know.
             return self._elsewhere(item, "this worker has no operations")
         return Failed(item, failed_line(item, "unknown_operation", f"There is no operation {name!r}."))
 
@@ -132,8 +131,8 @@ class OperationExecutor:
         return self._verdict(judged.meaning, judged)
 
     async def _compared(self, refused: "_Judged", sent: Rendered) -> Ran:
-        """Something is there already. Where it is what we were to make, an earlier attempt of ours has made
-        it, or somebody else."""
+        """The object exists already. If it is the requested one, an earlier attempt has created it, or
+        another client."""
         operation, item = refused.operation, refused.item
         answer = await self._http.send(item, _order(operation.confirmation(refused.requested)))
         if not isinstance(answer, Answer):
@@ -152,7 +151,7 @@ class OperationExecutor:
         return await self._beside(size, lambda: _judged(operation, item, requested, answer))
 
     async def _beside(self, size: int, act: Callable[[], T]) -> T:
-        """What `act` gives, beside the event loop if it takes long: a user decides how long."""
+        """The result of `act`, in a thread if the data is large: users decide how large."""
         if size <= _MAX_ON_LOOP:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
@@ -175,7 +174,7 @@ class OperationExecutor:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """An answer: all that it says, what it means, and what of it may be shown."""
+    """An answer: its content, its meaning, and the part of it that may be shown."""
 
     operation: Operation
     item: Item
@@ -205,7 +204,7 @@ def _judged(operation: Operation, item: Item, requested: dict[str, Any], answer:
 
 
 def _displayed(operation: Operation, requested: dict[str, Any], text: bytes, said: Any) -> bytes:
-    """The answer without secrets. What cannot be searched for them is not shown; it means what it means."""
+    """The answer without secrets. An answer that cannot be searched for secrets is not shown."""
     if is_too_deep(text):
         return _hidden(f"the answer is nested more than {MAX_DEPTH} levels deep")
     if len(text) > _MAX_DISPLAYED:
@@ -224,13 +223,13 @@ def _hidden(why: str) -> bytes:
 def _rendered(operation: Operation, item: Item) -> tuple[dict[str, Any], Rendered]:
     requested = _decode(item.body)
     if not isinstance(requested, dict):
-        raise InvalidValue("the item is no object")
+        raise InvalidValue("the item is not a JSON object")
     assert operation.request is not None
     return requested, operation.request.render(requested)
 
 
 def _comparison(found: _Judged, sent: Rendered) -> Means:
-    """What it means that this is there already."""
+    """The meaning of an object that exists already."""
     if found.operation.is_going(found.said):
         return Means.RETRY
     is_answer = 200 <= found.answer.status < 300
@@ -238,7 +237,7 @@ def _comparison(found: _Judged, sent: Rendered) -> Means:
 
 
 def contains(found: Any, wanted: Any) -> bool:
-    """Whether all that was wanted is there; servers add defaults and what they keep for themselves."""
+    """Whether `found` includes all of `wanted`; servers add defaults and fields of their own."""
     match wanted:
         case dict():
             return isinstance(found, dict) and all(
@@ -255,7 +254,7 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def _usual(answer: Answer) -> Means:
-    """What an answer means where the operation does not say."""
+    """What an answer means if the operation does not say."""
     if 200 <= answer.status < 300:
         return Means.DONE
     return Means.RETRY if answer.passing else Means.FAILED

@@ -1,8 +1,8 @@
-"""Which upstream an item goes to: the one that serves its model, by the operator's settings alone.
+"""Routes an item to the upstream that serves its model, according to the operator's settings.
 
-A batch may name an upstream of its own, as `batchline run` does; its items pass through untouched. All others
-are routed by their model, and get that upstream's key, timeout and attempts. Nothing in a line but its model
-has a say in this. How many are in flight at an upstream is for the worker's producers to keep.
+A batch may name its own upstream, as `batchline run` does; its items pass through unchanged. All others are
+routed by their model, and get that upstream's key, timeout and attempts. Nothing else in a line affects the
+route. The worker's producers limit how many requests are in flight.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ _MAX_CLAIMS = 1000
 
 
 class RoutingExecutor:
-    """Sends items to their upstreams through one executor that knows how to."""
+    """Passes items on to one executor, with the settings of their upstream."""
 
     def __init__(self, upstreams: Sequence[UpstreamSettings], executor: Executor) -> None:
         self._executor = executor
         self._settings = {model: _settings(upstream) for upstream in upstreams for model in upstream.models}
-        # Routed once for all items of a claim: the claim as it came, and as it goes on.
+        # Routed once for all items of a claim: the claim as it came, and as it is passed on.
         self._claims: dict[int, tuple[Claim, Claim]] = {}
 
     async def run(self, item: Item) -> Ran:
@@ -41,8 +41,8 @@ class RoutingExecutor:
         await self._executor.close()
 
     def _routed(self, claim: Claim) -> Claim:
-        """The claim with its upstream's rules; itself where no upstream of the settings serves its model: the
-        executor may know a default, or gives it back for another worker."""
+        """The claim with its upstream's settings; unchanged if no upstream of the settings serves its model.
+        Then the executor has a default, or gives the item back for another worker."""
         known = self._claims.get(claim.span_id)
         if known is None or known[0] is not claim:
             settings = self._settings.get(claim.model) or self._settings.get(ANY_MODEL)

@@ -1,12 +1,11 @@
-"""Files in: JSONL from paths or streams into `lines`, whole or not at all, in flat memory.
+"""Ingests JSONL from paths or streams into `lines`: the whole file or nothing, in constant memory.
 
-One pass over the input hashes it unless its digest is known, reads it (files/parsing.py) and copies its lines
-into the database, all in one transaction: a file that is refused, a process that is killed and a call that is
-cancelled leave nothing behind. Lines are copied also after a first error, because duplicates are found among
-copied lines.
+One pass over the input hashes it unless its digest is known, parses it (files/parsing.py) and copies its
+lines into the database, in one transaction. A refused file, a killed process and a cancelled call leave
+nothing behind. Lines are copied even after a first error, because duplicates are found among copied lines.
 
-Content that lies in the object store already (files/intake.py) stays there as the file's own, and is
-recorded also if no batch can run over it.
+Content that is already in the object store (files/intake.py) stays there, and the file is recorded even if no
+batch can run over it.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Session
 
 _PURPOSE = "batch"
-# The server works on one block while the next is read, and other tasks of the event loop wait for as long as
-# that takes, a millisecond or two. Measured in lines/s: 64 KiB 236,000; 128 KiB 247,000; 1 MiB 175,000.
+# PostgreSQL works on one block while the next is parsed, and the event loop is blocked for that time, a
+# millisecond or two. Measured in lines/s: 64 KiB 236,000; 128 KiB 247,000; 1 MiB 175,000.
 _BLOCK = 128 * 1024
 
 
 class InputSource(msgspec.Struct, frozen=True):
     """One part of the input: a path, or blocks of any size.
 
-    A sync iterable is asked for its blocks on the event loop, so it should have them ready.
+    A sync iterable runs on the event loop, so it must not block.
     """
 
     name: str
@@ -45,7 +44,7 @@ class InputSource(msgspec.Struct, frozen=True):
 
 
 class InputUnreadable(Exception):
-    """An input cannot be read: it is not there, not allowed, not a file, or its disk or stream failed."""
+    """An input cannot be read: it is missing, not permitted, not a file, or its disk or stream failed."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} cannot be read: {reason}")
@@ -53,7 +52,7 @@ class InputUnreadable(Exception):
 
 
 class FileRefused(Exception):
-    """The input has lines that cannot be run, or none that can. Nothing of it was stored."""
+    """The input has invalid lines, or no lines. Nothing was stored."""
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
@@ -76,10 +75,10 @@ async def ingest(
     known: "Fingerprint | None" = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> File:
-    """Take `sources` in as one file, in their order. `on_progress` is told how many bytes have been read.
+    """Ingest `sources`, in their order, as one file. `on_progress` gets the number of bytes read.
 
-    With the fingerprint of the sources, all of them paths, they are not hashed again. Files that have changed
-    since are refused as InputUnreadable: they would be found again under the digest of something else.
+    `known` is the fingerprint of the sources, which must be paths then; they are not hashed again. Raises
+    InputUnreadable if a file has changed since, because its digest would be wrong.
     """
     paths = [source.content for source in sources if isinstance(source.content, Path)]
     check_readable(paths)
@@ -103,7 +102,7 @@ async def ingest(
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file whose content lies in the object store, whole and hashed, and that is to be recorded."""
+    """A file to record. Its content is complete, hashed and in the object store."""
 
     id: UUID
     tenant: str
@@ -112,26 +111,26 @@ class StoredFile(msgspec.Struct, frozen=True):
     size: int
     digest: bytes
     object_key: str
-    # On the clock of `time.monotonic`: past it, the sweep may take the object for garbage.
+    # A time of `time.monotonic`. Later, the sweep may delete the object.
     record_by: float
     # Seconds until it expires; None: never.
     expires_after: float | None = None
-    # The caller's key that shall stand for it.
+    # The caller's key for repeating the request.
     idempotency_key: IdempotencyKey | None = None
-    # The upload that it completes.
+    # The upload that becomes this file.
     upload_id: UUID | None = None
 
 
 class TooLate(Exception):
-    """The content took so long to come in that it is not recorded any more."""
+    """The upload took too long, so the file is not recorded."""
 
 
 class UploadEnded(Exception):
-    """The upload that was to become this file has ended before."""
+    """The upload that should become this file has already ended."""
 
 
 async def record(session: Session, stored: StoredFile) -> File:
-    """Record a file that is kept as it is, whatever it holds."""
+    """Record a file without reading its content."""
     async with files.incoming(session) as incoming:
         await _announce(incoming, stored)
         return await _record(incoming, stored)
@@ -140,9 +139,9 @@ async def record(session: Session, stored: StoredFile) -> File:
 async def ingest_stored(
     url: str, stored: StoredFile, content: AsyncIterable[bytes], rules: ReadingRules
 ) -> File:
-    """Record a file with its lines; or, if they cannot be run, without them and with its errors.
+    """Record a file with its lines; or, if lines are not valid, without lines and with its errors.
 
-    Whoever uses the same idempotency key waits for the end of this, so that the work is done once.
+    A concurrent call with the same idempotency key waits, so that the work is done once.
     """
     reader = Reader(rules)
     async with Session(url, "ingest") as session:
@@ -159,11 +158,11 @@ async def ingest_stored(
 
 
 async def _announce(incoming: files.Incoming, stored: StoredFile) -> None:
-    """First, so that a second one with the same key or upload comes no further."""
+    """First of all, so that a second request with the same key or upload waits here."""
     if stored.idempotency_key is not None:
         await incoming.remember(stored.idempotency_key, stored.id)
     if stored.upload_id is not None and not await incoming.complete_upload(stored.upload_id, stored.id):
-        raise UploadEnded(f"upload {stored.upload_id} has ended before")
+        raise UploadEnded(f"upload {stored.upload_id} has already ended")
 
 
 async def _record(
@@ -174,7 +173,7 @@ async def _record(
     errors: Sequence[ContentError] | None = None,
 ) -> File:
     if time.monotonic() > stored.record_by:
-        raise TooLate(f"{stored.filename} took too long to come in")
+        raise TooLate(f"the upload of {stored.filename} took too long")
     return await incoming.add(
         files.NewFile(
             id=stored.id,
@@ -198,7 +197,7 @@ async def _take_lines(
     hasher: "_Hasher | None" = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Copy all lines, hash them if there is a `hasher`, and give their size. Raises FileRefused."""
+    """Copy all lines, hash them if there is a `hasher`, and return their size. Raises FileRefused."""
     sieve = Sieve()
     size = 0
     async with incoming.lines() as writer:
@@ -212,8 +211,7 @@ async def _take_lines(
                     await _copy(reader.feed(block), sieve, writer)
                     if on_progress is not None:
                         on_progress(size)
-                    # Where neither the source nor the server is waited for, others still get their turn,
-                    # and so does a cancellation.
+                    # Lets other tasks run, and cancellation happen, if nothing else above waits.
                     await asyncio.sleep(0)
                     if reader.gave_up:
                         break
@@ -235,21 +233,21 @@ def _lanes(reader: Reader) -> list[files.FileLane]:
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """What `ingest` stores as the digest of some files, and how each of them was when it was hashed."""
+    """The digest that `ingest` stores for some files, and the version of each file when it was hashed."""
 
     digest: bytes
     # Size and time of the last change.
     versions: tuple[tuple[int, int], ...]
 
     def check_unchanged(self, paths: Sequence[Path]) -> None:
-        """Raises InputUnreadable for the first path that is not what was hashed any more."""
+        """Raises InputUnreadable for the first path that has changed since it was hashed."""
         for path, version in zip(paths, self.versions, strict=True):
             if _version(path.stat()) != version:
-                raise InputUnreadable(str(path), "it has changed while it was read")
+                raise InputUnreadable(str(path), "it changed while it was read")
 
 
 def fingerprint(paths: Sequence[Path]) -> Fingerprint:
-    """Hash the files, so that the same input is found again. Raises InputUnreadable."""
+    """Hash the files, to recognize the same input. Raises InputUnreadable."""
     digests, versions = [], []
     for path in paths:
         try:
@@ -266,13 +264,13 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 def check_readable(paths: Iterable[Path]) -> None:
-    """Raises InputUnreadable for the first path that is not a file which can be opened."""
+    """Raises InputUnreadable for the first path that is not a readable file."""
     for path in paths:
         try:
             mode = path.stat().st_mode
             if stat.S_ISDIR(mode):
                 raise InputUnreadable(str(path), "it is a folder")
-            # A pipe would be empty when its content is needed after its digest.
+            # A pipe can be read only once, but the content is read after the digest.
             if not stat.S_ISREG(mode):
                 raise InputUnreadable(str(path), "it is not a regular file")
             os.close(os.open(path, os.O_RDONLY))
@@ -281,20 +279,20 @@ def check_readable(paths: Iterable[Path]) -> None:
 
 
 class Sieve:
-    """Tells which custom_ids may be duplicates: never misses one, and is seldom wrong.
+    """Finds custom_ids that may be duplicates. It misses none, and is seldom wrong.
 
-    One bit for each value of a checksum: 16 MiB, whatever the number of lines. A million custom_ids that
-    count up, as request-1, request-2, meet nowhere in it, for a CRC keeps apart what differs in few bits; of
-    a million random ones 0.4 % meet. Only these suspects are looked up in the database, in 0.4 s for a
-    million lines; sorting all of them there took 1.1 to 1.5 s.
+    It has one bit per value of a checksum: 16 MiB for any number of lines. Of a million custom_ids that count
+    up, as request-1, request-2, none collide, because a CRC separates values that differ in few bits. Of a
+    million random ones 0.4 % collide. Only these suspects are looked up in the database: 0.4 s for a million
+    lines. Sorting all of them there took 1.1 to 1.5 s.
     """
 
-    # Beyond this many, as in a file of ten million random ids, or one id throughout, all are suspect.
+    # With more, as in a file with ten million random ids or with one id only, all are suspects.
     _MAX_SUSPECTS = 250_000
     _BITS = (1, 2, 4, 8, 16, 32, 64, 128)
 
     def __init__(self) -> None:
-        # None: all of them.
+        # None: all custom_ids.
         self.suspects: list[bytes] | None = []
         self._seen = bytearray(2**24)
 
@@ -324,7 +322,7 @@ async def _copy(lines: LineColumns, sieve: Sieve, writer: files.LineWriter) -> N
 
 
 async def _blocks(source: InputSource) -> AsyncGenerator[bytes]:
-    """The content of a source in blocks of a good size."""
+    """The content of a source in blocks of about _BLOCK bytes."""
     try:
         match source.content:
             case Path() as path:
@@ -344,7 +342,7 @@ async def _blocks(source: InputSource) -> AsyncGenerator[bytes]:
 
 
 async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The blocks as they come, cut where they are large."""
+    """The blocks of a source; large ones are cut."""
     if isinstance(content, AsyncIterable):
         async for block in content:
             for start in range(0, len(block), _BLOCK):
@@ -356,7 +354,7 @@ async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncItera
 
 
 class _Hasher:
-    """Hashes sources, one after another, as `fingerprint` hashes files."""
+    """Hashes sources as `fingerprint` hashes files."""
 
     def __init__(self) -> None:
         self._digests: list[bytes] = []

@@ -1,7 +1,7 @@
-"""Content from a server's clients: streamed into the object store, hashed and limited, then recorded.
+"""Files from clients of a server: streamed into the object store, hashed and limited, then recorded.
 
-Until it is recorded, an object is nobody's: it is removed at once if it is known that it never will be, and
-by the sweep otherwise. Nothing is recorded that came in longer ago than the sweep waits.
+An object that will certainly not be recorded is deleted at once. If that is not certain, the sweep deletes it
+later. A file whose upload began longer ago than the sweep waits is not recorded.
 """
 
 import asyncio
@@ -26,52 +26,53 @@ from batchline.store.session import StatementRefused
 
 BATCH_PURPOSE = "batch"
 FILES_SCOPE = "files"
-# From the first byte to the commit. The sweep waits an hour longer (GARBAGE_AGE), for clocks that differ.
+# Seconds from the first byte to the commit. The sweep waits an hour longer (GARBAGE_AGE), because clocks
+# differ.
 RECORD_WITHIN = 5 * 3600.0
 
-# Each block costs a thread's turn, so small ones are gathered.
+# Each block needs a call in a thread, so small ones are joined.
 _BLOCK = 1024 * 1024
-_AT_ONCE = 64
-# So that no tenant's slow uploads keep the others out.
-_AT_ONCE_OF_A_TENANT = 32
+_MAX_UPLOADS = 64
+# So slow uploads of one tenant do not block other tenants.
+_MAX_PER_TENANT = 32
 
 
 class ContentTooLarge(Exception):
-    """There is more content than is allowed."""
+    """The content is larger than allowed."""
 
     def __init__(self, maximum: int) -> None:
-        super().__init__(f"it has more than {maximum:,} bytes")
+        super().__init__(f"the content has more than {maximum:,} bytes")
         self.maximum = maximum
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What came in."""
+    """Size and hashes of stored content."""
 
     size: int
     sha256: bytes
-    # As people write it; empty unless asked for.
+    # In hexadecimal; empty unless requested.
     md5: str
 
 
 @dataclass(slots=True)
 class Arrival:
-    """One object on its way in. Leaving its context removes it, unless it was or may have been recorded."""
+    """An object that is being uploaded. `arriving` deletes it, unless it is or may be recorded."""
 
     objects: Objects
     key: str
     id: UUID
     began: float = field(default_factory=time.monotonic)
-    # False once somebody may rely on the object.
+    # False once the object may be recorded.
     ours: bool = True
 
     async def write(self, blocks: AsyncIterable[bytes], maximum: int, *, with_md5: bool = False) -> Content:
-        """Store `blocks`. Raises TooLarge at the first byte too many, TooLate for those that never end."""
+        """Store `blocks`. Raises ContentTooLarge, or TooLate if they take too long."""
         hashing = _Hashing(blocks, maximum, with_md5)
         try:
             async with asyncio.timeout(RECORD_WITHIN):
                 await self.objects.write(self.key, hashing.gathered())
         except TimeoutError:
-            raise TooLate(f"{self.key} took too long to come in") from None
+            raise TooLate(f"the upload of {self.key} took too long") from None
         return hashing.content()
 
     @property
@@ -81,20 +82,20 @@ class Arrival:
 
 @asynccontextmanager
 async def arriving(objects: Objects, folder: str = INPUTS) -> AsyncIterator[Arrival]:
-    """An object that is not there yet, under a key of its own."""
+    """A new object with a new key."""
     object_id = ids.new_id()
     arrival = Arrival(objects, f"{folder}{object_id.hex}", object_id)
     try:
         yield arrival
     finally:
         if arrival.ours:
-            # What cannot be removed now is left to the sweep.
+            # If that fails, the sweep deletes it later.
             with suppress(ObjectStoreUnavailable):
                 await objects.delete([arrival.key])
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a client says of a file."""
+    """A client's parameters of a file."""
 
     tenant: str
     purpose: str
@@ -102,7 +103,7 @@ class Description(msgspec.Struct, frozen=True):
     expires_after: float | None
 
     def idempotency_key(self, key: str | None, content: Content) -> IdempotencyKey | None:
-        """The same key may be used again for the same content under the same description only."""
+        """The key may be repeated only with the same content and parameters."""
         if key is None:
             return None
         requested = (content.sha256.hex(), self.purpose, self.filename, self.expires_after)
@@ -110,24 +111,24 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class FileIntake:
-    """Records what came in; with a life, because lines are read in other processes."""
+    """Records uploaded files. Holds the processes that ingest lines, so it must be closed."""
 
     def __init__(self, url: str, objects: Objects, sessions: Sessions) -> None:
         self._url = url
         self._objects = objects
         self._sessions = sessions
         self.ingesters = Ingesters()
-        # Each that comes in takes some megabytes; the others wait to be read.
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        # Each upload needs some megabytes of memory; further ones wait.
+        self._slots = asyncio.Semaphore(_MAX_UPLOADS)
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """One of the places for what comes in, of which each tenant has a share at most."""
+        """Hold an upload slot. Each tenant gets at most a share of them."""
         share = self._shares.get(tenant)
         if share is None:
-            self._shares[tenant] = share = asyncio.Semaphore(_AT_ONCE_OF_A_TENANT)
-        async with share, self._places:
+            self._shares[tenant] = share = asyncio.Semaphore(_MAX_PER_TENANT)
+        async with share, self._slots:
             yield
 
     async def close(self) -> None:
@@ -143,9 +144,9 @@ class FileIntake:
         key: str | None = None,
         upload_id: UUID | None = None,
     ) -> File:
-        """The file, once it is there; with its lines, if a batch may be made of it.
+        """Record a file; for purpose `batch` with its lines.
 
-        Raises IdempotencyConflict, UploadEnded, TooLate, StatementRefused: then nothing was recorded.
+        Raises IdempotencyConflict, UploadEnded, TooLate or StatementRefused if nothing was recorded.
         """
         stored = StoredFile(
             id=arrival.id,
@@ -160,7 +161,7 @@ class FileIntake:
             idempotency_key=described.idempotency_key(key, content),
             upload_id=upload_id,
         )
-        # From here on the object is removed only if it is known that it is not recorded.
+        # From here on, the object is deleted only if it is certainly not recorded.
         arrival.ours = False
         try:
             if described.purpose == BATCH_PURPOSE:
@@ -173,7 +174,7 @@ class FileIntake:
 
 
 class _Hashing:
-    """Blocks that are hashed, counted and limited as they go by."""
+    """Hashes, counts and limits blocks as they pass."""
 
     def __init__(self, blocks: AsyncIterable[bytes], maximum: int, with_md5: bool) -> None:
         self._blocks = blocks

@@ -1,9 +1,9 @@
 """The object store: a folder, or a bucket by its URL, through obstore.
 
-An object is there whole or not at all, and a key is written once and never again. obstore is called from
-threads and not through its own async functions: those complete on threads of their own, and a process that
-ends right after such a call is aborted half of the time (obstore 0.12.1, CPython 3.11: 33 of 60 runs that
-ended after `head_async`, none of 60 after `head`).
+An object exists completely or not at all, and a key is written only once. obstore is called in threads, not
+through its async functions: those complete on other threads, and a process that ends right after such a call
+aborts half of the time (obstore 0.12.1, CPython 3.11: 33 of 60 runs that ended after `head_async`, none of 60
+after `head`).
 """
 
 import asyncio
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from obstore import GetOptions, WritableFile
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-# Parts of an upload: at most four wait in memory, and S3's ten thousand parts make 80 GB.
+# Parts of an upload: at most four are in memory, and S3's limit of ten thousand parts allows 80 GB.
 _PART = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
-# A folder needs no large parts, and a server writes many files at once.
+# A folder needs no large parts, and a server writes many files concurrently.
 _FOLDER_PART = 1024 * 1024
 _READ = 1024 * 1024
 _PAGE = 1000
 
-# What lies where: files of batches, files of clients, and parts of files that are not whole yet.
+# Prefixes of keys: files of batches, files of clients, and parts of incomplete uploads.
 OUTPUTS = "outputs/"
 INPUTS = "inputs/"
 PARTS = "parts/"
 
 _FAR = 2**63 - 1
-# A hiccup is waited out here, some seconds long; what lasts longer is for whoever asked, who may ask again.
+# Short failures are retried here. Longer ones are the caller's to retry.
 _RETRIES: "RetryConfig" = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 
 P = ParamSpec("P")
@@ -51,19 +51,19 @@ T = TypeVar("T")
 
 
 class ObjectStoreUnavailable(Exception):
-    """The object store did not do what it was asked: full, not permitted, or away. Trying again may help."""
+    """A call to the object store failed: full, not permitted, or unreachable. Trying again may help."""
 
 
 class ObjectStoreFull(ObjectStoreUnavailable):
-    """There is no room left where the objects are kept."""
+    """The disk of the object store is full."""
 
 
 class ObjectNotFound(ObjectStoreUnavailable):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An object that was found, or, in a folder, what a broken upload left behind."""
+    """An object, or in a folder the remains of a broken upload."""
 
     key: str
     bytes: int
@@ -75,13 +75,14 @@ class Objects:
 
     def __init__(self, store: "ObjectStore", location: str = "") -> None:
         self._store = store
-        # What `at` was given, so that another process can open the same.
+        # The argument of `at`, so that another process can open the same store.
         self.location = location
         self._folder = store.prefix if isinstance(store, LocalStore) else None
 
     @classmethod
     def at(cls, location: str | Path) -> "Objects":
-        """`location` is a folder, which is made if it is not there, or a URL: s3://bucket/prefix, gs://…, az://…"""
+        """`location` is a folder, which is created if necessary, or a URL: s3://bucket/prefix, gs://…,
+        az://…"""
         with _translated(str(location)):
             parts = urlsplit(str(location))
             if parts.scheme == "file":
@@ -95,9 +96,9 @@ class Objects:
             return cls(_folder_store(folder), str(folder))
 
     async def write(self, key: str, blocks: AsyncIterable[bytes]) -> int:
-        """Store `blocks` as one object and give its size; if that fails, nothing is left to be seen.
+        """Store `blocks` as one object and return its size. If that fails, no object is visible.
 
-        When it returns, the object outlasts a crash of the machine.
+        When it returns, the object survives a crash of the machine.
         """
         writer = await self._call(
             key,
@@ -110,14 +111,14 @@ class Objects:
         size = 0
         written = asyncio.create_task(asyncio.sleep(0, result=0))
         try:
-            # One block is written while the next one is made.
+            # One block is written while the next one is produced.
             async for block in blocks:
                 size += await written
                 written = asyncio.create_task(self._call(key, writer.write, block))
             size += await written
         except BaseException as error:
             await asyncio.gather(written, return_exceptions=True)
-            # What an upload leaves on the other side when even this fails is for the sweep.
+            # If even this fails, the sweep deletes the remains of the upload.
             with suppress(ObjectStoreUnavailable):
                 await self._call(key, _abort, writer, error)
             raise
@@ -127,9 +128,9 @@ class Objects:
     async def read(
         self, key: str, start: int = 0, end: int | None = None, *, min_bytes: int = _READ
     ) -> AsyncIterator[bytes]:
-        """The content from `start` up to `end`, in blocks of `min_bytes` bytes but for the last.
+        """The content from `start` to `end`, in blocks of `min_bytes` bytes except the last.
 
-        What the range names beyond the end of the object is as good as not asked for.
+        A range beyond the end of the object is cut.
         """
         if start or end is not None:
             end = min(await self.size(key), _FAR if end is None else end)
@@ -146,7 +147,7 @@ class Objects:
         return found["size"]
 
     def has_no_room(self) -> bool:
-        """Whether the disk under a folder is full. A bucket's provider has room."""
+        """Whether the disk of a folder is full. Buckets are never full."""
         return self._folder is not None and has_no_room(self._folder)
 
     async def exists(self, key: str) -> bool:
@@ -157,18 +158,18 @@ class Objects:
         return True
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Stored]]:
-        """All under `prefix` (a folder: `outputs/`), page by page.
+        """All objects under `prefix` (a folder: `outputs/`), page by page.
 
-        A folder's uploads are staged beside their target, as `key#1`. obstore's own listing hides them, so
-        a folder is walked, and what broken uploads left behind is found too. A bucket keeps such remains
-        out of sight; a lifecycle rule for incomplete multipart uploads removes them.
+        In a folder, unfinished uploads are files beside their target, such as `key#1`. obstore's listing
+        hides them, so the folder is walked to find the remains of broken uploads. In a bucket they are
+        invisible; a lifecycle rule for incomplete multipart uploads deletes them.
         """
         found = _pages(_files(self._folder, prefix)) if self._folder else _listing(self._store, prefix)
         while page := await self._call(prefix, next, found, None):
             yield page
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects and broken uploads. One that is not there is as good as removed."""
+        """Delete objects and broken uploads. Missing ones are ignored."""
         if self._folder:
             await self._call(self._folder, _unlink, self._folder, keys)
         elif keys:
@@ -178,11 +179,11 @@ class Objects:
     async def _complete(self, key: str, writer: "WritableFile") -> None:
         try:
             await self._call(key, writer.close)
-            # obstore leaves the data to the kernel; what the database records must be on disk before.
+            # obstore does not sync, but an object must be on disk before the database records it.
             if self._folder:
                 await self._call(key, _flush, self._folder, key)
         except BaseException:
-            # It may be there already, for instance if we were cancelled while it was completed.
+            # The object may exist, for example after a cancellation during `close`.
             with suppress(ObjectStoreUnavailable):
                 await self.delete([key])
             raise
@@ -193,12 +194,12 @@ class Objects:
 
 
 async def _in_thread(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call to its end, also if cancelled meanwhile: what follows must not overtake it."""
+    """Run a blocking call to its end, even if cancelled, so that later calls do not overtake it."""
     call = asyncio.ensure_future(asyncio.to_thread(act, *args, **kwargs))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        # Also if cancelled again and again, as by a second Ctrl-C.
+        # Also if cancelled repeatedly, as by a second Ctrl-C.
         while not call.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([call])
@@ -222,17 +223,17 @@ def _translated(what: str, location: str = "") -> Iterator[None]:
         raise ObjectNotFound(f"no object {what}") from error
     except (BaseError, OSError) as error:
         if says_full(str(error)):
-            full = f"disk full: there is no room left for {what} in {location or what}"
+            full = f"disk full: no space left for {what} in {location or what}"
             raise ObjectStoreFull(full) from error
         # obstore appends pages of debug output after a blank line.
         raise ObjectStoreUnavailable(f"{what}: {str(error).partition(chr(10))[0]}") from error
 
 
 def _client_options() -> "ClientConfig":
-    """obstore's own limit is 30 s for a whole request, which a slow reader of a large object exceeds. What
-    counts is that the store goes on answering.
+    """obstore's default limit is 30 s for a whole request, which a slow reader of a large object exceeds.
+    Here, only the time without data is limited.
 
-    Once options are given, obstore does not look for AWS_ALLOW_HTTP in the environment any more.
+    With options, obstore ignores AWS_ALLOW_HTTP in the environment, so it is read here.
     """
     allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
     return {
@@ -244,16 +245,16 @@ def _client_options() -> "ClientConfig":
 
 
 def _abort(writer: "WritableFile", error: BaseException) -> None:
-    """Leaving the writer's context with an error is how obstore is told to drop the upload."""
+    """Leave the writer's context with an error, which makes obstore drop the upload."""
     kind: type[BaseException] = type(error)
     trace: TracebackType | None = error.__traceback__
     writer.__exit__(kind, error, trace)
 
 
 def _flush(folder: Path, key: str) -> None:
-    """fsync the file, then each folder above it that may be new, up to and including the store's own.
+    """fsync the file and the folders above it, up to and including the store's folder.
 
-    obstore makes both with the permissions of any new file; they are the owner's alone.
+    obstore creates both with default permissions; here they become private.
     """
     path = folder / key
     path.chmod(0o600)
@@ -284,7 +285,7 @@ def _unlink(folder: Path, keys: Sequence[str]) -> None:
             try:
                 parent.rmdir()
             except OSError:
-                break  # Not empty, or another one was faster.
+                break  # Not empty, or already deleted.
 
 
 def _listing(store: "ObjectStore", prefix: str) -> Iterator[list[Stored]]:
@@ -296,7 +297,7 @@ def _files(folder: Path, prefix: str) -> Iterator[Stored]:
     for parent, _, names in os.walk(folder / prefix):
         for name in names:
             path = Path(parent, name)
-            # A file that is gone by now is none.
+            # The file may have been deleted meanwhile.
             with suppress(FileNotFoundError):
                 state = path.stat()
                 modified = datetime.fromtimestamp(state.st_mtime, UTC)

@@ -1,9 +1,8 @@
-"""From bytes to lines that can be run: parsing and validation, without any I/O.
+"""Parses and validates the lines of an input file, without I/O.
 
-A block of lines is skimmed first: msgspec picks out the few fields that matter, a microsecond a line. A block
-with anything in it that is not a matter of course is examined line by line, to the one reason why a line is
-refused. The examination is the truth and the skim a shortcut to it: what the skim takes, the examination
-would take just the same, and a property test holds them to that.
+A block of lines is skimmed first: msgspec decodes only the needed fields, in about a microsecond per line. If
+any line of the block is unusual, the block is examined line by line, to find the reason why a line is
+refused. The skim accepts only what the examination accepts, and in the same way; a property test checks that.
 """
 
 import re
@@ -30,22 +29,22 @@ ENDPOINTS = frozenset(
 )
 MAX_ERRORS = 100
 MAX_CHARACTERS = 512
-# Of a whole line.
+# Levels of a whole line.
 _MAX_DEPTH = MAX_DEPTH + WRAPPED
 
 # Line numbers and ordinals are of type integer in the database.
 _MAX_INTEGER = 2**31 - 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Stands for a line that was too long to keep. No real line is this, because a line feed ends every line.
+# Marks a line that was too long to keep. No real line contains a line feed.
 _OVERLONG = b"\n"
-# C0 and C1, line separators, and what changes the direction of text.
+# C0 and C1, line separators, and characters that change the direction of text.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-# An escape in a JSON string: a surrogate pair, half of one (group 1), or any other.
+# An escape in a JSON string: a surrogate pair, half of one (group 1), or any other escape.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
 
 class Code(StrEnum):
-    """Why a line, or the whole file, is refused."""
+    """Reasons to refuse a line or a whole file."""
 
     INVALID_JSON_LINE = "invalid_json_line"
     INVALID_UTF8 = "invalid_utf8"
@@ -64,7 +63,7 @@ class Code(StrEnum):
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """One reason to refuse a file. `line` counts within `source`; an empty file has no line."""
+    """One reason to refuse a file. `line` is its number in `source`; None for an empty file."""
 
     code: Code
     message: str
@@ -74,7 +73,7 @@ class LineError(msgspec.Struct, frozen=True):
 
 
 class LineFault(Exception):
-    """What is wrong with a line."""
+    """A line is not valid."""
 
     def __init__(self, code: Code, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -84,21 +83,21 @@ class LineFault(Exception):
 
 
 class ReadingRules(msgspec.Struct, frozen=True):
-    """What a line may ask for, and how much there may be."""
+    """Rules and limits for the lines of a file."""
 
     allowed_urls: frozenset[str] = ENDPOINTS
-    # The one url that all lines must have.
+    # The url that all lines must have; None: any allowed url.
     endpoint: str | None = None
-    # The models that are served; None if that is not known.
+    # The models that are served; None: not known.
     models: frozenset[str] | None = None
     max_lines: int = _MAX_INTEGER
     max_line_bytes: int = 64 * 2**20
-    # Every pair of model and url becomes a lane of every batch over the file.
+    # Each pair of model and url becomes a lane in every batch over the file.
     max_lanes: int = 10_000
 
 
 class InputLane(msgspec.Struct):
-    """The lines so far with one model and url."""
+    """The lines with one model and url."""
 
     no: int
     model: str
@@ -107,7 +106,7 @@ class InputLane(msgspec.Struct):
 
 
 class LineColumns(msgspec.Struct, frozen=True):
-    """Lines that can be run, in columns: ids and bodies in UTF-8, bodies byte for byte as they were given."""
+    """Valid lines, in columns. Ids and bodies are UTF-8; bodies are unchanged."""
 
     lane_nos: Sequence[int]
     ordinals: Sequence[int]
@@ -117,7 +116,7 @@ class LineColumns(msgspec.Struct, frozen=True):
 
 
 class LineCutter:
-    """Blocks in, whole lines out. A line that grows beyond the limit is let go, not kept."""
+    """Cuts blocks into lines. A line that exceeds the limit is not kept in memory."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -136,7 +135,7 @@ class LineCutter:
         return lines
 
     def end(self) -> list[bytes]:
-        """The last line, if no line feed ends it."""
+        """The last line, if it has no line feed."""
         return [self._complete(b"")] if self._size else []
 
     def _keep(self, piece: bytes) -> None:
@@ -155,11 +154,11 @@ class LineCutter:
 
 
 class Reader:
-    """Reads one file, maybe from several sources: numbers its lines, checks them, and finds their lanes."""
+    """Reads one file from one or more sources: numbers and checks its lines, and assigns lanes."""
 
     def __init__(self, rules: ReadingRules) -> None:
         self.line_count = 0
-        # True once there is no point in reading on.
+        # True if reading on is useless.
         self.gave_up = False
         self._rules = rules
         self._lanes: dict[tuple[str, str], InputLane] = {}
@@ -171,11 +170,11 @@ class Reader:
 
     @property
     def lanes(self) -> list[InputLane]:
-        """In the order of their numbers, which is that of their first lines."""
+        """In the order of their numbers, which is the order of their first lines."""
         return list(self._lanes.values())
 
     def begin(self, source: str) -> None:
-        """What is fed from here on comes from `source`, up to `end`."""
+        """The next blocks, up to `end`, come from `source`."""
         self._sources.append(source)
         self._first_line_nos.append(self._next_line_no)
 
@@ -186,16 +185,16 @@ class Reader:
         return self._read(self._cutter.end())
 
     def refuse_duplicate(self, line_no: int, custom_id: str, first_line_no: int) -> None:
-        """The second look, at the file as a whole, found the custom_id of a line in an earlier one."""
+        """Report a line whose custom_id an earlier line has."""
         source, line = self._position_of(first_line_no)
         where = f"line {line}" if source == self._position_of(line_no)[0] else f"line {line} of {source}"
-        message = f"custom_id {custom_id!r} stands in {where} already"
+        message = f"custom_id {custom_id!r} is already used on {where}; custom_ids must be unique"
         self._refuse(line_no, LineFault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
 
     def errors(self) -> tuple[LineError, ...]:
-        """The first ones, in the order of the lines; none if the file can be run."""
+        """The first errors, in the order of the lines; empty if the file is valid."""
         if not self._errors and not self.line_count:
-            empty = "there is no request in it"
+            empty = "the file contains no requests"
             return (LineError(Code.EMPTY_FILE, empty, None, None, ", ".join(self._sources)),)
         in_order = sorted(self._errors, key=lambda numbered: numbered[0])
         return tuple(error for _, error in in_order[:MAX_ERRORS])
@@ -208,7 +207,7 @@ class Reader:
         return self._skim(lines, first) or self._examine(lines, first)
 
     def _skim(self, lines: list[bytes], first: int) -> LineColumns | None:
-        """All lines in a few passes, or None if one of them needs a closer look. Changes nothing if None."""
+        """Read all lines in a few passes. None, without any change, if a line must be examined."""
         try:
             if not all(map(bytes.isascii, lines)):
                 b"\n".join(lines).decode()
@@ -217,7 +216,7 @@ class Reader:
             heads = list(map(_decode_head, bodies))
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             return None
-        # Each level has two brackets: nearly all lines are too short to be looked at.
+        # Each level has two brackets, so nearly all lines are too short to be too deep.
         if any(_is_too_deep(line) for line in lines if len(line) > 2 * _MAX_DEPTH):
             return None
         custom_ids = [request.custom_id for request in requests]
@@ -249,7 +248,7 @@ class Reader:
         return self._into_lanes(models, urls, line_nos, list(map(str.encode, custom_ids)), bodies)
 
     def _examine(self, lines: list[bytes], first: int) -> LineColumns:
-        """Line by line, keeping those that can be run and noting what is wrong with the others."""
+        """Read line by line: keep valid lines, and record an error for each of the others."""
         models: list[str] = []
         urls: list[str] = []
         line_nos: list[int] = []
@@ -263,7 +262,7 @@ class Reader:
             try:
                 if self.line_count + len(bodies) >= self._rules.max_lines or line_no > _MAX_INTEGER:
                     self.gave_up = True
-                    message = f"more than {self._rules.max_lines:,} lines in one file"
+                    message = f"the file has more than {self._rules.max_lines:,} lines; split it"
                     raise LineFault(Code.TOO_MANY_LINES, message)
                 request = examine(line, self._rules)
                 self._open_lane(request.model, request.url)
@@ -281,7 +280,7 @@ class Reader:
         if (model, url) in self._lanes:
             return
         if len(self._lanes) >= self._rules.max_lanes:
-            message = f"more than {self._rules.max_lanes:,} different models and urls in one file"
+            message = f"the file has more than {self._rules.max_lanes:,} pairs of model and url; split it"
             raise LineFault(Code.TOO_MANY_MODELS, message, "body.model")
         self._lanes[model, url] = InputLane(len(self._lanes), model, url)
 
@@ -293,7 +292,7 @@ class Reader:
         custom_ids: list[bytes],
         bodies: list[bytes],
     ) -> LineColumns:
-        """Gives each line the next ordinal of its lane."""
+        """Give each line the next ordinal of its lane."""
         self.line_count += len(bodies)
         if _all_equal(models) and _all_equal(urls):
             lane = self._lanes[models[0], urls[0]]
@@ -316,18 +315,18 @@ class Reader:
             self.gave_up = True
 
     def _position_of(self, line_no: int) -> tuple[str, int]:
-        """The source, and the number that the line has in it."""
+        """The source of a line, and its number in the source."""
         nth = bisect_right(self._first_line_nos, line_no) - 1
         return self._sources[nth], line_no - self._first_line_nos[nth] + 1
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether text would move a terminal's cursor, change its colours, or turn the text after it around."""
+    """Whether text could control a terminal or change the direction of text."""
     return _CONTROL.search(text) is not None
 
 
 class LineRequest(msgspec.Struct, frozen=True):
-    """What one line asks for."""
+    """A valid line."""
 
     custom_id: str
     model: str
@@ -336,9 +335,9 @@ class LineRequest(msgspec.Struct, frozen=True):
 
 
 def examine(line: bytes, rules: ReadingRules) -> LineRequest:
-    """What a line asks for; the first thing that is wrong with it is raised."""
+    """Parse one line. Raises LineFault for its first error."""
     if line == _OVERLONG:
-        raise LineFault(Code.LINE_TOO_LONG, f"longer than {rules.max_line_bytes:,} bytes")
+        raise LineFault(Code.LINE_TOO_LONG, f"the line is longer than {rules.max_line_bytes:,} bytes")
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -371,11 +370,11 @@ def examine(line: bytes, rules: ReadingRules) -> LineRequest:
         raise LineFault(Code.MISSING_REQUIRED_PARAMETER, "body must be a JSON object", "body")
     model = _text(_required(parameters, "model", "body.model"))
     if not model:
-        message = "body.model must be a string that is not empty"
+        message = "body.model must be a non-empty string"
         raise LineFault(Code.MISSING_REQUIRED_PARAMETER, message, "body.model")
     _check_model(model, rules)
     if "stream" in parameters and bytes(parameters["stream"]) == b"true":
-        message = "body.stream must not be true: the answer goes into a file"
+        message = "body.stream must not be true, because answers are written to a file"
         raise LineFault(Code.STREAM_NOT_SUPPORTED, message, "body.stream")
     return LineRequest(custom_id, model, url, body)
 
@@ -384,7 +383,7 @@ _Short = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS)]
 
 
 class _UsualLine(msgspec.Struct, gc=False):
-    """A line as nearly all are."""
+    """A typical line."""
 
     custom_id: _Short
     method: Literal["POST"]
@@ -393,7 +392,7 @@ class _UsualLine(msgspec.Struct, gc=False):
 
 
 class _Head(msgspec.Struct, gc=False):
-    """What matters of a body here."""
+    """The fields of a body that are needed here."""
 
     model: _Short
     stream: bool | None = None
@@ -406,7 +405,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
-    """The fields of a JSON object, undecoded; None if it is another kind of value."""
+    """The fields of a JSON object, undecoded; None if it is not an object."""
     try:
         return _decode_object(text)
     except msgspec.ValidationError:
@@ -414,14 +413,14 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
     except msgspec.DecodeError as error:
         reason = why_not_json(text) or str(error)
         if any(escape[1] for escape in _ESCAPE.finditer(text)):
-            reason = "half of a surrogate pair, such as \\ud83d, stands alone"
+            reason = "it contains half of a surrogate pair, such as \\ud83d"
         raise LineFault(Code.INVALID_JSON_LINE, f"not valid JSON: {reason}") from None
     except RecursionError:
         raise LineFault(Code.INVALID_JSON_LINE, f"nested more than {_MAX_DEPTH} levels deep") from None
 
 
 def _text(value: msgspec.Raw) -> str | None:
-    """The string that a JSON value is; None if it is another kind of value."""
+    """The decoded string; None if the value is not a string."""
     try:
         return _decode_text(value)
     except msgspec.ValidationError:
@@ -458,7 +457,7 @@ def _check_model(model: str, rules: ReadingRules) -> None:
     if rules.models is not None and model not in rules.models:
         raise model_not_found(model)
     if len(model) > MAX_CHARACTERS or has_control_characters(model):
-        message = f"no model has a name with control characters or of more than {MAX_CHARACTERS} characters"
+        message = f"a model name must have at most {MAX_CHARACTERS} characters and no control characters"
         raise LineFault(Code.MODEL_NOT_FOUND, message, "body.model")
 
 
@@ -468,4 +467,8 @@ def url_mismatch(endpoint: str) -> LineFault:
 
 def model_not_found(model: str) -> LineFault:
     displayed = model if len(model) <= MAX_CHARACTERS else model[:MAX_CHARACTERS] + "…"
-    return LineFault(Code.MODEL_NOT_FOUND, f"there is no model {displayed!r} here", "body.model")
+    return LineFault(
+        Code.MODEL_NOT_FOUND,
+        f"no configured upstream serves the model {displayed!r}",
+        "body.model",
+    )

@@ -1,5 +1,7 @@
-"""Governed bulk operations: what may be submitted, by whom, within which limits, and who approves it.
+"""Governed bulk operations: submissions, approvals, changes and limits. Also every other act that is audited:
+API keys, webhook endpoints and limits of single users. An act and its audit record are one function here,
+which api and cli call.
 
-May import batches, files, store, config, model and secrets. Start with `governor`; then `submissions`,
-`decisions` and `changes`. A new limit belongs in `limits`, operations that come with the program in `packs`.
+May import batches, files, store, config, model, secrets and host. Start with `submissions`, `decisions` and
+`changes`. A new limit belongs in `limits`, operations that come with Batchline in `packs`.
 """

@@ -1,6 +1,7 @@
-"""Who asks, and which governed batches he sees.
+"""The actor of a request, and which governed batches an actor may see and change.
 
-A user sees his own; approvers and admins see all of their tenant. To everybody else a batch is not there.
+Users see and change their own batches. Approvers see all batches of their tenant and decide on them. Admins
+may do everything in their tenant. A batch that the actor may not see is reported as not found.
 """
 
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.governance.errors import NotAllowed, NotFound
-from batchline.model import Approval, Child, GovernedBatch, Role
+from batchline.model import Approval, GovernedBatch, Role
 from batchline.store import operations
 from batchline.store.audit import AuditEvent
 from batchline.store.operations import Changing, OperationBatchNotFound
@@ -19,25 +20,25 @@ from batchline.store.session import Session
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who asks: the name of a key within its tenant, and what it may do."""
+    """The user of a request: the name of an API key, its tenant and its role."""
 
     tenant: str
     user: str
     role: Role
-    # He calls a server that asks for no keys: nobody else could approve what he submits.
+    # The server runs without API keys, so there is no second user who could approve.
     alone: bool = False
 
     def event(self, action: str, batch: GovernedBatch, **detail: Any) -> AuditEvent:
-        """For the audit log: that he did this with a batch."""
+        """The audit record of an act on a batch."""
         reported = {"operation": batch.operation, **detail}
         return AuditEvent(self.tenant, self.user, action, batch.id, subject=batch.user_id, detail=reported)
 
 
 async def visible(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """A batch as the caller may see it: his own, or any of the tenant's for approvers and admins."""
+    """A batch that the actor may see. Raises NotFound."""
     batch = await operations.get(session, actor.tenant, batch_id)
     if batch is None or (actor.role is Role.USER and batch.user_id != actor.user):
-        raise NotFound("No such batch.", param="batch_id")
+        raise NotFound("Batch not found.", param="batch_id")
     return batch
 
 
@@ -50,14 +51,11 @@ async def page(
     approval: Approval | None = None,
     after: UUID | None = None,
 ) -> list[GovernedBatch]:
+    """The batches that the actor may see, newest first."""
     user = actor.user if actor.role is Role.USER else None
     return await operations.page(
         session, actor.tenant, limit=limit, user=user, operation=operation, approval=approval, after=after
     )
-
-
-async def children(session: Session, batch: GovernedBatch, *, after: int, limit: int) -> list[Child]:
-    return await operations.children(session, batch.id, after=after, limit=limit)
 
 
 async def reload(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
@@ -71,12 +69,12 @@ async def reload(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatc
 async def changing(
     session: Session, actor: Actor, batch_id: UUID, *, pending_for: str | None = None
 ) -> AsyncIterator[Changing]:
-    """To change the caller's own batch, or any of the tenant's for an admin, while nobody else does.
+    """Lock a batch that the actor may change, until the transaction ends. Raises NotFound and NotAllowed.
 
-    With `pending_for`, a user of whom more may become pending, the limits' locks are held too.
+    With `pending_for`, a user who may get more pending work, the limit locks are held too.
     """
     batch = await visible(session, actor, batch_id)
     if batch.user_id != actor.user and actor.role is not Role.ADMIN:
-        raise NotAllowed("Only its user and admins may do this with a batch.")
+        raise NotAllowed("Only the submitter of the batch and admins may do this.")
     async with operations.changing(session, actor.tenant, batch_id, pending_for=pending_for) as held:
         yield held

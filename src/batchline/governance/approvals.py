@@ -1,12 +1,13 @@
-"""The operation that decides on other batches: its children are decisions, each run and failed on its own."""
+"""The operation `approve`, whose children are decisions on other batches. Each succeeds or fails alone."""
 
 from typing import Any
 from uuid import UUID
 
+from batchline.governance import decisions
 from batchline.governance.access import Actor
 from batchline.governance.errors import InvalidSubmission
-from batchline.governance.governor import Governor
 from batchline.governance.operations import APPROVALS, Operation
+from batchline.governance.rules import Rules
 from batchline.model import GovernedBatch, ids
 from batchline.store import operations
 from batchline.store.session import Session
@@ -14,7 +15,7 @@ from batchline.store.session import Session
 APPROVE = Operation(
     "approve",
     request=None,
-    description="Decide on batches that wait for an approval",
+    description="Approve or reject batches that wait for approval",
     schema={
         "type": "object",
         "properties": {
@@ -30,17 +31,18 @@ APPROVE = Operation(
 )
 
 
-async def decide(session: Session, governor: Governor, parent: UUID, item: dict[str, Any]) -> GovernedBatch:
-    """Do what a child asks for, as the user who submitted it, with the role that his keys have now.
+async def decide(rules: Rules, session: Session, parent: UUID, item: dict[str, Any]) -> GovernedBatch:
+    """Run one child as the user who submitted it, with the current role of that user's keys.
 
-    Raises Refused as the act itself does.
+    Raises Refused, as `decisions` does.
     """
     submitter = await operations.submitter(session, parent)
     if submitter is None:
-        raise InvalidSubmission("Nobody who has a key any more has submitted this.")
+        raise InvalidSubmission("The submitter's API keys have all been revoked.")
     actor = Actor(submitter.tenant, submitter.user, submitter.role, alone=submitter.alone)
     batch_id = ids.read(ids.BATCH, str(item.get("batch_id")))
     if batch_id is None:
-        raise InvalidSubmission("The batch_id is none.", param="batch_id")
-    act = governor.reject if item.get("decision") == "reject" else governor.approve
-    return await act(session, actor, batch_id, item.get("reason"))
+        raise InvalidSubmission("batch_id is not a valid batch id.", param="batch_id")
+    if item.get("decision") == "reject":
+        return await decisions.reject(session, actor, batch_id, item.get("reason"))
+    return await decisions.approve(rules, session, actor, batch_id, item.get("reason"))

@@ -1,10 +1,10 @@
-"""Changing a governed batch: cancel, pause, resume, append, release, retry.
+"""Changes of a governed batch: cancel, pause, resume, append, release, retry.
 
-Each holds the batch's row from before it looks until it has committed, so nothing overtakes it.
+Each holds the lock on the batch's row from before its first check until it commits.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from batchline.batches.creation import window_seconds
@@ -19,14 +19,11 @@ from batchline.store.session import Session
 
 
 async def cancel(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """What is in flight finishes, the rest never runs. Again: the same."""
+    """Finish the children in flight and run no others. Repeating it changes nothing."""
     async with changing(session, actor, batch_id) as held:
         if held.batch.cancelling_at is None:
             if not await held.close("cancel", actor.user):
-                raise Conflict(
-                    f"The batch cannot be cancelled: it is {in_words(held.batch)}.",
-                    code="CANNOT_CANCEL",
-                )
+                raise _cannot("cancel", held.batch)
             await held.audit(actor.event("batch.cancelled", held.batch))
     await batches.conclude(session, batch_id)
     return await reload(session, actor, batch_id)
@@ -35,13 +32,13 @@ async def cancel(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatc
 async def pause(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
     async with changing(session, actor, batch_id) as held:
         if not await held.close("pause", actor.user):
-            raise Conflict(f"The batch cannot be paused: it is {in_words(held.batch)}.", code="CANNOT_PAUSE")
+            raise _cannot("pause", held.batch)
         await held.audit(actor.event("batch.paused", held.batch))
     return await reload(session, actor, batch_id)
 
 
 async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """Opens the lanes only if neither an approval nor a release is waited for."""
+    """End a pause. The batch runs unless it also waits for an approval or a release."""
     async with changing(session, actor, batch_id) as held:
         if not await held.resume():
             raise Conflict("The batch is not paused.", code="CANNOT_RESUME")
@@ -50,8 +47,13 @@ async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatc
 
 
 async def prepare_append(
-    rules: Rules, actor: Actor, batch: GovernedBatch, items: Sequence[Any], custom_ids: Sequence[str] | None
+    rules: Rules,
+    actor: Actor,
+    batch: GovernedBatch,
+    items: Sequence[Any],
+    custom_ids: Sequence[str] | None = None,
 ) -> Prepared:
+    """Check and encode new children. This may take long and needs no session."""
     operation = rules.operation(batch.operation)
     return await rules.preparing.run(
         actor.tenant, lambda schema_faults: preparation.prepare(operation, items, custom_ids, schema_faults)
@@ -61,20 +63,22 @@ async def prepare_append(
 async def append(
     rules: Rules, session: Session, actor: Actor, batch: GovernedBatch, prepared: Prepared
 ) -> GovernedBatch:
-    """More children for a batch that is held. One that needs an approval makes it wait for one."""
+    """Add children to a held batch. If one needs approval, the batch waits for approval."""
     operation = rules.operation(batch.operation)
     added = len(prepared.bodies)
     async with changing(session, actor, batch.id, pending_for=batch.user_id) as held:
         now = held.batch
         if not now.held or is_closing(now):
-            raise Conflict("Nothing can be appended: the batch is not held.", code="CANNOT_APPEND")
+            raise Conflict(
+                "Only a held batch takes more items, and this one is not held.", code="CANNOT_APPEND"
+            )
         if now.total + added > operation.largest_batch:
             raise too_many(operation, now.total + added)
         limits.check(rules.limits, held.measured, children=added, held=now.total, parents=0)
         children = prepared.children(first=now.total + 1)
         if taken := await held.taken(children.custom_ids):
             raise InvalidSubmission(
-                f"There is a child {taken[0][:64]!r} in the batch already.", param="custom_ids"
+                f"The batch already has a child with custom_id {taken[0][:64]!r}.", param="custom_ids"
             )
         await held.append(children, prepared.needs_approval)
         await held.audit(
@@ -90,12 +94,12 @@ async def append(
 
 
 async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """Nothing more will be appended: run it, once it is approved where it must be. Again: the same."""
+    """End the hold: the batch runs when it is approved or needs no approval. Repeating it changes nothing."""
     async with changing(session, actor, batch_id) as held:
         now = held.batch
         if now.held:
             if is_closing(now):
-                raise Conflict(f"The batch cannot be released: it is {in_words(now)}.", code="CANNOT_RELEASE")
+                raise _cannot("release", now)
             await held.release()
             await held.open()
             await held.audit(actor.event("batch.released", now, child_count=now.total))
@@ -105,7 +109,7 @@ async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBat
 
 
 async def retry(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """Put failed children back that have attempts left. Those that succeeded stay as they are."""
+    """Run failed children again if they have attempts left."""
     batch = await visible(session, actor, batch_id)
     operation = rules.operation(batch.operation)
     async with changing(session, actor, batch_id, pending_for=batch.user_id) as held:
@@ -114,7 +118,7 @@ async def retry(rules: Rules, session: Session, actor: Actor, batch_id: UUID) ->
         children = await held.retry(operation.max_attempts, window_seconds(rules.window))
         if children == 0:
             raise Conflict(
-                f"All {now.failed} failed children have had their {operation.max_attempts} attempts.",
+                f"All {now.failed} failed children have used their {operation.max_attempts} attempts.",
                 code="RETRY_LIMIT_REACHED",
             )
         limits.check_retried(rules.limits, held.measured, children)
@@ -125,31 +129,39 @@ async def retry(rules: Rules, session: Session, actor: Actor, batch_id: UUID) ->
 def _check_retry(now: GovernedBatch) -> None:
     if now.counts.pending:
         if now.retries:
-            raise Conflict("A retry is under way.", code="RETRY_IN_PROGRESS")
+            raise Conflict("A retry is already running.", code="RETRY_IN_PROGRESS")
         raise Conflict("The batch is still in progress.", code="BATCH_IN_PROGRESS")
     if now.cancelling_at is not None or now.expiring_at is not None:
-        raise Conflict(f"The batch is {in_words(now)}: nothing of it runs again.", code="BATCH_CANCELLED")
+        raise Conflict(f"The batch cannot be retried: it {state(now)}.", code="BATCH_CANCELLED")
     if now.purging_at is not None:
         raise Conflict(
-            f"The batch ended long ago: its children were cleared away on {now.purging_at:%Y-%m-%d}.",
+            f"The batch cannot be retried: its children were deleted on {now.purging_at:%Y-%m-%d},"
+            " when its retention time ended.",
             code="BATCH_CLEARED",
         )
     if now.failed == 0:
         raise Conflict("No child has failed.", code="NOTHING_TO_RETRY")
     if now.ended_at is None:
-        raise Conflict("The batch is writing its files; try again in a second.", code="BATCH_FINALIZING")
+        raise Conflict(
+            "The batch is still writing its files. Try again in a second.", code="BATCH_FINALIZING"
+        )
 
 
 def is_closing(batch: GovernedBatch) -> bool:
     return any((batch.finalizing_at, batch.cancelling_at, batch.expiring_at))
 
 
-def in_words(batch: GovernedBatch) -> str:
-    """In words, for a person who wonders why not."""
+def state(batch: GovernedBatch) -> str:
+    """Why the batch cannot be changed, as the end of a sentence about it."""
     if batch.cancelling_at is not None:
-        return "cancelled"
+        return "was cancelled"
     if batch.expiring_at is not None:
-        return "past its deadline"
+        return "is past its deadline"
     if batch.finalizing_at is not None:
-        return "over"
-    return "paused already" if batch.paused_at is not None else "in progress"
+        return "has ended"
+    return "is already paused" if batch.paused_at is not None else "is in progress"
+
+
+def _cannot(act: Literal["cancel", "pause", "release"], batch: GovernedBatch) -> Conflict:
+    done = {"cancel": "cancelled", "pause": "paused", "release": "released"}[act]
+    return Conflict(f"The batch cannot be {done}: it {state(batch)}.", code=f"CANNOT_{act.upper()}")

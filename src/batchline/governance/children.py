@@ -1,7 +1,7 @@
-"""What became of a child, in words that may be shown: an error or a result, without secrets.
+"""The error or result of a child, without secrets. API and commands show children only through here.
 
-Every way to look at a child goes through here. What an upstream answered was masked before it was stored, by
-the rules of its time; handlers of an operator's own store what they like, and rules get stricter.
+Answers of upstreams are masked before they are stored. They are masked again here, because rules may have
+become stricter and custom handlers store unmasked results.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from batchline.model.json_limits import MAX_DEPTH, WRAPPED, is_too_deep
 from batchline.secrets.masking import MASK, masked
 
 _MAX_MESSAGE = 2000
-_HIDDEN = f"{MASK}: nested more than {MAX_DEPTH} levels deep, so it cannot be shown"
+_HIDDEN = f"{MASK}: nested more than {MAX_DEPTH} levels deep"
 
 
 class ChildFailure(msgspec.Struct, frozen=True):
@@ -26,14 +26,14 @@ _NOT_DISPLAYED = ChildFailure("RESULT_NOT_DISPLAYED", _HIDDEN)
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """One of them, or neither while the child has not ended."""
+    """Either an error or a result; neither while the child has not ended."""
 
     error: ChildFailure | None = None
     result: Any = None
 
 
 def reported(child: Child, batch: GovernedBatch, operation: Operation | None) -> Reported:
-    """`operation` is None where nobody knows it any more: then what is secret everywhere is masked."""
+    """`operation` is None if it is no longer registered: then only the default secrets are masked."""
     redact = () if operation is None else operation.redact
     if child.status is ChildStatus.CANCELLED:
         return Reported(error=_never_ran(batch))
@@ -54,7 +54,7 @@ def reported(child: Child, batch: GovernedBatch, operation: Operation | None) ->
 
 
 def _line(child: Child) -> dict[str, Any] | None:
-    """None: it is nested too deep for all that it would have to go through."""
+    """None: it is nested too deep to decode."""
     output = (child.output or "{}").encode()
     if is_too_deep(output, MAX_DEPTH + WRAPPED):
         return None
@@ -68,14 +68,14 @@ def _never_ran(batch: GovernedBatch) -> ChildFailure:
         return ChildFailure("BATCH_REJECTED", f"The batch was rejected by {batch.decided_by}{why}")
     if batch.cancelling_at is not None:
         return ChildFailure("BATCH_CANCELLED", "The batch was cancelled before this child ran.")
-    return ChildFailure("BATCH_EXPIRED", "The batch's time was over before this child ran.")
+    return ChildFailure("BATCH_EXPIRED", "The batch expired before this child ran.")
 
 
 def _message(body: Any) -> str:
-    """What an answer says of itself, as Kubernetes and most others do."""
+    """The message in an answer, as Kubernetes and most APIs have it, or else the whole answer."""
     if isinstance(body, dict):
         inner = body.get("error")
-        said = body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
-        if isinstance(said, str):
-            return said
+        message = body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
+        if isinstance(message, str):
+            return message
     return body if isinstance(body, str) else msgspec.json.encode(body).decode()[:_MAX_MESSAGE]

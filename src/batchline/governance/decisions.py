@@ -1,6 +1,7 @@
-"""Approving and rejecting what waits for it: of two who decide, one wins, and nobody decides alone.
+"""Approves and rejects governed batches. Of two concurrent decisions, one wins and the other gets a conflict.
 
-An approval claims the batch and opens its lanes in one transaction; a rejection ends all its children.
+An approval records the decision and opens the batch's lanes in one transaction. A rejection
+ends all children. You cannot approve your own submission, unless the operation allows it.
 """
 
 from collections.abc import AsyncIterator
@@ -8,7 +9,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from batchline.governance.access import Actor, reload, visible
-from batchline.governance.changes import in_words, is_closing
+from batchline.governance.changes import is_closing, state
 from batchline.governance.errors import Conflict, NotAllowed
 from batchline.governance.rules import Rules
 from batchline.governance.submissions import displayed_reason
@@ -26,9 +27,9 @@ async def approve(
     reason: str | None = None,
     child_count: int | None = None,
 ) -> GovernedBatch:
-    """Claim the parent and open its lanes, in one transaction: of two approvers one wins.
+    """Approve a batch and let it run.
 
-    `child_count` is how many children the approver has seen, if he says so.
+    `child_count` is the number of children that the approver has reviewed, if given.
     """
     async with _deciding(session, actor, batch_id) as changing:
         await _check_four_eyes(rules, actor, changing)
@@ -40,7 +41,7 @@ async def approve(
 
 
 async def reject(session: Session, actor: Actor, batch_id: UUID, reason: str | None = None) -> GovernedBatch:
-    """None of the children will ever run."""
+    """Reject a batch: none of its children runs."""
     async with _deciding(session, actor, batch_id) as changing:
         await changing.decide(Approval.REJECTED, actor.user, displayed_reason(reason))
         await changing.close("cancel", actor.user)
@@ -50,19 +51,20 @@ async def reject(session: Session, actor: Actor, batch_id: UUID, reason: str | N
 
 
 async def _check_four_eyes(rules: Rules, actor: Actor, changing: Changing) -> None:
-    """Nobody approves his own, neither what he submitted nor what he added to another one's batch."""
+    """Refuse approvers who submitted the batch or appended children to it."""
     operation = rules.registry.find(changing.batch.operation)
     if actor.alone or (operation is not None and operation.self_approval):
         return
     if changing.batch.user_id == actor.user or await changing.appended_by(actor.user):
-        raise NotAllowed("Nobody approves what he submitted himself.")
+        raise NotAllowed("You cannot approve your own submission.")
 
 
 def _check_seen(now: GovernedBatch, child_count: int | None) -> None:
-    """A held batch may have grown since the approver looked at it."""
+    """A held batch may have grown since the approver reviewed it."""
     if child_count is not None and child_count != now.total:
         raise Conflict(
-            f"The batch has {now.total} children now, not {child_count}: look again.", code="BATCH_CHANGED"
+            f"The batch now has {now.total} children, not {child_count}. Review it again.",
+            code="BATCH_CHANGED",
         )
 
 
@@ -70,16 +72,12 @@ def _check_seen(now: GovernedBatch, child_count: int | None) -> None:
 async def _deciding(session: Session, actor: Actor, batch_id: UUID) -> AsyncIterator[Changing]:
     batch = await visible(session, actor, batch_id)
     if actor.role is Role.USER:
-        raise NotAllowed("Only approvers and admins decide.")
+        raise NotAllowed("Only approvers and admins may approve or reject batches.")
     async with operations.changing(session, actor.tenant, batch.id) as changing:
         now = changing.batch
         if now.approval is not Approval.PENDING:
-            why = (
-                f"it was {now.approval.value} by {now.decided_by}"
-                if now.decided_by
-                else "it needs no approval"
-            )
-            raise Conflict(f"There is nothing to decide: {why}.", code="APPROVAL_NOT_PENDING")
+            why = f"was {now.approval.value} by {now.decided_by}" if now.decided_by else "needs no approval"
+            raise Conflict(f"The batch {why}.", code="APPROVAL_NOT_PENDING")
         if is_closing(now):
-            raise Conflict(f"The batch is {in_words(now)}.", code="APPROVAL_NOT_PENDING")
+            raise Conflict(f"The batch cannot be decided on: it {state(now)}.", code="APPROVAL_NOT_PENDING")
         yield changing

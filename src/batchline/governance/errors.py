@@ -1,10 +1,10 @@
-"""Why something that was asked for cannot be: a type for each kind, a code for each case, words."""
+"""Errors of governed operations: one type per kind, one code per case, and a message for a person."""
 
 import math
 
 
 class Refused(Exception):
-    """What was asked for cannot be. The message is for a person, and holds no secret."""
+    """The request was refused. The message is for a person and contains no secret."""
 
     code = "INVALID_BATCH_REQUEST"
 
@@ -16,39 +16,39 @@ class Refused(Exception):
 
 
 class InvalidSubmission(Refused):
-    """Something is wrong with the request itself."""
+    """The request itself is not valid."""
 
 
 class TooLarge(Refused):
-    """More children than any wait would let in."""
+    """The batch has more children than the limits ever allow."""
 
     code = "BATCH_SIZE_EXCEEDED"
 
 
 class NotAllowed(Refused):
-    """The caller may see it, and may not do this."""
+    """The caller may see the batch, but may not do this."""
 
     code = "PERMISSION_DENIED"
 
 
 class NotFound(Refused):
-    """It is not there, or is nobody's business but its owner's."""
+    """It does not exist, or the caller may not see it."""
 
     code = "BATCH_NOT_FOUND"
 
 
 class RequestIdReused(Refused):
-    """The request_id stands for something else already."""
+    """The request_id was used for a different submission."""
 
     code = "REQUEST_ID_REUSED"
 
 
 class Conflict(Refused):
-    """Not now, or not any more: each act has a code of its own."""
+    """The batch is not in a state that allows this act. Each act has its own code."""
 
 
 class LimitReached(Refused):
-    """Too much is pending, or it is too soon. Trying again later may help."""
+    """A limit is reached. Trying again later may help."""
 
     code = "RATE_LIMIT_EXCEEDED"
 

@@ -1,8 +1,7 @@
-"""JMESPath expressions of operators: over an item, or over an item and the answer to it.
+"""JMESPath expressions in the settings, over an item, or over an item and its answer.
 
-JMESPath turns what it cannot do into null, which is not true: "more than 8" of a list would be false. An
-operator means a rule for values of the right kind, so one that meets another kind cannot be applied. Null
-itself, which a field that is absent is, stays null.
+JMESPath turns errors into null, which is false: `> 8` is false for a list. Such a rule would let items pass,
+so `may_hold` counts an expression that meets the wrong type as true. A missing field is null and stays null.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +11,20 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
-# Each is an expression's step at one value: a million take about a second.
+# Evaluations of one node. A million take about a second.
 _MAX_STEPS = 1_000_000
 
 
 class InvalidExpression(ValueError):
-    """It is no JMESPath expression. The message is for a person, in one line."""
+    """Not a JMESPath expression. The message is for a person, in one line."""
 
 
 class NotApplicable(Exception):
-    """The expression says nothing about this value: it is of another kind, or too large."""
+    """The expression cannot be applied to this value: it has the wrong type or is too large."""
 
 
 class Expression:
-    """Read once, and asked of many items."""
+    """A compiled expression."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -35,35 +34,34 @@ class Expression:
             raise InvalidExpression(" ".join(str(error).split())) from None
 
     def holds(self, value: Any) -> bool:
-        """Whether it is true of a value; no, where it cannot be applied to it, such as a function of texts
-        over what is none."""
+        """Whether it is true for a value; False if it cannot be applied."""
         return self._of(value, _BoundedInterpreter(), otherwise=False)
 
     def may_hold(self, value: Any) -> bool:
-        """Whether it is true of a value, or cannot be applied to it."""
+        """Whether it is true for a value, or cannot be applied."""
         return self._of(value, _Strict(), otherwise=True)
 
     def _of(self, value: Any, interpreter: TreeInterpreter, *, otherwise: bool) -> bool:
         try:
             return is_true(interpreter.visit(self._compiled.parsed, value))
         except Exception:  # noqa: BLE001
-            # Also where the library stumbles, say over a number compared with a text.
+            # The library also fails, for example when it compares a number with a string.
             return otherwise
 
     @property
     def alone(self) -> str | None:
-        """The one field that the expression is, if it is nothing else."""
+        """The field, if the expression is only a field."""
         parsed = self._compiled.parsed
         return str(parsed["value"]) if parsed["type"] == "field" else None
 
     @property
     def fields(self) -> frozenset[str]:
-        """The value's own fields that it looks at."""
+        """The top-level fields that the expression uses."""
         return frozenset(_roots(self._compiled.parsed))
 
 
 class _BoundedInterpreter(TreeInterpreter):
-    """Gives up after too many steps."""
+    """Raises NotApplicable after too many steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +75,7 @@ class _BoundedInterpreter(TreeInterpreter):
 
 
 class _Strict(_BoundedInterpreter):
-    """Raises NotApplicable where JMESPath would go on with null."""
+    """Raises NotApplicable where JMESPath would continue with null."""
 
     def visit(self, node: Any, *args: Any, **named: Any) -> Any:
         kind = _OVER.get(node["type"])
@@ -106,21 +104,21 @@ class _Strict(_BoundedInterpreter):
         return super().visit_value_projection(self._over(dict, node, value), value)
 
     def _over(self, kind: type, node: Any, value: Any) -> Any:
-        """The node with its base evaluated, which must be of this kind."""
+        """The node with its base evaluated. The base must have this type."""
         base = self.visit(node["children"][0], value)
         if base is not None and not isinstance(base, kind):
             raise NotApplicable(f"{node['type']} of {_kind(base)}")
         return _with_values(node, base)
 
 
-# What is looked into by these.
+# Types that these nodes need.
 _OVER: Mapping[str, type] = {"field": dict, "index": list, "slice": list}
 _ORDERING = frozenset({"lt", "lte", "gt", "gte"})
 _ORDERED = frozenset({"number", "text"})
 
 
 def _with_values(node: Any, *values: Any) -> Any:
-    """The node with its first children replaced by what they are."""
+    """The node with its first children replaced by their values."""
     literals = [{"type": "literal", "value": value, "children": []} for value in values]
     return {**node, "children": [*literals, *node["children"][len(values) :]]}
 
@@ -138,11 +136,11 @@ def _kind(value: Any) -> str:
 
 
 def is_true(value: Any) -> bool:
-    """As JMESPath has it: 0 is true, and what is empty is not."""
+    """As in JMESPath: 0 is true; empty strings, lists and objects are not."""
     return not (value is None or value is False or value in ("", [], {}))
 
 
-# Where the rest of an expression is about what its first part gave, not about the item.
+# In these, only the first child is about the item; the rest is about its result.
 _NARROWING = frozenset(
     {
         "subexpression",
@@ -157,7 +155,7 @@ _NARROWING = frozenset(
 
 
 def _roots(node: Mapping[str, Any]) -> Iterator[str]:
-    """The item's own fields that a parsed expression looks at."""
+    """The top-level fields that a parsed expression uses."""
     children: Sequence[Any] = node.get("children", ())
     if node.get("type") == "field":
         yield node["value"]

@@ -1,9 +1,8 @@
-"""An operation: what users may ask for in bulk, as the operator has it.
+"""An operation, as the operator defines it: the schema of its items, the size of a batch, the number of
+attempts, which items need approval, which fields are secret, and how an item becomes a request.
 
-It says what an item looks like, how many fit into one batch, how often each is tried, what has to be
-approved, what is secret, and how an item becomes a request. A batch of one is an ordinary batch: its lanes
-have the operation's name for a model and `url_of(name)` for a URL, which no file of an OpenAI client has, so
-that nobody runs an operation past its rules.
+A batch of an operation is an ordinary batch. Its lanes have the operation's name as model and `url_of(name)`
+as URL. No file of an OpenAI client can contain such a URL, so no client can bypass the rules of an operation.
 """
 
 import re
@@ -24,21 +23,21 @@ NEVER = "never"
 DEFAULT_LARGEST = 100
 DEFAULT_ATTEMPTS = 3
 
-# Executors: requests to an upstream; and decisions on other batches.
+# Executors: requests to an upstream, and decisions on other batches.
 HTTP = "http"
 APPROVALS = "approvals"
 
-# What the URLs of operations' lanes begin with, and so do their routing keys.
+# Prefix of the URLs and routing keys of lanes of operations.
 BELOW = "/operations/"
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 SchemaFaults: TypeAlias = Callable[[ItemSchema, Sequence[Any]], list[ItemFault]]
-"""Tells which items do not fit a schema: `ItemSchema.faults`, or the same within limits."""
+"""Finds items that do not match a schema: `ItemSchema.faults`, or the same with limits."""
 
 
 class InvalidOperation(ValueError):
-    """The operation cannot be registered. `key` is what is wrong with it; the message is for a person."""
+    """The operation cannot be registered. `key` is the wrong setting; the message is for a person."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: {why}")
@@ -49,7 +48,7 @@ class InvalidOperation(ValueError):
 @dataclass(frozen=True)
 class Operation:
     name: str
-    # None: `executor` is not http, and runs items without one.
+    # None if `executor` is not http.
     request: RequestTemplate | None
     description: str = ""
     # JSON Schema (2020-12) of an item, which is always an object.
@@ -58,14 +57,14 @@ class Operation:
     max_attempts: int = DEFAULT_ATTEMPTS
     # always, never, or a JMESPath expression over the item.
     approval: str = NEVER
-    # Whether approvers and admins may approve what they submitted themselves.
+    # Whether approvers and admins may approve their own submissions.
     self_approval: bool = False
-    # Names of fields that are masked wherever items are shown, besides those that always are.
+    # Names of secret fields, in addition to those that are always masked.
     redact: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
-    # Path of the object that Means.SAME compares with, below the same upstream.
+    # Path of the object that Means.SAME compares with, at the same upstream.
     confirm: str | None = None
-    # An expression over that object: it is about to go, and the item is tried again once it is gone.
+    # An expression over that object. If it is true, the object is being deleted and the item is retried.
     gone_when: str | None = None
     timeout: float = 60.0
     executor: str = HTTP
@@ -73,15 +72,16 @@ class Operation:
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
             raise InvalidOperation(
-                "name", "must begin with a small letter, and have only those, digits, _ and -, at most 63"
+                "name",
+                "must begin with a lower-case letter and have at most 63 lower-case letters, digits, _ and -",
             )
         if self.largest_batch < 1:
             raise InvalidOperation("largest_batch", "must be at least 1")
         if self.max_attempts < 1:
             raise InvalidOperation("max_attempts", "must be at least 1")
         if self.executor == HTTP and self.request is None:
-            raise InvalidOperation("request", "it is missing")
-        # Read here, so that a mistake is found at the start.
+            raise InvalidOperation("request", "is missing")
+        # Parsed here, so that mistakes are found at start-up.
         _ = self._items
         self._check_approval()
         self._check_request()
@@ -91,22 +91,22 @@ class Operation:
     def faults(
         self, items: Sequence[Any], schema_faults: SchemaFaults = ItemSchema.faults
     ) -> list[ItemFault]:
-        """What is wrong with these items, the first few of it; empty if all can be run."""
+        """The first few faults of these items; empty if all can run."""
         return schema_faults(self._items, items) or list(islice(self._request_faults(items), MAX_FAULTS))
 
     def needs_approval(self, item: Any) -> bool:
-        """Whether somebody else has to agree before this item runs."""
+        """Whether this item needs approval before it runs."""
         if self.approval in (ALWAYS, NEVER):
             return self.approval == ALWAYS
-        # A rule that cannot be applied to an item must not let it pass.
+        # If the rule cannot be applied to an item, the item needs approval.
         return self._approval.may_hold(item)
 
     def masked(self, value: Any) -> Any:
-        """An item, or anything else of this operation, as it may be shown."""
+        """An item, or another value of this operation, without secrets."""
         return masked(value, self.redact)
 
     def meaning(self, status: int, item: Any, answer: Any) -> Means | None:
-        """What the operation says of such an answer; None: nothing, so that it is judged as any other."""
+        """The meaning of an answer for this operation; None: the default meaning."""
         return next((each.means for each in self.outcomes if each.holds(status, item, answer)), None)
 
     @property
@@ -114,7 +114,7 @@ class Operation:
         return None if self.request is None else self.request.upstream
 
     def confirmation(self, item: Mapping[str, Any]) -> Rendered:
-        """The request that reads what is there. Only where an outcome means `same`."""
+        """The request that reads the existing object. Only for operations with an outcome `same`."""
         assert self._confirm is not None
         return self._confirm.render(item)
 
@@ -122,7 +122,7 @@ class Operation:
         return self.gone_when is not None and self._gone_when.holds(found)
 
     def _request_faults(self, items: Sequence[Any]) -> Iterator[ItemFault]:
-        """Of items that fit the schema."""
+        """Faults of items that match the schema but do not fit the template."""
         if self.request is None:
             return
         for number, item in enumerate(items):
@@ -152,7 +152,7 @@ class Operation:
         try:
             return Expression(self.gone_when or "")
         except InvalidExpression as error:
-            raise InvalidOperation("gone_when", f"is no JMESPath expression: {error}") from None
+            raise InvalidOperation("gone_when", f"is not a JMESPath expression: {error}") from None
 
     @cached_property
     def _confirm(self) -> RequestTemplate | None:
@@ -163,14 +163,14 @@ class Operation:
         except InvalidTemplate as error:
             raise InvalidOperation("confirm", str(error)) from None
 
-    # --- Checks at the start -------------------------------------------------------------------------------
+    # --- Checks at start-up --------------------------------------------------------------------------------
 
     def _check_approval(self) -> None:
         if self.approval in (ALWAYS, NEVER):
             return
         alone = self._approval.alone
         if alone is not None and not self._items.has(alone):
-            # A slip such as `allways` would be an expression too, of a field that no item has.
+            # A typo such as `allways` is an expression, too: of a field that no item has.
             raise InvalidOperation(
                 "approval", f"{self.approval!r} is neither {ALWAYS} nor {NEVER}, nor a field of the schema"
             )
@@ -183,7 +183,7 @@ class Operation:
         wants = any(outcome.means is Means.SAME for outcome in self.outcomes)
         if wants != (self.confirm is not None):
             raise InvalidOperation(
-                "confirm", f"goes with an outcome that means {Means.SAME}, and only with one"
+                "confirm", f"is required with an outcome that means {Means.SAME}, and not allowed without one"
             )
         if self._confirm is not None:
             self._check_known("confirm", self._confirm.fields)
@@ -191,18 +191,18 @@ class Operation:
             _ = self._gone_when
 
     def _check_known(self, key: str, names: Collection[str]) -> None:
-        """`namespace == "production"` is right in JMESPath, and compares two fields: with a schema that names
-        the fields of an item such slips are found here, and not by the first item that goes unapproved."""
-        for name in self._items.strangers(names):
-            hint = f"; a text is written '{name}'" if key == "approval" else ""
+        """Refuse fields that the schema does not have. `namespace == "production"` is valid JMESPath that
+        compares two fields, so the mistake would otherwise show only in items that run without approval."""
+        for name in self._items.unknown(names):
+            hint = f"; write a string as '{name}'" if key == "approval" else ""
             raise InvalidOperation(key, f"the schema has no field {name!r}{hint}")
 
 
 def url_of(name: str) -> str:
-    """The URL of the lanes of this operation's batches, which is their routing key too."""
+    """The URL and routing key of the lanes of this operation."""
     return BELOW + name
 
 
 def operation_of(url: str) -> str | None:
-    """The operation of a lane with this URL; None: it is no operation's."""
+    """The operation of a lane with this URL; None: the lane belongs to no operation."""
     return url[len(BELOW) :] if url.startswith(BELOW) else None

@@ -1,4 +1,4 @@
-"""What an upstream's answers mean for an item, as its operation says."""
+"""The meaning of an upstream's answers, as an operation defines it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from batchline.governance.expressions import Expression, InvalidExpression
 
 
 class InvalidOutcome(ValueError):
-    """The operator's mistake. The message is for a person."""
+    """The operator's outcome is not valid. The message is for a person."""
 
 
 class Means(StrEnum):
@@ -18,14 +18,14 @@ class Means(StrEnum):
     DONE = "done"
     RETRY = "retry"
     FAILED = "failed"
-    # Done if what is there is what was asked for, failed if not: `confirm` says where to look.
+    # Done if the existing object, at the path `confirm`, equals the requested one; else failed.
     SAME = "same"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What answers of one status mean. `when` is an expression over {item, answer}: a status may have several
-    outcomes, of which the first that holds counts."""
+    """The meaning of answers with one status. `when` is an expression over {item, answer}. A status may have
+    several outcomes; the first that holds counts."""
 
     status: int
     means: Means
@@ -33,7 +33,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         if not 100 <= self.status <= 599:
-            raise InvalidOutcome(f"{self.status} is no status of HTTP")
+            raise InvalidOutcome(f"{self.status} is not an HTTP status")
         if self.when is not None:
             _ = self._when
 
@@ -42,7 +42,7 @@ class Outcome:
         try:
             return Expression(self.when or "")
         except InvalidExpression as error:
-            raise InvalidOutcome(f"{self.when!r} is no JMESPath expression: {error}") from None
+            raise InvalidOutcome(f"{self.when!r} is not a JMESPath expression: {error}") from None
 
     def holds(self, status: int, item: Any, answer: Any) -> bool:
         if status != self.status:

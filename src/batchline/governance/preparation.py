@@ -1,7 +1,7 @@
-"""Prepares what users submit: holds items to their rules, encodes them, and masks them for the audit log.
+"""Prepares submissions: checks items, encodes them, and masks them for the audit log.
 
-All of it takes time that the submitter decides, so a server prepares in a few threads beside its event loop,
-of which no tenant has all, and holds items to schemas in other processes. A command prepares where it is.
+The submitter's items determine how long this takes. So a server prepares in a few threads, of which a tenant
+gets only some, and checks schemas in separate processes. A command prepares in its own thread.
 """
 
 import asyncio
@@ -21,49 +21,49 @@ from batchline.model.json_limits import MAX_DEPTH, is_too_deep
 from batchline.secrets.masking import TooManySecrets, secrets_of
 from batchline.store.operations import Children
 
-# An audit row tells what was asked for, within reason.
+# Items in one audit record.
 MAX_AUDITED_ITEMS = 100
 
 _THREADS = 2
-_THREADS_OF_A_TENANT = 1
+_THREADS_PER_TENANT = 1
 
 T = TypeVar("T")
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """Items that can be run."""
+    """Valid, encoded items."""
 
     operation: str
     bodies: tuple[str, ...]
-    # None: their numbers.
+    # None: children are numbered.
     custom_ids: tuple[str, ...] | None
     needs_approval: bool
-    # The first of them, without secrets, as JSON.
+    # The first items, without secrets, as JSON.
     displayed: msgspec.Raw
 
     def children(self, first: int = 1) -> Children:
-        """With the number of the first, where they have no names."""
+        """Children without custom_ids are numbered from `first`."""
         numbers = range(first, first + len(self.bodies))
         return Children(self.custom_ids or tuple(map(str, numbers)), self.bodies)
 
 
 class Preparing(Protocol):
-    """Where preparing is done."""
+    """Runs the preparation somewhere."""
 
     async def run(self, tenant: str, act: Callable[[SchemaFaults], T]) -> T:
-        """What `act` gives; it is called with what tells which items do not fit a schema."""
+        """The result of `act`, which is called with the function that checks schemas."""
         ...
 
 
 class PreparingHere:
-    """In this thread: for commands, whose items are their user's own."""
+    """In this thread, for commands."""
 
     async def run(self, tenant: str, act: Callable[[SchemaFaults], T]) -> T:
         return act(ItemSchema.faults)
 
 
 class PreparingPool:
-    """Beside the event loop: for servers."""
+    """In threads and processes, for servers."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "prepare")
@@ -73,7 +73,7 @@ class PreparingPool:
     async def run(self, tenant: str, act: Callable[[SchemaFaults], T]) -> T:
         share = self._shares.get(tenant)
         if share is None:
-            self._shares[tenant] = share = asyncio.Semaphore(_THREADS_OF_A_TENANT)
+            self._shares[tenant] = share = asyncio.Semaphore(_THREADS_PER_TENANT)
         async with share:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, act, self._validators.faults)
@@ -91,7 +91,7 @@ def prepare(
 ) -> Prepared:
     """Raises InvalidSubmission and TooLarge."""
     if not items:
-        raise InvalidSubmission("A batch has at least one item.", param="items")
+        raise InvalidSubmission("items must contain at least one item.", param="items")
     if len(items) > operation.largest_batch:
         raise too_many(operation, len(items))
     _check_custom_ids(custom_ids, len(items))
@@ -114,14 +114,15 @@ def prepare(
 
 def too_many(operation: Operation, items: int) -> TooLarge:
     return TooLarge(
-        f"The batch would have {items} items; {operation.name} takes at most {operation.largest_batch}.",
+        f"The batch would have {items} items; {operation.name} allows at most {operation.largest_batch}.",
         param="items",
     )
 
 
 def not_encodable() -> InvalidSubmission:
     return InvalidSubmission(
-        f"An item is nested more than {MAX_DEPTH} levels deep or is not Unicode.", param="items"
+        f"An item is nested more than {MAX_DEPTH} levels deep, or contains text that is not Unicode.",
+        param="items",
     )
 
 
@@ -140,11 +141,15 @@ def _check_custom_ids(custom_ids: Sequence[str] | None, items: int) -> None:
     if not custom_ids:
         return
     if len(custom_ids) != items:
-        raise InvalidSubmission("There must be as many custom_ids as items, or none.", param="custom_ids")
+        raise InvalidSubmission(
+            "custom_ids must have one value per item, or be left out.", param="custom_ids"
+        )
     if len(set(custom_ids)) != len(custom_ids):
         raise InvalidSubmission("custom_id values must be unique.", param="custom_ids")
     if not all(0 < len(name) <= MAX_CHARACTERS for name in custom_ids):
-        raise InvalidSubmission(f"A custom_id has 1 to {MAX_CHARACTERS} characters.", param="custom_ids")
+        raise InvalidSubmission(
+            f"Each custom_id must have 1 to {MAX_CHARACTERS} characters.", param="custom_ids"
+        )
     if any(map(has_control_characters, custom_ids)):
         raise InvalidSubmission("A custom_id must not contain control characters.", param="custom_ids")
 

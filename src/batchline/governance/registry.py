@@ -1,4 +1,4 @@
-"""The operations that there are, registered in code or in batchline.toml."""
+"""The registered operations, from packs, code or batchline.toml."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ class UnknownOperation(LookupError):
 
 
 class Registry:
-    """The operations that there are, by name."""
+    """The registered operations, by name."""
 
     def __init__(self, operations: Sequence[Operation] = ()) -> None:
         self._operations: dict[str, Operation] = {}
         for operation in operations:
             if operation.name in self._operations:
-                raise InvalidOperation("name", f"there are two operations {operation.name!r}")
+                raise InvalidOperation("name", f"two operations have the name {operation.name!r}")
             self._operations[operation.name] = operation
 
     def get(self, name: str) -> Operation:
@@ -51,12 +51,12 @@ class Registry:
 
 
 def registry_of(settings: ServerSettings, more: Sequence[Operation] = ()) -> Registry:
-    """The operations of the settings, and those that come with the program. Raises SettingsError."""
+    """The operations in the settings, and `more`. Raises SettingsError."""
     read: list[Operation] = list(more)
     names = {operation.name for operation in read}
     for each in settings.operations:
         if each.name in names:
-            raise _error(each, "name", f"there is an operation {each.name!r} already")
+            raise _error(each, "name", f"another operation has the name {each.name!r}")
         names.add(each.name)
         read.append(_read(each))
     return Registry(read)
@@ -102,22 +102,21 @@ def _read(each: OperationSettings) -> Operation:
 
 def _body_of(each: OperationSettings) -> Any:
     if each.body is not None:
-        # As TOML has no null: no body at all.
+        # TOML has no null: an empty string means no body.
         return None if each.body == "" else each.body
     return None if each.method in ("GET", "DELETE") else RequestTemplate.body
 
 
 def _outcome(table: Mapping[str, Any]) -> Outcome:
-    strangers = set(table) - {"status", "means", "when"}
-    if strangers:
-        raise InvalidOutcome(f"there is no {', '.join(sorted(strangers))}")
+    if unknown := set(table) - {"status", "means", "when"}:
+        raise InvalidOutcome(f"unknown key {', '.join(sorted(unknown))}")
     status, means, when = table.get("status"), table.get("means"), table.get("when")
     if type(status) is not int:
-        raise InvalidOutcome("each needs a status, which is a whole number")
+        raise InvalidOutcome("status must be an integer")
     if means not in list(Means):
-        raise InvalidOutcome(f"each means one of {', '.join(Means)}")
+        raise InvalidOutcome(f"means must be one of {', '.join(Means)}")
     if when is not None and not isinstance(when, str):
-        raise InvalidOutcome("when is an expression, as a text")
+        raise InvalidOutcome("when must be a string with a JMESPath expression")
     return Outcome(status, Means(means), when)
 
 

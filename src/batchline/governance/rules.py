@@ -1,4 +1,4 @@
-"""What governs batches here: the operations that there are, the limits, and how long a batch has."""
+"""The rules for governed batches: the registered operations, the limits and the time that a batch has."""
 
 from dataclasses import dataclass, field
 
@@ -13,10 +13,11 @@ from batchline.governance.registry import Registry, UnknownOperation
 class Rules:
     registry: Registry
     limits: LimitSettings
-    window: str
+    window: str = "7d"
     preparing: Preparing = field(default_factory=PreparingHere)
 
     def operation(self, name: str) -> Operation:
+        """Raises NotFound."""
         try:
             return self.registry.get(name)
         except UnknownOperation as error:

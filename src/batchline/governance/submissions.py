@@ -1,7 +1,7 @@
-"""Submitting a governed batch: one transaction, all of it or nothing.
+"""Submits governed batches. One transaction takes the limit locks, looks for an earlier batch of the same
+request, checks the limits, and writes the batch with its children and the audit record.
 
-The limits' locks, the look whether the request was made before, the limits, the batch with all its children,
-the audit row. Execution is the engine's, as of any other batch.
+Workers run the batch like any other.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Submission(msgspec.Struct, frozen=True):
     request_id: UUID | None = None
     reason: str | None = None
     hold: bool = False
-    # Names for the children, as many as there are items; None: their numbers.
+    # One per item; None: children are numbered.
     custom_ids: Sequence[str] | None = None
 
     def fingerprint(self) -> bytes:
@@ -45,26 +45,35 @@ class Submission(msgspec.Struct, frozen=True):
 
 class Submitted(msgspec.Struct, frozen=True):
     batch: GovernedBatch
-    # The request was made before, and this is its batch.
+    # An earlier request with the same request_id created the batch.
     replayed: bool
 
 
 class ReadySubmission(msgspec.Struct, frozen=True):
-    """A submission that only the limits can refuse now."""
+    """A valid submission. Only the limits, or an earlier batch of the same request, can still refuse it."""
 
     new: NewOperationBatch
     event: AuditEvent
 
 
+async def submit(rules: Rules, session: Session, actor: Actor, requested: Submission) -> Submitted:
+    """All steps with one session. A server uses one session per step, because `prepare` may take long."""
+    fingerprint = await fingerprint_of(rules, actor, requested)
+    # First of all: a replay succeeds even if the same submission would be refused now.
+    if (before := await replay(session, actor, requested, fingerprint)) is not None:
+        return before
+    return await create(rules, session, actor, await prepare(rules, actor, requested, fingerprint))
+
+
 async def fingerprint_of(rules: Rules, actor: Actor, requested: Submission) -> bytes:
-    """What tells this submission from another one under the same request_id."""
+    """A hash of the submission. It reveals whether a request_id is used again for something else."""
     return await rules.preparing.run(actor.tenant, lambda _: _fingerprint(requested))
 
 
 async def replay(
     session: Session, actor: Actor, requested: Submission, fingerprint: bytes
 ) -> Submitted | None:
-    """The batch that the same request has made before; None: it has made none."""
+    """The batch that an earlier request with the same request_id created; None: there is none."""
     if requested.request_id is None:
         return None
     found = await operations.find(
@@ -74,10 +83,10 @@ async def replay(
 
 
 async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint: bytes) -> ReadySubmission:
-    """Check all that can be checked without the database."""
+    """Check what needs no database."""
     operation = rules.operation(requested.operation)
     if operation.executor == APPROVALS and actor.role is Role.USER:
-        raise NotAllowed("Only approvers and admins decide.")
+        raise NotAllowed("Only approvers and admins may approve or reject batches.")
     return await rules.preparing.run(
         actor.tenant,
         lambda schema_faults: _ready(rules, actor, operation, requested, fingerprint, schema_faults),
@@ -85,25 +94,26 @@ async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint
 
 
 async def create(rules: Rules, session: Session, actor: Actor, ready: ReadySubmission) -> Submitted:
+    """Check the limits and write the batch and its audit record, in one transaction."""
     new = ready.new
     try:
         async with operations.submitting(session, actor.tenant, actor.user) as submitting:
-            await _check_quicker(submitting, new)
+            await _check_not_created(submitting, new)
             limits.check(rules.limits, submitting.measured, children=len(new.children.bodies))
             await submitting.create(new)
             await submitting.audit(ready.event)
-    except _MadeMeanwhile as quicker:
-        return await _replayed(session, actor, quicker.made, new.fingerprint)
+    except _CreatedMeanwhile as other:
+        return await _replayed(session, actor, other.made, new.fingerprint)
     return Submitted(await reload(session, actor, new.id), replayed=False)
 
 
-async def _check_quicker(submitting: Submitting, new: NewOperationBatch) -> None:
-    """Again under the locks: of many that come at once, one makes the batch."""
+async def _check_not_created(submitting: Submitting, new: NewOperationBatch) -> None:
+    """Look again under the locks: of many concurrent requests, one creates the batch."""
     if new.request_id is None:
         return
     made = await submitting.made_before(new.tenant, new.user_id, new.operation, new.request_id)
     if made is not None:
-        raise _MadeMeanwhile(made)
+        raise _CreatedMeanwhile(made)
 
 
 async def _replayed(
@@ -111,7 +121,9 @@ async def _replayed(
 ) -> Submitted:
     batch_id, before = made
     if before != fingerprint:
-        raise RequestIdReused("This request_id has been used before, for something else.", param="request_id")
+        raise RequestIdReused(
+            "This request_id was used for a different submission. Use a new one.", param="request_id"
+        )
     return Submitted(await reload(session, actor, batch_id), replayed=True)
 
 
@@ -119,7 +131,7 @@ def displayed_reason(text: str | None) -> str | None:
     if text is None:
         return None
     if len(text) > _MAX_REASON:
-        raise InvalidSubmission(f"A reason has at most {_MAX_REASON} characters.", param="reason")
+        raise InvalidSubmission(f"reason must have at most {_MAX_REASON} characters.", param="reason")
     return masked_text(text)
 
 
@@ -170,11 +182,11 @@ def _event(new: NewOperationBatch, prepared: Prepared) -> AuditEvent:
     )
 
 
-class _MadeMeanwhile(Exception):
-    """Another one was quicker with the same request_id."""
+class _CreatedMeanwhile(Exception):
+    """A concurrent request with the same request_id has created the batch."""
 
     def __init__(self, made: tuple[UUID, bytes]) -> None:
-        super().__init__("made before")
+        super().__init__("created by a concurrent request")
         self.made = made
 
 

@@ -1,9 +1,8 @@
-"""How an item becomes an HTTP request: templates with the item's fields in them.
+"""Templates that turn an item into an HTTP request.
 
-`{name}` stands for a field of the item, `{spec.size}` for one inside another, `{{` and `}}` for braces. A
-value lands where its template has it and nowhere else: in a path it is percent-encoded and cannot add a
-segment or climb out of one, in a query and a header it cannot end its value, and in a body a template that is
-nothing but a field keeps the field's type.
+`{name}` is a field of the item, `{spec.size}` a nested field, `{{` and `}}` are braces. A value cannot change
+the structure of the request: in a path it is percent-encoded and cannot add or leave a segment; in a query or
+header it cannot end its value. In a body, a template that is only a field keeps the type of the field.
 """
 
 import string
@@ -18,7 +17,7 @@ import msgspec
 from batchline.model.json_limits import MAX_DEPTH, is_too_deep
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-# What is ours to say, or would change where the request ends.
+# Set by Batchline, or able to change where the request ends.
 _OUR_HEADERS = frozenset(
     {
         "authorization",
@@ -39,21 +38,21 @@ _OUR_HEADERS = frozenset(
 )
 _MISSING: Any = object()
 ITEM = "{}"
-"""As a body: the item as it is."""
+"""As a body: the unchanged item."""
 
 
 class InvalidTemplate(ValueError):
-    """The operator's mistake. The message is for a person."""
+    """The operator's template is not valid. The message is for a person."""
 
 
 class InvalidValue(ValueError):
-    """The item's mistake: what it says cannot stand where the template has it. The message is for a person,
-    and holds no value."""
+    """A value of the item does not fit its position in the template. The message is for a person and contains
+    no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Text and fields in turn."""
+    """Alternating literals and fields."""
 
     parts: tuple[tuple[str, tuple[str, ...] | None], ...]
 
@@ -62,11 +61,13 @@ class Template:
         try:
             found = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise InvalidTemplate(f"{text!r} is no template: {error}") from None
+            raise InvalidTemplate(f"{text!r} is not a template: {error}") from None
         parts = []
         for literal, name, spec, conversion in found:
             if name is not None and (spec or conversion or not all(name.split("."))):
-                raise InvalidTemplate(f"{text!r} is no template: write a field as {{name}} or {{name.part}}")
+                raise InvalidTemplate(
+                    f"{text!r} is not a template: write a field as {{name}} or {{name.part}}"
+                )
             parts.append((literal, None if name is None else tuple(name.split("."))))
         return cls(tuple(parts))
 
@@ -76,7 +77,7 @@ class Template:
 
     @property
     def alone(self) -> tuple[str, ...] | None:
-        """The one field that the template is, if it is nothing else."""
+        """The field, if the template is only a field."""
         if len(self.parts) == 1 and not self.parts[0][0]:
             return self.parts[0][1]
         return None
@@ -87,7 +88,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """One request. The path is percent-encoded, the query as it stands after the question mark."""
+    """One request. The path and the query are encoded; the query has no question mark."""
 
     method: str
     path: str
@@ -99,9 +100,9 @@ class Rendered:
 
 @dataclass(frozen=True)
 class RequestTemplate:
-    """`upstream` is the name of one in the settings. `body`: None for no body, ITEM for the item itself, a
-    structure whose texts are templates, in which a key whose field the item does not have is left out, or a
-    function of the item."""
+    """`upstream` is a name in the settings. `body` is None for no body, ITEM for the item, a structure whose
+    strings are templates, or a function of the item. In a structure, keys with missing fields are left
+    out."""
 
     upstream: str
     path: str
@@ -115,20 +116,20 @@ class RequestTemplate:
         if self.method not in METHODS:
             raise InvalidTemplate(f"the method must be one of {', '.join(METHODS)}")
         if not _is_header_value(self.content_type):
-            raise InvalidTemplate("the content type is not one that a header can carry")
+            raise InvalidTemplate("the content type must be printable ASCII without spaces at its ends")
         literals = self._path.literals()
         if not self.path.startswith("/") or any(sign in literals for sign in "?#\\") or "//" in self.path:
-            raise InvalidTemplate("the path must begin with / and have no ?, #, \\ or // in it")
+            raise InvalidTemplate("the path must begin with / and must not contain ?, #, \\ or //")
         if not literals.isprintable():
-            raise InvalidTemplate("the path has characters in it that cannot be shown")
+            raise InvalidTemplate("the path must contain only printable characters")
         if any(_is_dots(segment) for segment in self.path.split("/")):
-            raise InvalidTemplate("the path must have no segments of dots")
+            raise InvalidTemplate("the path must not have segments of only dots")
         for name in self.headers:
             if not name.isascii() or not all(sign.isalnum() or sign in "-_" for sign in name) or not name:
-                raise InvalidTemplate(f"{name!r} is no name of a header")
+                raise InvalidTemplate(f"{name!r} is not a valid header name")
             if name.lower() in _OUR_HEADERS:
-                raise InvalidTemplate(f"the header {name} is not for templates")
-        # Parsed here, so that a mistake is found at the start.
+                raise InvalidTemplate(f"templates must not set the header {name}")
+        # Parsed here, so that mistakes are found at start-up.
         _ = self._query, self._headers
         _check_body(self.body)
 
@@ -146,7 +147,7 @@ class RequestTemplate:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The fields of the item, outermost ones only, that the path cannot do without."""
+        """The top-level fields of the item that the path needs."""
         return frozenset(path[0] for path in self._path.fields)
 
     def render(self, item: Mapping[str, Any]) -> Rendered:
@@ -180,8 +181,8 @@ class RequestTemplate:
 
 
 def rendered_path(template: Template, item: Mapping[str, Any]) -> str:
-    """Every value percent-encoded, and no segment that a server, or a proxy before it, could read as another
-    place: some decode %2F before they look, so that a slash is refused, not encoded."""
+    """The path with percent-encoded values. A slash in a value is refused, not encoded, because some proxies
+    decode %2F before they check the path."""
     texts = []
     for literal, path in template.parts:
         texts.append(quote(literal, safe="/:@!$&'()*+,;=-._~%"))
@@ -189,12 +190,14 @@ def rendered_path(template: Template, item: Mapping[str, Any]) -> str:
             text = _text(path, item)
             if not text or any(sign in text for sign in "/\\") or not text.isprintable():
                 raise InvalidValue(
-                    f"{'.'.join(path)} cannot stand in a path: it is empty or has a slash in it"
+                    f"{'.'.join(path)} cannot be used in a path: it is empty or contains a slash"
                 )
             texts.append(quote(text, safe=""))
     rendered = "".join(texts)
     if any(_is_dots(segment) for segment in rendered.split("/")):
-        raise InvalidValue(f"{', '.join('.'.join(path) for path in template.fields)}: only dots in a path")
+        raise InvalidValue(
+            f"{', '.join('.'.join(path) for path in template.fields)} must not be only dots in a path"
+        )
     return rendered
 
 
@@ -217,7 +220,7 @@ def _text(path: tuple[str, ...], item: Mapping[str, Any]) -> str:
         case _ if value is _MISSING or value is None:
             raise InvalidValue(f"{'.'.join(path)} is missing")
         case _:
-            raise InvalidValue(f"{'.'.join(path)} must be a text or a number")
+            raise InvalidValue(f"{'.'.join(path)} must be a string or a number")
 
 
 def _filled(template: Template, item: Mapping[str, Any]) -> str:
@@ -237,7 +240,7 @@ def _header(name: str, template: Template, item: Mapping[str, Any]) -> str | Non
         return None
     text = _filled(template, item)
     if not _is_header_value(text):
-        raise InvalidValue(f"the header {name} cannot carry what the item says")
+        raise InvalidValue(f"the item's value for the header {name} must be printable ASCII")
     return text
 
 
@@ -254,7 +257,7 @@ def _check_body(body: Any) -> None:
 
 
 def _body(body: Any, item: Mapping[str, Any]) -> Any:
-    """_MISSING: there is nothing to say."""
+    """_MISSING: the request has no body."""
     match body:
         case None:
             return _MISSING

@@ -1,15 +1,12 @@
-"""Holds items to their schemas in processes of their own, with a limit on time and memory.
+"""Checks items against schemas in child processes, with limits on time and memory.
 
-Saying why an item does not fit may take exponential time in a schema that refers to itself, and no thread can
-be stopped in the middle. So a child does it, which the system ends when it has used its time up. A child is
-started when there is work for it, asked through its standard input, and ends when that does.
+Finding the errors of an item may take exponential time if a schema refers to itself, and a thread cannot be
+stopped. The operating system ends a child that has used up its time. Children start on demand, get requests
+on their standard input, and end with it.
 """
 
-import os
 import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -18,29 +15,27 @@ from typing import Any
 import msgspec
 
 from batchline.governance.schemas import ItemFault, ItemSchema
-from batchline.host import frames
+from batchline.host.subprocesses import Subprocesses, begin_child, receive, send
 
 MAX_SECONDS = 2.0
-"""Of a processor, for the items of one request."""
+"""CPU time for the items of one request."""
 
 _MAX_MEMORY = 2 * 1024**3
-# Of two that want the processor, the one that answers requests goes first.
-_NICENESS = 5
-# Schemas are the operators', of whom there are few.
+# Schemas come from the settings, so there are few.
 _CACHED = 64
 
 
 class ValidationTooLong(Exception):
-    """The items were not held to their schema within the limits of time and memory. For a person."""
+    """The check exceeded its limits of time or memory. The message is for a person."""
 
     def __init__(self) -> None:
         super().__init__(
-            f"The items cannot be checked within {MAX_SECONDS:g} s: they do not fit the schema in too many"
-            " ways, or are too large for it. Submit fewer or smaller items."
+            f"The items cannot be checked within {MAX_SECONDS:g} s: they are too large, or violate the schema"
+            " in too many ways. Submit fewer or smaller items."
         )
 
 
-class _Order(msgspec.Struct, frozen=True):
+class _CheckRequest(msgspec.Struct, frozen=True):
     schema: bytes
     redact: tuple[str, ...]
     # As JSON.
@@ -48,113 +43,52 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_order = msgspec.msgpack.Decoder(_Order).decode
+_decode_request = msgspec.msgpack.Decoder(_CheckRequest).decode
 _decode_faults = msgspec.msgpack.Decoder(list[ItemFault]).decode
 
 
 class Validators:
-    """Children, as many as are asked at once. May be used from any thread."""
+    """Checks items in child processes. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._idle: list[_ValidatorProcess] = []
-        self._all: set[_ValidatorProcess] = set()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._processes = Subprocesses("batchline.governance.validator")
 
     def faults(self, schema: ItemSchema, items: Sequence[Any]) -> list[ItemFault]:
         """As `schema.faults`. Raises ValidationTooLong."""
-        order = _Order(msgspec.json.encode(schema.schema), schema.redact, msgspec.json.encode(items))
-        child = self._take()
-        answer = None
-        try:
-            answer = child.ask(_encode(order))
-        finally:
-            self._give_back(child, alive=answer is not None)
+        request = _CheckRequest(msgspec.json.encode(schema.schema), schema.redact, msgspec.json.encode(items))
+        answer = self._processes.ask(_encode(request))
         if answer is None:
             raise ValidationTooLong
         return _decode_faults(answer)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            children = list(self._all)
-        for child in children:
-            child.end()
-
-    def _take(self) -> "_ValidatorProcess":
-        with self._lock:
-            if self._closed:
-                raise ValidationTooLong
-            child = self._idle.pop() if self._idle else _ValidatorProcess()
-            self._all.add(child)
-        return child
-
-    def _give_back(self, child: "_ValidatorProcess", *, alive: bool) -> None:
-        with self._lock:
-            if alive and not self._closed:
-                self._idle.append(child)
-                return
-            self._all.discard(child)
-        child.end()
-
-
-class _ValidatorProcess:
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "batchline.governance.validator"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def ask(self, order: bytes) -> bytes | None:
-        """Its answer; None if it has ended instead."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            frames.send(self._process.stdin, order)
-            return frames.receive(self._process.stdout)
-        except (OSError, ValueError):
-            return None
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                # What was not written will not be.
-                with suppress(OSError):
-                    stream.close()
+        self._processes.close()
 
 
 def main() -> None:
-    """In the child: one order after another, until there is nobody to give them."""
-    # Ctrl-C goes to the whole group of processes; the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    """The child: answer requests until the standard input ends."""
+    answers = begin_child()
     _limit_memory()
-    answers = os.fdopen(os.dup(1), "wb")
-    # Whatever else is printed must not get between the answers.
-    os.dup2(2, 1)
-    while (order := frames.receive(sys.stdin.buffer)) is not None:
-        # SIGPROF ends the process, also in the middle of a call that never comes back to Python.
+    while (request := receive(sys.stdin.buffer)) is not None:
+        # SIGPROF ends the process even inside a call that never returns to Python.
         signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-        found = _faults(_decode_order(order))
+        found = _faults(_decode_request(request))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        frames.send(answers, _encode(found))
+        send(answers, _encode(found))
 
 
 def _limit_memory() -> None:
-    # Not everywhere where commands run, which need no children.
+    # Does not exist on Windows, where commands work without children.
     import resource
 
-    # Some systems do not let it be set.
+    # Some systems refuse to set it.
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _faults(order: _Order) -> list[ItemFault]:
-    return _schema(order.schema, order.redact).faults(msgspec.json.decode(order.items))
+def _faults(request: _CheckRequest) -> list[ItemFault]:
+    return _schema(request.schema, request.redact).faults(msgspec.json.decode(request.items))
 
 
 @lru_cache(_CACHED)

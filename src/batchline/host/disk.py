@@ -1,18 +1,18 @@
-"""A disk that has no room left, as the operating system reports it."""
+"""Recognizes a full disk."""
 
 import errno
 import shutil
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# As those quote it who give no errno: Rust's standard library, and PostgreSQL in messages and its log.
+# Messages without an errno: of Rust's standard library, and of PostgreSQL.
 _FULL_TEXTS = (
     *(f"os error {code}" for code in _FULL),
     "No space left on device",
     "Disk quota exceeded",
     "disk full",
 )
-# PostgreSQL writes its log ahead in files of 16 MiB, and stops where there is no room for the next one.
+# PostgreSQL's write-ahead log has files of 16 MiB, and it stops if there is no space for the next one.
 _LOW_BYTES = 32 * 1024 * 1024
 
 
@@ -25,7 +25,7 @@ def says_full(text: str) -> bool:
 
 
 def has_no_room(folder: Path) -> bool:
-    """Whether the disk under `folder` is full, or so nearly that a database on it cannot work."""
+    """Whether the disk of `folder` is too full for a database."""
     try:
         return shutil.disk_usage(folder).free < _LOW_BYTES
     except OSError:
@@ -33,8 +33,8 @@ def has_no_room(folder: Path) -> bool:
 
 
 def full_message(folder: Path | str) -> str:
-    """What people are told, wherever the disk is found to be full."""
+    """The message for a full disk."""
     return (
-        f"disk full: there is no room left in {folder}. Nothing that was stored is lost: make room on that "
-        "disk, and give the same command again."
+        f"disk full: there is no space left in {folder}. No stored data is lost. Free some space on that "
+        "disk and run the same command again."
     )

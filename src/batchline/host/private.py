@@ -1,7 +1,7 @@
-"""Folders for their owner alone: prompts and answers lie in them in plain text.
+"""Private folders, because prompts and answers are stored in plain text.
 
-A folder that is open to others is closed, if all that it holds is Batchline's. If it holds anything else, it
-is refused: to close /tmp or somebody's project folder would do more harm than good.
+A folder that is open to other users is made private if it contains only Batchline's files. If it contains
+other files, it is refused: making /tmp or a project folder private would do harm.
 """
 
 import os
@@ -16,18 +16,19 @@ _OBJECTS = {"inputs", "outputs", "parts", "lost+found"}
 
 
 class FolderNotPrivate(Exception):
-    """Other users could read what is put here; the message says why, and what to do."""
+    """Other users could read files in the folder. The message says why, and what to do."""
 
 
 def data_folder(folder: Path) -> None:
-    """Make the data folder, or see to it that it is private."""
-    # Root lets the account of the embedded server pass through, and nobody list it (embedded/account.py).
+    """Create the data folder, or make it private."""
+    # As root, the account of the embedded server may traverse the folder, but not list it
+    # (embedded/account.py).
     passing = stat.S_IXGRP if sys.platform != "win32" and os.geteuid() == 0 else 0
     _make_private(folder, lambda name: name in _DATA or name.startswith(_UNFINISHED_CLUSTER), passing)
 
 
 def objects_folder(folder: Path) -> None:
-    """Make a folder of objects, or see to it that it is private."""
+    """Create a folder for objects, or make it private."""
     _make_private(folder, lambda name: name in _OBJECTS)
 
 
@@ -46,14 +47,14 @@ def _make_private(folder: Path, is_ours: Callable[[str], bool], allowed: int = 0
         return
     if not all(is_ours(entry.name) for entry in folder.iterdir()):
         raise FolderNotPrivate(
-            f"{folder} is open to other users (mode {mode:04o}) and holds files that are not Batchline's. "
-            "Close it with chmod 700, or choose another folder."
+            f"{folder} is open to other users (mode {mode:04o}) and contains other files than Batchline's. "
+            "Make it private with chmod 700, or choose another folder."
         )
     folder.chmod(0o700)
     if _excess(folder.stat().st_mode, allowed):
         raise FolderNotPrivate(
-            f"{folder} is open to other users (mode {mode:04o}), and its file system does not let that be "
-            "changed. Choose another folder."
+            f"{folder} is open to other users (mode {mode:04o}), and its file system does not allow a "
+            "change. Choose another folder."
         )
 
 

@@ -1,4 +1,4 @@
-"""A batch, and the status that is derived from its timestamps."""
+"""A batch, and its status, which follows from its timestamps."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -22,7 +22,7 @@ class BatchStatus(StrEnum):
 
 
 class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the lines of a batch are run; stored with the batch, so that any worker can go on with it."""
+    """How the lines of a batch run. Stored with the batch, so that any worker can continue it."""
 
     upstream: str | None = None
     api_key_env: str | None = None
@@ -62,23 +62,23 @@ class Batch(msgspec.Struct, frozen=True):
     error_file_id: UUID | None
     summary: dict[str, object] | None
     planned_output_id: UUID | None = None
-    # From here on its results are not to be relied on: they are being cleared away, or are gone.
+    # From then on, its results may be incomplete: they are being deleted.
     purging_at: datetime | None = None
     output_expires_after: int | None = None
-    # The model of all its lines, where they have one.
+    # The model, if all lines have the same.
     model: str | None = None
     # Why it failed while validating.
     errors: tuple[ContentError, ...] | None = None
-    # It waits for an approval, or to be released.
+    # It waits for an approval or a release.
     held_at: datetime | None = None
-    # How often finalizing has failed, when it is tried again, and why it failed last: for operators only.
+    # For operators: failures of finalizing, the time of the next try, and the last error.
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
 
     @property
     def status(self) -> BatchStatus:
-        """First match wins: an end, then what leads to it, then what is under way."""
+        """The first match wins: ends first, then transitions, then progress."""
         facts = (
             (self.cancelled_at, BatchStatus.CANCELLED),
             (self.expired_at, BatchStatus.EXPIRED),

@@ -1,4 +1,4 @@
-"""A file, and what is wrong with one that cannot be run."""
+"""A file, and the errors of a file that cannot run."""
 
 from datetime import datetime
 from uuid import UUID
@@ -25,6 +25,6 @@ class File(msgspec.Struct, frozen=True):
     object_key: str | None
     created_at: datetime
     expires_at: datetime | None
-    # None: nothing is wrong with it.
+    # None: the file is valid, or its content was not checked.
     errors: tuple[ContentError, ...] | None = None
     deleted_at: datetime | None = None

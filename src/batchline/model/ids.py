@@ -1,7 +1,7 @@
-"""The one id maker, and how ids look to people.
+"""Creates, formats and parses ids.
 
-Ids are UUIDs of version 7: they grow with time, so their index pages are written in order.
-Outside they carry a prefix as OpenAI's do: `file-…`, `batch_…`.
+Ids are UUIDs of version 7: they grow with time, so their index pages are written in order. Clients see them
+with a prefix, as OpenAI's ids: `file-…`, `batch_…`.
 """
 
 import os
@@ -32,7 +32,7 @@ def show(prefix: str, value: UUID) -> str:
 
 
 def read(prefix: str, text: str) -> UUID | None:
-    """The id that `text` shows, or None: with its prefix, or the bare UUID in any spelling."""
+    """Parse an id with its prefix, or a bare UUID in any format. None if it is not valid."""
     try:
         return UUID(text.removeprefix(prefix))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A claimed line on its way through a worker."""
+"""Claims, and the items that a worker runs."""
 
 from uuid import UUID
 
@@ -8,7 +8,7 @@ from batchline.model.batch import RunSettings
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A span in a worker's hands, with what its lane and batch say about running it."""
+    """A span that a worker holds, with the settings of its lane and batch."""
 
     span_id: int
     lane_id: int
@@ -23,7 +23,7 @@ class Claim(msgspec.Struct, frozen=True):
     settings: RunSettings
     # Seconds that were left of the worker's lease when this was claimed.
     lease_left: float = 0.0
-    # Part of the name of each item: made once a claim, because it is asked for twice an item.
+    # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 
     def __post_init__(self) -> None:
@@ -31,22 +31,22 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One line to run. `custom_id` and `body` are UTF-8, as they were read."""
+    """One line to run. `custom_id` and `body` are unchanged UTF-8."""
 
     claim: Claim
     ordinal: int
     line_no: int
     custom_id: bytes
     body: bytes
-    # How long the body is, where it was too long to be read along with others; 0: it is here.
+    # Size of a body that is too large to read with other lines; 0: the body is here.
     left_out: int = 0
 
     @property
     def request_id(self) -> str:
-        """Names the item for ever: the same after any crash and retry."""
+        """The permanent id of the item, the same after any crash and retry."""
         return f"batch_req_{self.claim.batch_hex}_{self.line_no}"
 
     @property
     def idempotency_key(self) -> str:
-        """Names one attempt: what was sent before a crash carries the same key when it is sent again."""
+        """The id of one attempt: a request that is sent again after a crash has the same key."""
         return f"{self.claim.batch_hex}-{self.line_no}-{self.claim.attempt}"

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import msgspec
 
-# Seconds in which governed batches end, as they are counted: what took longer than the last is counted too.
+# Bounds of the histogram of durations of governed batches, in seconds.
 DURATION_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 
 
 class ParentStatus(StrEnum):
-    """What a governed batch is to its user."""
+    """The status of a governed batch."""
 
     PENDING_APPROVAL = "PENDING_APPROVAL"
     IN_PROGRESS = "IN_PROGRESS"
@@ -29,12 +29,12 @@ class Approval(StrEnum):
 
 
 class ChildCounts(msgspec.Struct, frozen=True):
-    """Every child of a governed batch is in one of these."""
+    """Numbers of children by status. Every child is in one of them."""
 
     pending: int = 0
     succeeded: int = 0
     failed: int = 0
-    # Never ran: the batch was cancelled or rejected, or its time was over.
+    # Never ran: the batch was cancelled or rejected, or it expired.
     cancelled: int = 0
 
     @property
@@ -42,7 +42,7 @@ class ChildCounts(msgspec.Struct, frozen=True):
         return self.pending + self.succeeded + self.failed + self.cancelled
 
     def status(self, approval: Approval) -> ParentStatus:
-        """First match wins. Children that were cancelled count for neither side, unless all were."""
+        """The first match wins. Cancelled children do not count, unless all were cancelled."""
         if self.pending:
             return ParentStatus.PENDING_APPROVAL if approval is Approval.PENDING else ParentStatus.IN_PROGRESS
         if self.cancelled and self.cancelled == self.total:
@@ -53,7 +53,7 @@ class ChildCounts(msgspec.Struct, frozen=True):
 
 
 class GovernedBatch(msgspec.Struct, frozen=True):
-    """A batch of one operation, the parent, with whose it is and what was decided about it."""
+    """A batch of one operation (the parent), with its owner and the decision about it."""
 
     id: UUID
     tenant: str
@@ -79,12 +79,12 @@ class GovernedBatch(msgspec.Struct, frozen=True):
     expiring_at: datetime | None
     finalizing_at: datetime | None
     ended_at: datetime | None
-    # From here on its children are not to be had any more; its counts are.
+    # From then on, its children are being deleted; its counts stay.
     purging_at: datetime | None
 
     @property
     def counts(self) -> ChildCounts:
-        """From the batch's own counters. What has no outcome is pending until the batch is frozen."""
+        """From the batch's counters. Children without a result are pending until the batch is frozen."""
         rest = self.total - self.completed - self.failed
         frozen = self.finalizing_at is not None
         return ChildCounts(
@@ -108,12 +108,12 @@ class ChildStatus(StrEnum):
 
 
 class Child(msgspec.Struct, frozen=True):
-    """One item of a governed batch; `output` is its finished line, if it has one."""
+    """One item of a governed batch; `output` is its output line, if it has finished."""
 
     sequence_no: int
     custom_id: str
     status: ChildStatus
-    # Attempts that were begun, the present one too; 0: none yet.
+    # Attempts that have begun, including the current one.
     attempt_count: int
     status_code: int | None
     finished_at: datetime | None

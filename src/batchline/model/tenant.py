@@ -1,4 +1,4 @@
-"""Who owns and who calls: tenants, roles and API keys."""
+"""Tenants, roles and API keys."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -7,9 +7,7 @@ from uuid import UUID
 import msgspec
 
 DEFAULT_TENANT = "default"
-
-
-# Who calls a server that asks for no keys.
+# The user of a server without API keys.
 ANYBODY = "local"
 
 
@@ -20,22 +18,22 @@ class Role(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What requests are counted as, by the minute; none of them counts against another."""
+    """Kinds of requests. Each kind has its own limit per minute."""
 
     READ = "read"
     WRITE = "write"
-    # Decisions on batches and admins' calls: limited per user, whatever others do.
+    # Decisions and admin calls. They are limited only per user.
     DECISION = "decision"
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """Who may call the server, and for which tenant. The secret itself is kept nowhere."""
+    """An API key. Its secret is not stored."""
 
     id: UUID
     name: str
     tenant: str
     role: Role
-    # The first characters of the secret, to tell keys apart.
+    # The first characters of the secret, to distinguish keys.
     hint: str
     created_at: datetime
     revoked_at: datetime | None

@@ -1,4 +1,4 @@
-"""Tokens used."""
+"""Usage: the numbers of tokens that a request used."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What became of one attempt at an item."""
+"""The verdict on one attempt at an item."""
 
 from typing import TypeAlias
 from uuid import UUID
@@ -36,7 +36,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """This was no attempt: the request never left, or its time-out does not count (upstreams/slots.py).
+    """This was no attempt: the request never left, or its time-out does not count.
 
     Try it again `delay` seconds from now, under the same idempotency key.
     """
@@ -45,7 +45,20 @@ class Deferred(msgspec.Struct, frozen=True):
     delay: float = 0.0
 
 
-Verdict: TypeAlias = Completed | Failed | Retry | Deferred
+class Parked(msgspec.Struct, frozen=True):
+    """A provider has accepted the item as task `task_id` and works on it by itself.
+
+    The item leaves this worker. After `delay` seconds a worker runs it again, with the task in
+    `item.claim.task_id`: its executor asks for the task's result instead of sending the item again, and parks
+    it again while the task runs. An item stays parked across crashes, and ends with its batch at the latest.
+    """
+
+    item: Item
+    task_id: str
+    delay: float = 30.0
+
+
+Verdict: TypeAlias = Completed | Failed | Retry | Deferred | Parked
 
 
 class TimedOut(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What an idle worker learns from one poll."""
+"""The result of a poll."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ class PollResult(msgspec.Struct, frozen=True):
     finalizable: bool
     maintenance_due: bool
     next_due: float | None
-    # Seconds until something that was handed out before may be claimed again; None: there is no such thing.
+    # Seconds until a span that was claimed before may be claimed again; None: there is none.
     next_free: float | None
-    # An event to tell of, or a message for a webhook to send.
+    # An event to deliver, or a message to send to a webhook.
     news: bool

@@ -1,4 +1,4 @@
-"""What must not be shown: secrets in items, errors and logs, and credentials that an upstream quotes.
+"""Hides secrets in items, errors and logs, and credentials that an upstream quotes.
 
 Imports nothing of Batchline. Start with `masking`.
 """

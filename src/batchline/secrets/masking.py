@@ -1,7 +1,7 @@
-"""What is secret in an item, an error or a log line, and how it is shown: not at all.
+"""Masks secrets in items, errors and log lines.
 
-A value is masked by the name of its field, which an operation may add to, or by its look: a URL with a
-password in it, a bearer token, a private key, a connection string. Masking errs towards hiding.
+A value is secret because of the name of its field, or because of its form: a URL with a password, a bearer
+token, a private key, a connection string. An operation can add names. If in doubt, a value is masked.
 """
 
 import re
@@ -15,12 +15,12 @@ from urllib.parse import quote
 import msgspec
 
 MASK = "***REDACTED***"
-# What is shorter would be found in words that have nothing to do with it.
+# Shorter secrets would match parts of ordinary words.
 _MIN_QUOTED = 4
 
 MAX_SECRETS = 1000
 MAX_SECRET_BYTES = 32 * 1024
-"""Of one item, together. What finds them in an answer takes memory for each of their characters."""
+"""Limits per item. The search for secrets in an answer needs memory for each of their characters."""
 
 _SECRET_NAMES = re.compile(
     r"""
@@ -32,13 +32,13 @@ _SECRET_NAMES = re.compile(
 )
 
 _SECRET_WORDS = (
-    # passw and d with few characters between them: also passwörd, however its ö is written.
+    # passw and d with few characters between them: also passwörd, in any encoding of ö.
     r"(?<![\w-])[\w-]*(?:passw[^\s=:;\"']{0,4}d|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key"
     r"|accountkey|sharedaccesskey|private[_-]?key)"
 )
 
-# Where a secret stands inside other text, its surroundings stay readable. What begins with a run of signs
-# looks behind itself, so that a long run is tried once and not from each of its signs: anybody may send one.
+# Secrets inside other text; the text around them stays readable. Patterns that begin with a repetition have a
+# look-behind, so that a long run is tried once and not at each of its characters: callers can send such text.
 _IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
@@ -47,15 +47,15 @@ _IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
         MASK,
     ),
     # scheme://user:password@host, and scheme://token@host
-    # Up to the last @ before the path: a password may have one in it that should have been encoded.
+    # Up to the last @ before the path, because a password may contain an @ that is not encoded.
     (re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^\s/?#\"']+@", re.IGNORECASE), rf"\1{MASK}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9+/=._~-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
-    # In a connection string a value ends at a semicolon, and has spaces in it: …;Password=a b
+    # In a connection string, a value ends at a semicolon and may contain spaces: …;Password=a b
     (
         re.compile(rf"(;\s{{0,9}}{_SECRET_WORDS}\s{{0,9}}=\s{{0,9}})(?![\"'])[^;\r\n]+", re.IGNORECASE),
         rf"\1{MASK}",
     ),
-    # password=…, "token": "…", AccountKey=…; up to where such a value ends, at a semicolon if one follows.
+    # password=…, "token": "…", AccountKey=…; up to the end of the value, or to a semicolon if one follows.
     (
         re.compile(
             rf"""({_SECRET_WORDS}["']?\s*(?:=|(:))\s*)"""
@@ -71,7 +71,7 @@ _IN_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def is_secret_name(name: str, more: Collection[str] = ()) -> bool:
-    """Whether a field of this name holds a secret. `more` are names that an operation adds, in any case."""
+    """Whether fields of this name are secret. `more` are an operation's names; case does not matter."""
     name = _without_marks(name)
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(".", "_")
     if _SECRET_NAMES.search(plain) is not None:
@@ -80,7 +80,7 @@ def is_secret_name(name: str, more: Collection[str] = ()) -> bool:
 
 
 def masked(value: Any, redact: Collection[str] = ()) -> Any:
-    """The value without its secrets, as deep as it goes."""
+    """The value without secrets, at all levels."""
     match value:
         case str():
             return masked_text(value)
@@ -88,7 +88,7 @@ def masked(value: Any, redact: Collection[str] = ()) -> Any:
             return {
                 masked_text(str(name)): MASK
                 if each is not None and is_secret_name(str(name), redact)
-                # Also a container: what is below a secret name is secret.
+                # Also a container: everything below a secret name is secret.
                 else masked(each, redact)
                 for name, each in value.items()
             }
@@ -99,7 +99,7 @@ def masked(value: Any, redact: Collection[str] = ()) -> Any:
 
 
 def secrets_in(value: Any, redact: Collection[str] = (), *, hidden: bool = False) -> Iterator[str]:
-    """What stands below secret names, as text: whoever is sent it may quote it anywhere in an answer."""
+    """Values below secret names, as text. An upstream may quote them anywhere in its answer."""
     match value:
         case bool():
             return
@@ -114,7 +114,7 @@ def secrets_in(value: Any, redact: Collection[str] = (), *, hidden: bool = False
 
 
 class TooManySecrets(ValueError):
-    """There are more secrets than can be looked for in an answer. The message is for a person."""
+    """The item has too many secrets to search for in an answer. The message is for a person."""
 
 
 def secrets_of(item: Any, redact: Collection[str] = ()) -> frozenset[str]:
@@ -129,18 +129,18 @@ def secrets_of(item: Any, redact: Collection[str] = ()) -> frozenset[str]:
 
 
 class SecretFinder:
-    """Hides texts wherever they stand in a value and however they are quoted, in one pass over it.
+    """Masks secrets anywhere in a value, in all their encodings, in one pass.
 
-    An automaton of Aho and Corasick: each character is looked at once, whatever the number of secrets.
+    It is an Aho-Corasick automaton, which reads each character once, whatever the number of secrets.
     """
 
     def __init__(self, secrets: Collection[str]) -> None:
         self._forms = {form for secret in secrets for form in _quoted(secret)}
-        # A state is a beginning of some form. 0 is the empty one.
+        # A state is a prefix of a form. 0 is the empty prefix.
         self._next: list[dict[str, int]] = [{}]
-        # The longest form that ends with the state's text.
+        # Length of the longest form that the prefix ends with.
         self._found = [0]
-        # The longest proper end of the state's text that is a state too.
+        # The state of the longest proper suffix of the prefix.
         self._shorter = [0]
         for form in self._forms:
             self._add(form)
@@ -185,7 +185,7 @@ class SecretFinder:
         self._found[state] = len(form)
 
     def _link(self) -> None:
-        """Breadth first, so that what is shorter is linked already."""
+        """Breadth first, so that shorter prefixes are linked before."""
         states = deque(self._next[0].values())
         while states:
             state = states.popleft()
@@ -202,7 +202,7 @@ class SecretFinder:
         return following
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where forms stand; those that overlap, as one."""
+        """Positions of forms; overlapping ones are joined."""
         spans: list[tuple[int, int]] = []
         if self._first is None or (first := self._first.search(text)) is None:
             return spans
@@ -218,26 +218,26 @@ class SecretFinder:
 
 
 def without(value: Any, secrets: Collection[str]) -> Any:
-    """The value without these texts, wherever they stand in it and however they are quoted."""
+    """The value without these secrets, in all their encodings."""
     return SecretFinder(secrets).hide(value) if secrets else value
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """As it is, as JSON has it inside a text, and as a URL has it."""
+    """The secret unchanged, as in a JSON string, and as in a URL."""
     yield secret
     yield msgspec.json.encode(secret).decode()[1:-1]
     yield quote(secret, safe="")
 
 
 def masked_text(text: str) -> str:
-    """Text that may have secrets in it: an error message, a reason, a connection string."""
+    """Mask secrets in text, such as an error message, a reason or a connection string."""
     for pattern, displayed in _IN_TEXT:
         text = pattern.sub(displayed, text)
     return text
 
 
 def _without_marks(name: str) -> str:
-    """Letters without dots and accents, and nothing that cannot be seen: passwörd is password."""
+    """The name without diacritics and invisible characters: passwörd becomes password."""
     if name.isascii():
         return name
     letters = unicodedata.normalize("NFKD", name)

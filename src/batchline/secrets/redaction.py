@@ -1,8 +1,8 @@
-"""Removes an upstream's credentials from what it answers: an upstream may quote the key that it was sent.
+"""Removes an upstream's credentials from its answers: an upstream may quote the key of a request.
 
-A body is searched for the longest part of the secret that no encoding changes, which is as quick as memory is
-read, and copied only where that was found. The secret is found as it is, and with JSON or percent escapes for
-any of its other characters. What was changed in another way is not found: base64, or cut into pieces.
+A body is searched for the longest part of the secret that no encoding changes, which is fast, and copied only
+if that is found. The secret is found unchanged, and with JSON or percent escapes for any of its other
+characters. Other encodings, such as base64, and secrets in pieces are not found.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 MASK = b"***"
-# Placeholders such as EMPTY are shorter: to mask them would only spoil answers.
+# Shorter ones are placeholders such as EMPTY; masking them would damage answers.
 MIN_SECRET = 8
 
 _PLAIN = re.compile(rb"[A-Za-z0-9_.-]+")
@@ -19,7 +19,7 @@ _Search: TypeAlias = tuple[bytes, re.Pattern[bytes]]
 
 
 class Redactor:
-    """Of some secrets; those that are too short are not searched for. Secrets are printable ASCII."""
+    """Masks secrets, which must be printable ASCII. Short ones are ignored."""
 
     __slots__ = ("_searches",)
 
@@ -44,7 +44,7 @@ def _search(secret: bytes) -> _Search:
 
 
 def _forms(byte: int) -> bytes:
-    """A character as it may be written. Longer forms come first: nothing of an escape may be left behind."""
+    """The encodings of a character. Longer ones come first, so that no part of an escape remains."""
     code = b"".join(
         b"[%c%c]" % (digit, digit ^ 32) if digit > 57 else b"%c" % digit for digit in b"%02x" % byte
     )

@@ -1,8 +1,8 @@
-"""An OpenAI-compatible upstream to try and test against.
+"""A simulated OpenAI-compatible upstream, for demos and tests. Imports nothing of Batchline.
 
-It answers every request with a function of its body, runs a request with an `Idempotency-Key` once however
-often it is sent, fails on demand in the ways that upstreams fail, and counts what it really executed, so
-that whoever called it can be checked from outside.
+Its answer is a function of the request's body. It executes a request with an `Idempotency-Key` once, however
+often it is sent. On demand it fails as real upstreams do. It counts executions, so that its callers can be
+checked from outside. Start with `upstream`.
 """
 
 from batchline.simulate.answers import answer_to

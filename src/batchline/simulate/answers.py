@@ -1,6 +1,6 @@
-"""What is answered to a request: a function of its path, its body and the seed, and of nothing else.
+"""Answers to requests. An answer depends only on the path, the body and the seed.
 
-Ids, timestamps and figures are drawn from the body's digest, since an answer must not depend on the clock.
+Ids, timestamps and numbers come from the body's digest, so that an answer does not depend on the clock.
 """
 
 import base64
@@ -16,19 +16,19 @@ from batchline.simulate.vocabulary import words
 
 _EPOCH = 1_767_225_600
 _YEAR_S = 31_536_000
-_FEWEST_TOKENS = 8
+_MIN_TOKENS = 8
 _TOKEN_SPREAD = 64
 # OpenAI caches prompts from 1024 tokens on, in steps of 128.
 _CACHED_FROM = 1024
 _CACHE_STEP = 128
-# As images are: it cannot be compressed.
+# Not compressible, like images.
 _PADDING = base64.b64encode(hashlib.shake_128(b"padding").digest(48 * 1024))
 
 _Object = dict[str, object]
 
 
 def answer_to(path: str, body: bytes, seed: int = 0) -> bytes:
-    """What a simulator with this seed answers, to compare with what a caller made of it."""
+    """The answer of a simulator with this seed, for comparison with a caller's output."""
     return render(RecipeReader(seed).read(path.encode(), body))
 
 
@@ -39,7 +39,7 @@ def render(recipe: Recipe) -> bytes:
 
 
 def padded(body: bytes, size: int) -> Iterator[bytes]:
-    """An answer that is made longer by a field of its own, in chunks: thousands of them cost no memory."""
+    """An answer with an additional field as padding, in chunks, so that thousands of them need no memory."""
     yield body.removesuffix(b"}") + b',"padding":"'
     missing = size - len(body)
     while missing > 0:
@@ -49,14 +49,14 @@ def padded(body: bytes, size: int) -> Iterator[bytes]:
 
 
 class _Figures(Struct, frozen=True, gc=False):
-    """The numbers that a text answer is made of."""
+    """The numbers in a text answer."""
 
     id: str
     created: int
     prompt: int
     cached: int
     tokens: int
-    """Of one choice, reasoning included."""
+    """Per choice, including reasoning."""
     reasoning: int
     first_word: int
     cut: bool
@@ -64,7 +64,7 @@ class _Figures(Struct, frozen=True, gc=False):
 
 def _figures(recipe: TextRecipe) -> _Figures:
     digest = recipe.digest
-    wanted = _FEWEST_TOKENS + digest[0] % _TOKEN_SPREAD
+    wanted = _MIN_TOKENS + digest[0] % _TOKEN_SPREAD
     tokens = wanted if recipe.limit is None else min(wanted, recipe.limit)
     prompt = recipe.prompt_tokens
     return _Figures(
@@ -204,9 +204,9 @@ def _embeddings(recipe: VectorRecipe) -> _Object:
 
 
 def _vector(recipe: VectorRecipe, index: int) -> list[float]:
-    """A vector of length one, as embeddings are."""
+    """A vector of length one, like real embeddings."""
     noise = hashlib.shake_128(recipe.digest + index.to_bytes(4, "big")).digest(2 * recipe.dimensions)
-    # Halves, so that no component, and with it no length, is zero.
+    # Plus one half, so that no component and no length is zero.
     parts = [part + 0.5 for part in struct.unpack(f">{recipe.dimensions}h", noise)]
     length = sum(part * part for part in parts) ** 0.5
     return [round(part / length, 8) for part in parts]

@@ -1,4 +1,4 @@
-"""The ways in which an upstream fails a request, and when."""
+"""Injected faults and the rate limit."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class InjectedFault(Enum):
 
 
 class FaultDice:
-    """One throw a request: the n-th admitted request of a seed always meets the same fate."""
+    """One throw per request: with the same seed, the n-th admitted request always has the same fault."""
 
     def __init__(self, settings: SimulateSettings) -> None:
         shares = {
@@ -47,7 +47,7 @@ class FaultDice:
 
 
 class TokenBucket:
-    """Admits `rate` requests a second, and as many at once after a quiet second."""
+    """Admits `rate` requests per second, in bursts of up to one second's worth."""
 
     def __init__(self, rate: float, clock: Callable[[], float]) -> None:
         self._rate = rate
@@ -64,5 +64,5 @@ class TokenBucket:
         if self._tokens >= 1:
             self._tokens -= 1
             return 0.0
-        # Rounded up to what Retry-After can say: a client that obeys it to the letter finds a token.
+        # Rounded up to milliseconds, so that a client that obeys Retry-After exactly finds a token.
         return math.ceil((1 - self._tokens) / self._rate * 1000) / 1000

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one connection: parses requests, hands them over one at a time, writes answers in order.
+"""HTTP/1.1 on one connection: parses requests, passes them on one at a time, writes answers in order.
 
-Pipelined requests wait until those before them are answered. Nothing here creates a task: an answer that is
-there at once is written inside `data_received`.
+Pipelined requests wait until earlier ones are answered. No tasks are created: an immediate answer is written
+inside `data_received`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _HEADS = {
 }
 _ANSWER = b"%b%b%bContent-Length: %d\r\n\r\n%b"
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n"
-# Said also when it goes without saying: HTTP/1.0 clients keep a connection only if told so.
+# Always sent, because HTTP/1.0 clients keep a connection only with this header.
 _KEEP_ALIVE = b"Connection: keep-alive\r\n"
 _CLOSE = b"Connection: close\r\n"
 
@@ -43,11 +43,11 @@ class ReceivedRequest(Struct, frozen=True, gc=False):
 
 
 Handler = Callable[["Connection", ReceivedRequest], None]
-"""Answers the request, now or later, or hangs or hangs up."""
+"""Answers the request now or later, or never, or closes the connection."""
 
 
 class Owner(Protocol):
-    """Whoever keeps the connections."""
+    """The owner of the connections."""
 
     def opened(self, connection: "Connection") -> None: ...
 
@@ -57,7 +57,7 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     def __init__(self, handle: Handler, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
         self.gone = False
-        """Nobody is there to be answered any more."""
+        """The client has disconnected, or gets no more answers."""
         self._handle = handle
         self._owner = owner
         self._loop = loop
@@ -68,14 +68,14 @@ class Connection(asyncio.Protocol):
         self._hanging = False
         self._refused = False
         self._winding_up = False
-        self._owes_continue = False
+        self._continue_due = False
         self._reading = True
         self._writable = True
         self._chunks_left: Iterator[bytes] | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._begin_message()
 
-    # --- The transport's side ------------------------------------------------------------------------------
+    # --- Callbacks of the transport ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         if self._linger is not None:
             self._linger.cancel()
-        # The parser holds our callbacks: without this each connection would be left to the cycle collector.
+        # Breaks the reference cycle with the parser, so that the garbage collector is not needed.
         del self._parser
         self._owner.closed(self)
 
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request was answered as if it had not asked. What follows it may be another protocol.
+            # The upgrade is ignored. The data after the request may be in another protocol.
             self._refused = True
             self.wind_up()
         except httptools.HttpParserCallbackError as error:
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             self._write_chunks()
 
     def _regulate_reading(self) -> None:
-        """Read only what can be answered: not from a client that does not read, nor far ahead of its turn."""
+        """Pause reading if the client does not read answers, or if too many requests wait."""
         wanted = self._writable and len(self._waiting) < _MAX_WAITING
         if wanted != self._reading and not self.gone:
             self._reading = wanted
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    # --- The parser's side ---------------------------------------------------------------------------------
+    # --- Callbacks of the parser ---------------------------------------------------------------------------
 
     def _begin_message(self) -> None:
         self._url = b""
@@ -155,8 +155,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         if self._expects_continue:
-            self._owes_continue = True
-            self._pay_continue()
+            self._continue_due = True
+            self._send_continue()
 
     def on_body(self, chunk: bytes) -> None:
         self._size += len(chunk)
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             self._authorization,
             self._content_type,
         )
-        self._owes_continue = False
+        self._continue_due = False
         self._begin_message()
         self._take(request)
 
@@ -211,11 +211,11 @@ class Connection(asyncio.Protocol):
         self._current = None
         if last:
             self._close()
-        elif (self._waiting or self._owes_continue) and not self._advancing:
+        elif (self._waiting or self._continue_due) and not self._advancing:
             self._advance()
 
     def _advance(self) -> None:
-        """Go on with what waits. A loop, as recursion would be as deep as the client's pipeline."""
+        """Continue with waiting requests. In a loop, because recursion would be as deep as the pipeline."""
         self._advancing = True
         try:
             while self._waiting and self._current is None and not self.gone:
@@ -223,19 +223,19 @@ class Connection(asyncio.Protocol):
         finally:
             self._advancing = False
         self._regulate_reading()
-        self._pay_continue()
+        self._send_continue()
 
     def _is_last(self) -> bool:
         assert self._current is not None, "answered twice"
         return not self._current.keep_alive or (self._winding_up and not self._waiting)
 
-    def _pay_continue(self) -> None:
-        """Ask for the body, once everything before it is answered."""
-        if self._owes_continue and self._current is None and not self._waiting and not self.gone:
-            self._owes_continue = False
+    def _send_continue(self) -> None:
+        """Ask for the body when all earlier requests are answered."""
+        if self._continue_due and self._current is None and not self._waiting and not self.gone:
+            self._continue_due = False
             self._transport.write(_CONTINUE)
 
-    # --- The answering side --------------------------------------------------------------------------------
+    # --- Answers -------------------------------------------------------------------------------------------
 
     def answer(self, status: int, body: bytes, headers: bytes = b"") -> None:
         last = self._is_last()
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
         self._write_chunks()
 
     def hang(self) -> None:
-        """Go silent until the client goes, which only a connection that is read can notice."""
+        """Never answer. Reading goes on, to notice when the client disconnects."""
         self._hanging = self._refused = True
         self._waiting.clear()
         self._regulate_reading()
@@ -260,7 +260,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def wind_up(self) -> None:
-        """Close as soon as what was taken is answered."""
+        """Close when all received requests are answered."""
         self._winding_up = True
         if self._hanging or self._linger is not None:
             self.abort()
@@ -285,8 +285,8 @@ class Connection(asyncio.Protocol):
                 return
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer the last request there will be, and read the client out: if we closed while it still sends,
-        it would see a reset and not the answer."""
+        """Answer the last request, then keep reading for a while: closing while the client still sends would
+        reset the connection, and the client would not see the answer."""
         self._write(refusal.status, refusal.body, refusal.headers, _CLOSE)
         self._regulate_reading()
         self.gone = True

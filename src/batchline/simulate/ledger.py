@@ -1,6 +1,6 @@
-"""What the upstream did: its counts, and for each Idempotency-Key what came of it.
+"""Counts of the upstream, and the result for each Idempotency-Key.
 
-POST /reset opens a new ledger. What began under the old one is still entered there, and so counted nowhere.
+POST /reset opens a new ledger. Requests that began before are entered in the old one, and so are not counted.
 """
 
 from collections import deque
@@ -12,14 +12,14 @@ import msgspec
 
 from batchline.simulate.recipes import Recipe
 
-_LINES_A_CHUNK = 1000
+_LINES_PER_CHUNK = 1000
 
 
 class Executed(NamedTuple):
     key: str | None
     path: str
     sha256: str
-    """Of the body, as hex."""
+    """Of the body, in hexadecimal."""
 
 
 class Ledger:
@@ -33,16 +33,16 @@ class Ledger:
         self._keys_executed_twice = 0
         self._max_keys = max_keys
         self._recipes: dict[bytes, Recipe] = {}
-        # Oldest first, beside the dict: finding a dict's first key is O(n) once many were deleted before it.
+        # Oldest first. Finding the first key of a dict is O(n) after many deletions.
         self._ages: deque[bytes] = deque()
         self._records: list[Executed] = []
 
     def recipe_of(self, key: bytes) -> Recipe | None:
-        """What the key's one execution answered, or None if it has not run to its end."""
+        """The result of the key's execution; None if it has not ended."""
         return self._recipes.get(key)
 
     def enter(self, key: bytes | None, recipe: Recipe, record: Executed | None) -> None:
-        """Enter one execution that ran to its end."""
+        """Enter one execution that has ended."""
         self._executed += 1
         if record is not None:
             self._records.append(record)
@@ -58,8 +58,9 @@ class Ledger:
             del self._recipes[self._ages.popleft()]
 
     def report(self, in_flight: int) -> dict[str, int | dict[int, int]]:
-        """What GET /stats shows. `distinct_keys` are keys executed; `in_flight` is what executes, not what
-        queues or hangs; `by_status` counts the answers to POST requests, which those dropped do not get."""
+        """The answer to GET /stats. `distinct_keys` counts executed keys; `in_flight` counts executing
+        requests, not queued or hanging ones; `by_status` counts answers to POST requests, without dropped
+        ones."""
         return {
             "requests": self.requests,
             "executed": self._executed,
@@ -72,7 +73,7 @@ class Ledger:
         }
 
     def record_chunks(self) -> Iterator[bytes]:
-        """The executions up to now, as JSON lines, some at a time."""
+        """The executions so far, as JSON lines, in chunks."""
         records = islice(self._records, len(self._records))
-        while chunk := list(islice(records, _LINES_A_CHUNK)):
+        while chunk := list(islice(records, _LINES_PER_CHUNK)):
             yield msgspec.json.Encoder().encode_lines([record._asdict() for record in chunk])

@@ -1,7 +1,7 @@
-"""What an answer depends on, read out of a request's body.
+"""Recipes: everything that an answer depends on, read from a request's body.
 
-The recipe, not the answer, is what is remembered under an Idempotency-Key: rendering it again gives the same
-bytes, and a million remembered keys take 243 MB.
+The recipe, not the answer, is stored for an Idempotency-Key: rendering it again gives the same bytes, and a
+million keys take 243 MB.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from batchline.simulate.refusals import Refusal, unknown_url
 
-_BYTES_A_TOKEN = 4
+_BYTES_PER_TOKEN = 4
 _DIMENSIONS = 8
 _MAX_INPUTS = 2048
 
@@ -85,7 +85,7 @@ class RecipeReader:
         self._hasher = hashlib.blake2b(digest_size=16, key=str(seed).encode())
 
     def read(self, path: bytes, body: bytes) -> Recipe:
-        """Read a request body into its recipe; raises `Refusal` where OpenAI would answer 404 or 400."""
+        """The recipe of a request. Raises `Refusal` where OpenAI would answer 404 or 400."""
         reader = _READERS.get(path)
         if reader is None:
             raise unknown_url(b"POST", path)
@@ -93,7 +93,7 @@ class RecipeReader:
         hasher.update(body)
         try:
             if not body.isascii():
-                body.decode()  # what a request does not name is skipped, unread, and could be no text at all
+                body.decode()  # msgspec does not check fields that it skips
             return reader(body, hasher.digest())
         except msgspec.ValidationError as error:
             raise _invalid(str(error)) from error
@@ -162,11 +162,11 @@ def _read_response(body: bytes, digest: bytes) -> Recipe:
 
 
 def _tokens(size: int) -> int:
-    return max(1, size // _BYTES_A_TOKEN)
+    return max(1, size // _BYTES_PER_TOKEN)
 
 
 def _input_count(value: str | list[str | int | list[int]]) -> int:
-    """Texts in a prompt or input; an array of numbers is one text, given as its tokens."""
+    """Number of texts in a prompt or input. An array of numbers is one text, given as tokens."""
     if isinstance(value, str) or isinstance(value[0], int):
         return 1
     if len(value) > _MAX_INPUTS:
@@ -186,7 +186,7 @@ def _part_tokens(part: str | list[int]) -> int:
 
 def _refuse_stream(stream: bool | None) -> None:
     if stream:
-        message = "The simulated upstream does not stream: leave out `stream`."
+        message = "The simulated upstream does not support `stream`. Leave it out."
         raise Refusal(400, message, param="stream", code="stream_not_supported")
 
 

@@ -1,10 +1,10 @@
-"""A request that is not executed, and the error envelope that says so."""
+"""Refusals: requests that are not executed, with OpenAI's error envelope."""
 
 import msgspec
 
 
 class Refusal(Exception):
-    """Becomes an HTTP answer in OpenAI's error envelope, all four keys always present."""
+    """An error response in OpenAI's envelope, always with all four keys."""
 
     def __init__(
         self,

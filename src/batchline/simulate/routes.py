@@ -1,4 +1,4 @@
-"""Which request goes to the upstream, and the few pages about it."""
+"""Routes requests to the upstream, and serves pages about it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from batchline.simulate.http import Connection, ReceivedRequest
 from batchline.simulate.recipes import ENDPOINTS
 from batchline.simulate.refusals import Refusal, unknown_url, wrong_method
 from batchline.simulate.settings import SimulateSettings
-from batchline.simulate.upstream import Upstream
+from batchline.simulate.upstream import SimulatedUpstream
 
 _MODELS_CREATED = 1_767_225_600
 
@@ -21,7 +21,7 @@ class _Page:
 
 
 class Routes:
-    def __init__(self, settings: SimulateSettings, upstream: Upstream) -> None:
+    def __init__(self, settings: SimulateSettings, upstream: SimulatedUpstream) -> None:
         self._settings = settings
         self._upstream = upstream
         self._pages = {
@@ -40,7 +40,7 @@ class Routes:
         try:
             self._show(page, connection, request)
         except Refusal as refusal:
-            # An answer to HEAD has no body, and both of its methods are refused.
+            # An answer to HEAD has no body.
             body = b"" if request.method == b"HEAD" else refusal.body
             connection.answer(refusal.status, body, refusal.headers)
 

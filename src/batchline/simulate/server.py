@@ -1,4 +1,4 @@
-"""The simulated upstream as a server: in this process's loop, or as a process of its own."""
+"""Serves the simulated upstream, in a running event loop or as a process."""
 
 import asyncio
 import gc
@@ -11,29 +11,29 @@ from types import FrameType
 from batchline.simulate.http import Connection, Handler
 from batchline.simulate.routes import Routes
 from batchline.simulate.settings import SimulateSettings
-from batchline.simulate.upstream import Upstream
+from batchline.simulate.upstream import SimulatedUpstream
 
 _BACKLOG = 4096
 _OPEN_FILES = 65_536
 
 
-# Makes what answers requests, once the loop that it will run in is known.
+# Creates the handler of requests for an event loop.
 HandlerFactory = Callable[[asyncio.AbstractEventLoop], Handler]
 
 
 class Simulator:
-    """Answers as an OpenAI-compatible upstream, or with other `routes` where they are given."""
+    """A server for the OpenAI-compatible upstream, or for other `routes`."""
 
     def __init__(self, settings: SimulateSettings, routes: HandlerFactory | None = None) -> None:
         self._settings = settings
         self._routes = routes or self._upstream
         self._connections: set[Connection] = set()
-        self._deserted = asyncio.Event()
-        self._deserted.set()
+        self._no_connections = asyncio.Event()
+        self._no_connections.set()
         self._stopping = False
 
     async def start(self) -> tuple[str, int]:
-        """Listen, and say where."""
+        """Listen; return host and port."""
         loop = asyncio.get_running_loop()
         handle = self._routes(loop)
         self._server = await loop.create_server(
@@ -46,31 +46,32 @@ class Simulator:
         return host, port
 
     def _upstream(self, loop: asyncio.AbstractEventLoop) -> Handler:
-        return Routes(self._settings, Upstream(self._settings, loop)).handle
+        return Routes(self._settings, SimulatedUpstream(self._settings, loop)).handle
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Take no more requests, answer those under way, and after the grace hang up on the rest."""
+        """Accept no more requests, answer running ones, and close the remaining connections after
+        `grace_s`."""
         self._stopping = True
         self._server.close()
         for connection in tuple(self._connections):
             connection.wind_up()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), grace_s)
+            await asyncio.wait_for(self._no_connections.wait(), grace_s)
         for connection in tuple(self._connections):
             connection.abort()
-        await self._deserted.wait()
+        await self._no_connections.wait()
         await self._server.wait_closed()
 
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
-        self._deserted.clear()
+        self._no_connections.clear()
         if self._stopping:
             connection.wind_up()
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if not self._connections:
-            self._deserted.set()
+            self._no_connections.set()
 
 
 def serve(
@@ -79,7 +80,7 @@ def serve(
     routes: HandlerFactory | None = None,
     on_ready: Callable[[str, int], None] | None = None,
 ) -> None:
-    """Run until SIGINT or SIGTERM. A second signal does not wait for the requests under way."""
+    """Run until SIGINT or SIGTERM. A second signal does not wait for running requests."""
     _allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve_until_signalled(settings, routes, on_ready))
@@ -93,7 +94,7 @@ async def _serve_until_signalled(
     signalled = _signalled(asyncio.get_running_loop())
     simulator = Simulator(settings, routes)
     host, port = await simulator.start()
-    # What exists now lives as long as the process: the collector need not look at it again.
+    # Existing objects live as long as the process, so the garbage collector can skip them.
     gc.collect()
     gc.freeze()
     if on_ready is not None:
@@ -103,9 +104,9 @@ async def _serve_until_signalled(
 
 
 def _signalled(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-    """Set by the first signal, which also puts the previous handlers back for the second one.
+    """An event that the first signal sets. It also restores the default handlers, for a second signal.
 
-    By `signal.signal`, since Windows has no `loop.add_signal_handler`.
+    Uses `signal.signal`, because Windows has no `loop.add_signal_handler`.
     """
     event = asyncio.Event()
 
@@ -128,7 +129,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _allow_many_connections() -> None:
-    """Raise the limit of open files, often 1024, which is fewer than a worker has connections."""
+    """Raise the limit of open files. The usual 1024 is lower than a worker's number of connections."""
     if sys.platform == "win32":
         return
     import resource
@@ -136,6 +137,6 @@ def _allow_many_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # macOS may refuse what it calls unlimited. Then the old limit stands.
+        # macOS may refuse even an unlimited hard limit. Then the old limit stays.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,4 +1,4 @@
-"""What a simulated upstream is told at its start."""
+"""Settings of a simulated upstream."""
 
 from dataclasses import dataclass
 
@@ -11,30 +11,30 @@ class SimulateSettings:
     models: tuple[str, ...] = ("sim-small", "sim-large")
     """What GET /v1/models lists. A request may name any model."""
     seed: int = 0
-    """Decides the answers, the faults and the jitter."""
+    """Seed of the answers, the faults and the jitter."""
     latency_ms: float = 0.0
     jitter_ms: float = 0.0
-    """The upper end of what is added to each latency, uniformly."""
+    """Maximum of the random time added to each latency (uniform)."""
     concurrency: int = 0
-    """Requests executed at a time; those beyond it queue. 0: no limit."""
+    """Requests executed concurrently; others queue. 0: no limit."""
     rate_limit: float = 0.0
-    """Requests a second, with bursts of one second's worth; those beyond it get 429. 0: no limit."""
+    """Requests per second, with bursts of one second's worth; others get 429. 0: no limit."""
     error_rate: float = 0.0
-    """Share answered 500 or 503, unexecuted."""
+    """Share answered 500 or 503 without execution."""
     hang_rate: float = 0.0
     """Share never answered and never executed."""
     refuse_rate: float = 0.0
-    """Share answered 429 without a Retry-After, unexecuted."""
+    """Share answered 429 without a Retry-After and without execution."""
     drop_rate: float = 0.0
-    """Share whose connection is closed unanswered, half of them after they were executed."""
+    """Share whose connection is closed without an answer, half of them after execution."""
     keyless: bool = False
-    """Ignore Idempotency-Keys, and drop from the queue what its caller has given up, as llama.cpp does."""
+    """Ignore Idempotency-Keys, and drop queued requests of disconnected callers, as llama.cpp does."""
     answer_bytes: int = 0
-    """Good answers are at least this long, and streamed as fast as they are read. 0: as they are."""
+    """Minimum size of good answers, which are streamed as fast as they are read. 0: no minimum."""
     record: bool = False
-    """Keep every execution for GET /executions. Memory grows with each."""
+    """Keep every execution for GET /executions. Memory grows with each one."""
     max_keys: int = 1_000_000
-    """Idempotency keys remembered; beyond it the oldest is forgotten, and would be executed again."""
+    """Remembered Idempotency-Keys. Beyond that, the oldest is forgotten and would be executed again."""
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "answer_bytes"):

@@ -1,8 +1,8 @@
-"""The upstream behind the HTTP: admits requests, executes each key once, answers its callers.
+"""The simulated upstream without HTTP: admits requests, executes each key once, answers its callers.
 
-A request passes, in this order: the key (a key that ran, or runs, is replayed), the body's validity, the rate
-limit, the faults, the queue for a slot, and its latency. The key comes first because a 429, 500 or 503 tells
-the caller that the request was not executed, which must stay true of a key whose first answer was lost.
+A request passes these steps: the key (executed and running keys are replayed), the body's validity, the rate
+limit, the faults, the queue for a slot, the latency. The key comes first, because a 429, 500 or 503 means
+that the request was not executed, which must also be true for a key whose first answer was lost.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from batchline.simulate.settings import SimulateSettings
 
 
 class Requester(Protocol):
-    """Whoever waits for the answer to one request."""
+    """The connection that waits for the answer to one request."""
 
     @property
     def gone(self) -> bool: ...
@@ -50,13 +50,13 @@ class _Execution:
     to_drop: Requester | None = None
 
 
-class Upstream:
+class SimulatedUpstream:
     def __init__(self, settings: SimulateSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
         self._loop = loop
         self._reader = RecipeReader(settings.seed)
         self._dice = FaultDice(settings)
-        # A sequence of its own, so that jitter does not change which requests fail.
+        # A separate sequence, so that jitter does not change which requests fail.
         self._jitter = Random(f"jitter {settings.seed}").random
         self._bucket = TokenBucket(settings.rate_limit, time.monotonic) if settings.rate_limit else None
         self._instant = not (settings.latency_ms or settings.jitter_ms)
@@ -65,7 +65,7 @@ class Upstream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all keys and counts. What is under way still ends, and is counted nowhere."""
+        """Forget all keys and counts. Running requests still end, but are not counted."""
         self.ledger = Ledger(self._settings.max_keys)
         self.ledger.peak_in_flight = self._in_flight
         self._running: dict[bytes, _Execution] = {}
@@ -74,7 +74,7 @@ class Upstream:
         return self.ledger.report(self._in_flight)
 
     def receive(self, caller: Requester, path: bytes, key: bytes | None, body: bytes) -> None:
-        """Take one POST request, whose body has arrived in full."""
+        """Handle one POST request with its complete body."""
         self.ledger.requests += 1
         if self._settings.keyless:
             key = None
@@ -120,7 +120,7 @@ class Upstream:
     def _check_rate(self) -> None:
         wait_s = self._bucket.wait_s() if self._bucket is not None else 0.0
         if wait_s:
-            message = f"Rate limit reached: {self._settings.rate_limit:g} requests a second."
+            message = f"Rate limit reached: {self._settings.rate_limit:g} requests per second."
             headers = b"Retry-After: %.3f\r\n" % wait_s
             raise Refusal(429, message, type="requests", code="rate_limit_exceeded", headers=headers)
 
@@ -152,7 +152,7 @@ class Upstream:
         if execution.key is not None and self._running.get(execution.key) is execution:
             del self._running[execution.key]
         self._in_flight -= 1
-        # Before the answers: a caller may send its next request at once, which must not pass the queue.
+        # Before the answers: the next request of a caller must not overtake the queue.
         self._start_next()
         if execution.to_drop is not None:
             execution.to_drop.hang_up()

@@ -1,4 +1,4 @@
-"""The words that answers are made of: any run of them is one slice of a text that is built once."""
+"""Words for answers. Any run of words is a slice of one text that is built once."""
 
 import hashlib
 from itertools import accumulate
@@ -11,17 +11,17 @@ _WORDS = (
     "well went what when which while with word work worker year yes yet"
 )
 _STARTS = 4096
-_LONGEST_RUN = 128
+_MAX_RUN = 128
 
 _vocabulary = _WORDS.split()
-# Drawn from a hash and not from `random`, whose sequences may differ between Python versions.
-_noise = hashlib.shake_128(b"batchline simulate").digest(_STARTS + _LONGEST_RUN)
+# From a hash, because sequences of `random` may differ between Python versions.
+_noise = hashlib.shake_128(b"batchline simulate").digest(_STARTS + _MAX_RUN)
 _words = [_vocabulary[byte % len(_vocabulary)] for byte in _noise]
 _text = " ".join(_words)
 _offsets = [0, *accumulate(len(word) + 1 for word in _words)]
 
 
 def words(first: int, count: int) -> str:
-    """A run of `count` words, at most 128, from a place chosen by `first`."""
+    """`count` words, at most 128, from a position chosen by `first`."""
     start = first % _STARTS
     return _text[_offsets[start] : max(_offsets[start], _offsets[start + count] - 1)]

@@ -1,8 +1,8 @@
-"""Where the tables are: a database, and a schema in it.
+"""The address of the tables: a database and a schema in it.
 
 One string names both, `postgresql://user@host/name?schema=batchline`, so every function that takes a database
-URL takes the schema along. The schema goes into the text of each statement, because search_path is a setting
-of the server's connection, and a transaction pooler shares that connection between clients.
+URL also gets the schema. The schema is part of each statement's text. search_path would not work: it is a
+setting of the server connection, which a transaction pooler shares between clients.
 """
 
 import re
@@ -18,13 +18,13 @@ _SCHEMA_WORD = re.compile(r"(?:^|(?<=\s))schema\s*=\s*('(?:[^'\\]|\\.)*'|\S*)\s*
 
 
 class InvalidSchema(ValueError):
-    """The schema's name cannot be used. The message says what a name may contain."""
+    """The name of the schema is not valid. The message says what a name may contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     conninfo: str
-    """What libpq understands: the URL or connection string without the schema."""
+    """The URL or connection string without the schema, as libpq expects it."""
     schema: str = DEFAULT_SCHEMA
 
 
@@ -46,14 +46,14 @@ def _of_url(url: str) -> tuple[str, list[str]]:
     if not ours:
         return url, []
     names = [unquote(field.partition("=")[2]) for field in ours]
-    # Not put together from its parts again: that would drop the empty host of postgresql:///name.
+    # Do not use urlunsplit here: it would drop the empty host of postgresql:///name.
     base, _, _ = url.partition("?")
     query = "&".join(field for field in fields if field not in ours)
     return f"{base}?{query}" if query else base, names
 
 
 def in_schema_of(url: str, other: str) -> str:
-    """The database of `url`, with the schema of `other`: two ways to one server."""
+    """Combine the database of `url` with the schema of `other`, for two URLs of the same server."""
     conninfo, schema = parse(url).conninfo, parse(other).schema
     if not _URL.match(conninfo):
         return f"{conninfo} schema={schema}"
@@ -63,7 +63,7 @@ def in_schema_of(url: str, other: str) -> str:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or name.startswith("pg_"):
         raise InvalidSchema(
-            f"schema={name} is not a valid name: use up to 63 characters of a-z, 0-9 and _,"
-            " beginning with a letter, and not with pg_"
+            f"schema={name} is not a valid name: use up to 63 characters of a-z, 0-9 and _;"
+            " start with a letter or _, but not with pg_"
         )
     return name

@@ -1,7 +1,7 @@
 """Columns of verdicts as PostgreSQL arrays in binary form, each with one fixed type.
 
-psycopg would look at every element to find the narrowest type that fits, and so make a new prepared
-statement for each mix of types; and it would want `str` for text that we hold as UTF-8 bytes already.
+psycopg would check every element to find the narrowest type that fits, and so prepare a new statement for
+each mix of types. It would also require `str` for text that we already hold as UTF-8 bytes.
 """
 
 import struct
@@ -18,7 +18,7 @@ _NULL = _LENGTH.pack(-1)
 
 
 class _Array:
-    """Values that go to the server as one array."""
+    """Values that are sent to the server as one array."""
 
     __slots__ = ("values",)
 
@@ -47,7 +47,7 @@ class TextArray(_Array):
 
 
 class MultirangeArray(_Array):
-    """int4multirange[], each given as its numbers in any order."""
+    """int4multirange[], each element given as its numbers in any order."""
 
 
 def _fixed(values: Sequence[Any], oid: int, width: int, code: str) -> bytes:
@@ -68,13 +68,13 @@ def _varied(cells: Sequence[bytes | None], oid: int) -> bytes:
 
 
 _COUNT = struct.Struct(">i")
-# A range from a number to another, the second left out: its length, its flags, and both with their lengths.
+# A half-open range: its length, its flags, and both bounds with their lengths.
 _RANGE = struct.Struct(">iBiiii")
 _LOWER_INCLUDED = 2
 
 
 def _multirange(numbers: Sequence[int]) -> bytes:
-    """Numbers as the fewest ranges."""
+    """Encode numbers with as few ranges as possible."""
     ordered = sorted(numbers)
     parts = []
     first = last = ordered[0]

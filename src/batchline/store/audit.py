@@ -1,4 +1,4 @@
-"""The audit log: rows are added in the transaction that does what they tell, and never change."""
+"""The audit log: a row is added in the transaction of the act that it records, and never changes."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,24 +11,24 @@ from psycopg.types.json import Jsonb
 from batchline.store.session import Connection, Session, run
 from batchline.store.statements import statement
 
-# Who does what no user has asked for.
+# The actor of everything that no user requested.
 SYSTEM = "system"
 
 
 class AuditEvent(msgspec.Struct, frozen=True):
-    """Something that is done now. `detail` is masked already; what is large in it is encoded, as Raw."""
+    """An act to record. `detail` must already be masked; large values in it are already encoded, as Raw."""
 
     tenant: str
     actor: str
     action: str
     batch_id: UUID | None = None
-    # The user whom it is about.
+    # The user that the act concerns.
     subject: str | None = None
     detail: Mapping[str, Any] = {}
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """Something that was done."""
+    """A recorded act."""
 
     id: int
     at: datetime
@@ -62,6 +62,9 @@ async def page(
     after: int = 0,
     limit: int = 1000,
 ) -> list[Entry]:
-    """Oldest first; `after` is the number of the last entry of the page before. No tenant: all of them."""
+    """List entries, oldest first.
+
+    `after` is the id of the previous page's last entry. No tenant: all tenants.
+    """
     params = {"tenant": tenant, "batch": batch_id, "since": since, "after": after, "limit": limit}
     return [Entry(*row) for row in await session.rows(statement("list_audit"), params)]

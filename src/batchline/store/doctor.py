@@ -1,8 +1,8 @@
-"""Checks a live database against the design: the one invariant of every lane, and all that follows from it.
+"""Check a live database against the design: the invariant of every lane, and all that follows from it.
 
-All counting is done by the database in streams; what comes here is one row for each thing that is wrong.
-The checks see one moment (REPEATABLE READ), take no locks, and may run while workers do. That moment is kept
-for as long as the examination takes, and vacuum cannot clean up behind it: seconds for a million results.
+The database does all the counting and returns one row per problem. The checks share one snapshot
+(REPEATABLE READ), take no row locks, and may run while workers do. The snapshot stays open until the checks
+end, and vacuum cannot remove newer dead rows meanwhile: seconds for a million results.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from batchline.model import ids
 from batchline.store.session import Connection, Session, run
 from batchline.store.statements import statement
 
-# Cheap ones first. Each gives (name of the check, file, batch, lane, message) for each finding.
+# Cheap ones first. Each returns one row per finding: (name of the check, file, batch, lane, message).
 _CHECKS = (
     "doctor_lanes",
     "doctor_spans",
@@ -25,13 +25,13 @@ _CHECKS = (
     "doctor_files",
 )
 _NOTES = "doctor_notes"
-# A statement shows no more findings than this: who has a hundred needs no more to know.
+# Findings per statement. A hundred are enough to see what is wrong.
 _MAXIMUM = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must not be: which check found it, where, and what."""
+    """A violation: which check found it, where, and what is wrong."""
 
     check: str
     where: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was examined and what was found. Notes are worth knowing and not wrong."""
+    """Numbers of rows checked, and the findings. Notes are worth knowing but are not violations."""
 
     batches: int
     lanes: int
@@ -65,16 +65,17 @@ async def examine(
 ) -> Report:
     """Examine everything, or one batch with its file.
 
-    With `object_exists`, which tells whether the object store has a key, it looks for files' contents too.
+    With `object_exists`, which says whether the object store has a key, also check that files have their
+    content.
     """
     params = {"batch": batch_id, "max_findings": _MAXIMUM}
     async with session.open_ended() as connection, connection.transaction():
-        # Plans are made for these parameters: one batch must not cost a scan of all.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        # Plan for these parameters: the check of one batch must not scan all batches.
         await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         if batch_id is None:
-            # Everything is read once anyway. On tables that were never analyzed a nested loop, which looks
-            # cheap to the planner then, would read them once for each row.
+            # Everything is read once anyway. On tables that were never analyzed, the planner underestimates
+            # nested loops, which would read a table once per row.
             await connection.execute("SET LOCAL enable_nestloop = off")
             await connection.execute("SET LOCAL enable_seqscan = on")
         ((batches, lanes, spans, results),) = await run(connection, statement("doctor_counts"), params)
@@ -96,7 +97,7 @@ async def _look(connection: Connection, name: str, params: dict[str, Any]) -> li
 async def _missing_objects(
     session: Session, batch_id: UUID | None, object_exists: Callable[[str], Awaitable[bool]]
 ) -> list[Finding]:
-    """Files whose content is not in the object store. Asked page by page, with no transaction open."""
+    """Find files whose content is not in the object store. Works page by page, with no transaction open."""
     findings: list[Finding] = []
     after: UUID | None = None
     while len(findings) < _MAXIMUM:

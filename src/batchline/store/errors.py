@@ -1,6 +1,6 @@
-"""What the database's errors mean for Batchline.
+"""Translation of database errors into errors that callers can handle.
 
-`StoreUnavailable` passes by itself, so a worker waits and connects again. `StoreUnusable` lasts until a
+`StoreUnavailable` is temporary, so a worker waits and connects again. `StoreUnusable` lasts until a
 person changes the database or the URL. `StatementRefused` concerns one value. Any other error is a bug and
 keeps its type.
 """
@@ -8,38 +8,39 @@ keeps its type.
 import psycopg
 from psycopg import errors
 
-# The server ends the connection with these: it stops, it starts, has too many, or an administrator said so.
+# Errors that end the connection: the server stops or starts, has too many connections, or an administrator
+# ended this one.
 _FATAL = ("FATAL", "PANIC")
 
 
 class StoreUnavailable(Exception):
-    """The database did not answer: not there, restarting, or silent for too long. Trying again may help."""
+    """The database is unreachable, restarting, or did not answer in time. Trying again may help."""
 
 
 class StoreReadOnly(StoreUnavailable):
-    """The database takes no writes now: it is a standby, or a failover is under way."""
+    """The database accepts no writes now: it is a standby, or a failover is in progress."""
 
 
 class StoreFull(StoreUnavailable):
-    """The database has no room on its disk."""
+    """The disk of the database is full."""
 
 
 class StoreUnusable(Exception):
-    """The database lacks what Batchline needs. The message says what, and what a person can do."""
+    """The database lacks something that Batchline needs. The message says what, and how to fix it."""
 
 
 class StatementRefused(Exception):
-    """The database will not take a value; trying again cannot help."""
+    """The database rejects a value. Trying again cannot help."""
 
 
 def translate(error: psycopg.Error) -> Exception:
-    """What the error means; the error itself where it means a bug."""
+    """Translate a psycopg error. An error that indicates a bug is returned unchanged."""
     said = summary(error)
     match error:
         case errors.ReadOnlySqlTransaction():
             return StoreReadOnly(said)
         case errors.DuplicatePreparedStatement() | errors.InvalidSqlStatementName():
-            # Somebody reset or shares the server's connection. A new one is examined anew.
+            # Another client reset or shares the server connection. A new connection is checked again.
             return StoreUnavailable(f"prepared statements are not kept: {said}")
         case errors.DiskFull():
             return StoreFull(f"disk full: {said}")
@@ -49,12 +50,12 @@ def translate(error: psycopg.Error) -> Exception:
             return StoreUnavailable(said)
         case psycopg.DataError():
             return StatementRefused(str(error).strip())
-        # Not that of a trigger, such as the audit log's, which refuses a change to everybody.
+        # An error with a context comes from a trigger, such as the audit log's, which refuses every user.
         case errors.InsufficientPrivilege() if error.diag.context is None:
             return StoreUnusable(
-                f"the database user lacks a privilege: {said}; let an administrator grant it, such as"
-                " GRANT CREATE ON DATABASE … TO that user before `batchline migrate up`,"
-                " or make the user the owner of the schema and its tables"
+                f"the database user lacks a privilege: {said}; ask an administrator to grant it, for example"
+                " with GRANT CREATE ON DATABASE … before `batchline migrate up`,"
+                " or to make the user the owner of the schema and its tables"
             )
         case errors.InvalidSchemaName():
             return StoreUnusable(
@@ -63,18 +64,18 @@ def translate(error: psycopg.Error) -> Exception:
             )
         case errors.DuplicateTable() | errors.DuplicateObject() | errors.DuplicateFunction():
             return StoreUnusable(
-                f"the database holds something of the same name that is not Batchline's: {said};"
-                " give Batchline another schema with ?schema=NAME in --database"
+                f"the schema contains an object of the same name that is not Batchline's: {said};"
+                " choose another schema with ?schema=NAME in --database"
             )
         case errors.UndefinedTable() | errors.UndefinedColumn() | errors.UndefinedFunction():
             return StoreUnusable(
-                f"the tables are not those of this version of Batchline: {said};"
-                " check --database, and see `batchline migrate status`"
+                f"the tables do not match this version of Batchline: {said};"
+                " check --database and run `batchline migrate status`"
             )
         case _:
             return error
 
 
 def summary(error: psycopg.Error) -> str:
-    """The error in one line, without the statement that it quotes."""
+    """Summarize the error in one line, without the statement that it quotes."""
     return error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__

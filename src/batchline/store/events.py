@@ -1,4 +1,7 @@
-"""LISTEN: one notification for each batch event. One per line would slow down every commit."""
+"""Batch events by LISTEN.
+
+There is one notification per batch event: one per line would slow down every commit.
+"""
 
 from collections.abc import AsyncGenerator
 from uuid import UUID
@@ -22,7 +25,7 @@ def event_of(payload: str) -> Event:
 
 
 async def notifications(url: str) -> AsyncGenerator[Event, None]:
-    """Each event of all batches; the first is `listening`, once nothing can be missed."""
+    """Yield the events of all batches. The first is `listening`; from then on no event is missed."""
     try:
         async with await connect(url, "listener") as connection:
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(connection.schema)))

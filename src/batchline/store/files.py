@@ -1,4 +1,4 @@
-"""Files: read, listed, found by what they contain, deleted, and taken in whole or not at all."""
+"""Files: get, list, find by content, delete, and ingest in one transaction."""
 
 import struct
 from collections import deque
@@ -24,23 +24,24 @@ from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Connection, Row, Session, run
 from batchline.store.statements import statement
 
-# PostgreSQL's binary COPY format: a signature, flags and the length of a header extension; then each row as
-# its number of fields and each field as length and content; then -1 for a number of fields.
+# PostgreSQL's binary COPY format: a signature, flags and the length of a header extension. Then each row: its
+# number of fields, and each field as length and content. At the end, -1 instead of a number of fields.
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _END = b"\xff\xff"
-# A row of copy_lines.sql: six fields, the first of them; then up to the content of its custom_id.
+# A row of copy_lines.sql: the number of fields (six) and the file number; then all up to the custom_id's
+# length.
 _FILE = struct.Struct(">hiq")
 _UP_TO_ID = struct.Struct(">14siiiiiii")
 _LENGTH = struct.Struct(">i")
 
-# What libpq is given at once (it must not be much: psycopg issue 255), and how many of these may wait for the
-# server while the next lines are read: two megabytes, with which both sides keep busy.
+# Bytes that libpq gets at once (few, because of psycopg issue 255), and how many such blocks may wait for the
+# server while the next lines are read: two megabytes, enough to keep both sides busy.
 _WRITE_MAX = 128 * 1024
 _WAITING_MAX = 16
 
 
 class FileLane(msgspec.Struct, frozen=True):
-    """The lines of a file with one model and url."""
+    """The lines of a file that share one model and url."""
 
     model: str
     url: str
@@ -48,7 +49,7 @@ class FileLane(msgspec.Struct, frozen=True):
 
 
 class NewFile(msgspec.Struct, frozen=True):
-    """A file whose lines, if any, have been written; `lanes` in the order of their numbers."""
+    """A file to add. Its lines, if any, are already written; `lanes` are in the order of their numbers."""
 
     id: UUID
     tenant: str
@@ -57,7 +58,7 @@ class NewFile(msgspec.Struct, frozen=True):
     size: int
     digest: bytes
     lanes: Sequence[FileLane] = ()
-    # Where its content lies in the object store; None if it lies in `lines`.
+    # The key of its content in the object store; None if the content is in `lines`.
     object_key: str | None = None
     # Seconds until it expires; None: never.
     expires_after: float | None = None
@@ -65,7 +66,7 @@ class NewFile(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A line whose custom_id an earlier one has."""
+    """A line with the same custom_id as an earlier one."""
 
     line_no: int
     custom_id: str
@@ -78,7 +79,7 @@ async def get(session: Session, file_id: UUID) -> File | None:
 
 
 async def visible(session: Session, tenant: str, file_id: UUID) -> File | None:
-    """The file as its tenant sees it: neither deleted nor expired."""
+    """Get the file if the tenant can see it: it is neither deleted nor expired."""
     rows = await session.rows(statement("visible_file"), {"tenant": tenant, "file": file_id})
     return _file(rows[0]) if rows else None
 
@@ -92,7 +93,7 @@ async def page(
     after: File | None = None,
     purpose: str | None = None,
 ) -> list[File]:
-    """Files as their tenant sees them; `after` is the last one of the page before."""
+    """List the files that the tenant can see. `after` is the last file of the previous page."""
     listing = statement("list_files_newest" if order == "desc" else "list_files_oldest")
     params = {
         "tenant": tenant,
@@ -105,12 +106,12 @@ async def page(
 
 
 async def delete(session: Session, tenant: str, file_id: UUID) -> bool:
-    """Hide a file at once; False if it is not there."""
+    """Hide a file at once. Return False if it does not exist."""
     return bool(await session.rows(statement("delete_file"), {"tenant": tenant, "file": file_id}))
 
 
 async def find(session: Session, tenant: str, digest: bytes) -> File | None:
-    """The newest file that an earlier run made of the same input."""
+    """Find the newest file that an earlier run created from the same input."""
     rows = await session.rows(statement("find_file"), {"tenant": tenant, "digest": digest})
     return _file(rows[0]) if rows else None
 
@@ -123,7 +124,7 @@ def _file(row: Row) -> File:
 
 
 class Incoming:
-    """A file on its way in: lines first, then the look for duplicates, then the file itself."""
+    """Ingest of one file: first its lines, then the check for duplicates, then the file itself."""
 
     def __init__(self, connection: Connection, no: int) -> None:
         self._connection = connection
@@ -139,7 +140,10 @@ class Incoming:
             await copy.write(_END)
 
     async def duplicates(self, suspects: Sequence[bytes] | None, limit: int) -> list[Duplicate]:
-        """The first lines with the custom_id of an earlier one: among `suspects`, or among all if None."""
+        """Find the first lines whose custom_id an earlier line has.
+
+        None: check all ids, not only `suspects`.
+        """
         await run(self._connection, statement("read_by_key"), {})
         params: dict[str, Any] = {"file": self._no, "limit": limit}
         if suspects is None:
@@ -150,11 +154,14 @@ class Incoming:
         return [Duplicate(*row) for row in rows]
 
     async def remember(self, idempotency_key: IdempotencyKey, file_id: UUID) -> None:
-        """Let the caller's key stand for this file; raises if it stands for something already."""
+        """Record the file under the caller's idempotency key.
+
+        Raises IdempotencyConflict if the key is used.
+        """
         await idempotency.remember(self._connection, idempotency_key, file_id)
 
     async def complete_upload(self, upload_id: UUID, file_id: UUID) -> bool:
-        """The file is what this upload becomes; False if the upload has ended before."""
+        """Complete the upload with this file. Return False if the upload has already ended."""
         params = {"upload": upload_id, "file": file_id}
         return bool(await run(self._connection, statement("complete_upload"), params))
 
@@ -183,7 +190,7 @@ class Incoming:
 
 
 class LineWriter:
-    """Lines on their way into the table, in columns as the reader makes them."""
+    """Writes lines to the table. They come as columns, the way the parser returns them."""
 
     def __init__(self, copy: psycopg.AsyncCopy, file_no: int) -> None:
         self._copy = copy
@@ -197,7 +204,7 @@ class LineWriter:
         custom_ids: Sequence[bytes],
         bodies: Sequence[bytes],
     ) -> None:
-        """Returns when the server has taken the lines, or has not much to take any more."""
+        """Write lines. Returns when the server has received all but a bounded number of blocks."""
         parts: list[bytes] = [b""] * (4 * len(bodies))
         parts[0::4] = map(
             _UP_TO_ID.pack,
@@ -214,12 +221,12 @@ class LineWriter:
 
 
 class _SteadyWriter(AsyncLibpqWriter):
-    """Keeps the server busy, and little waiting for it.
+    """Writer for COPY that keeps the server busy with a bounded buffer.
 
     psycopg's own writer never waits, so libpq's buffer grows and is moved in memory for every block: a bare
     COPY of a million lines ran at 150,000 rows/s with it and at 400,000 without, in 100 MB less. A writer
-    that waits after every block leaves the server without work, because a socket counts as writable only when
-    four fifths of it are empty: 197,000 lines/s came in that way, and 257,000 in this.
+    that waits after every block leaves the server idle, because a socket counts as writable only when four
+    fifths of its buffer are empty: it wrote 197,000 lines/s, and this one 257,000.
     """
 
     def __init__(self, cursor: psycopg.AsyncCursor[Any]) -> None:
@@ -237,7 +244,7 @@ class _SteadyWriter(AsyncLibpqWriter):
         await super().finish(exc)
 
     async def _push(self, maximum: int) -> None:
-        """Hand over what the server takes now, and wait for it while more than `most` blocks are left."""
+        """Send what the server accepts now, and wait for it while more than `maximum` blocks are left."""
         pgconn = self.connection.pgconn
         while self._waiting:
             if pgconn.flush() == 0:
@@ -249,7 +256,7 @@ class _SteadyWriter(AsyncLibpqWriter):
 
 
 def _flushed(pgconn: PGconn) -> PQGen[None]:
-    """As psycopg's `send`, whose C version fails when it is resumed after a cancellation."""
+    """Flush like psycopg's `send`, whose C version fails when it is resumed after a cancellation."""
     while pgconn.flush() != 0:
         while not (yield WAIT_W):
             continue
@@ -257,7 +264,7 @@ def _flushed(pgconn: PGconn) -> PQGen[None]:
 
 @asynccontextmanager
 async def incoming(session: Session) -> AsyncIterator[Incoming]:
-    """One transaction for a new file: unless it ends well, nothing of the file was ever there."""
+    """Open the transaction that adds a new file. If it fails, nothing of the file remains."""
     async with session.open_ended() as connection, connection.transaction():
         ((no,),) = await run(connection, statement("next_file_no"), {})
         yield Incoming(connection, no)

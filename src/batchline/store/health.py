@@ -1,4 +1,4 @@
-"""Whether the database can be used."""
+"""Health check of the database."""
 
 from batchline.store.errors import StoreReadOnly
 from batchline.store.session import Session
@@ -6,9 +6,9 @@ from batchline.store.statements import statement
 
 
 async def ping(session: Session) -> None:
-    """Raises StoreUnavailable where it cannot be used, StoreReadOnly where it takes no writes."""
+    """Check the database. Raises StoreUnavailable, or StoreReadOnly if it accepts no writes."""
     if await _read_only(session):
-        # Perhaps it was so only when this connection was opened.
+        # The connection may be one to a server that was a standby when it was opened: try a new one.
         await session.close()
         if await _read_only(session):
             raise StoreReadOnly("transactions are read-only")

@@ -1,4 +1,4 @@
-"""Creation that can be repeated safely: a key of the caller's choosing stands for what it has made."""
+"""Idempotency keys: a caller's key identifies the object that it created, so a request can be repeated."""
 
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from batchline.store.statements import statement
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """A caller's key, what it is used for, and a hash of all that was asked for."""
+    """A caller's key, what it is used for, and a hash of the whole request."""
 
     tenant: str
     scope: str
@@ -18,13 +18,13 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 class IdempotencyConflict(Exception):
-    """The key stands for something already."""
+    """The key has already been used."""
 
     def __init__(self, object_id: UUID, same: bool) -> None:
-        what = "this" if same else "something else"
-        super().__init__(f"the key has been used for {what} before")
+        what = "the same request" if same else "a different request"
+        super().__init__(f"the idempotency key was already used for {what}")
         self.object_id = object_id
-        # Whether the same was asked for then.
+        # Whether the earlier request was the same.
         self.same = same
 
     def __reduce__(self) -> tuple[type["IdempotencyConflict"], tuple[UUID, bool]]:
@@ -32,9 +32,9 @@ class IdempotencyConflict(Exception):
 
 
 async def remember(connection: Connection, idempotency_key: IdempotencyKey, object_id: UUID) -> None:
-    """In the transaction that makes the object; waits for another one that uses the key right now."""
+    """Record the key, in the transaction that creates the object. Waits for a concurrent use of the key."""
     params = {**msgspec.structs.asdict(idempotency_key), "object": object_id}
     while not await run(connection, statement("remember_made"), params):
-        # None: it has been forgotten since.
+        # No row: the key was deleted in between, so try again.
         for made, fingerprint in await run(connection, statement("find_made"), params):
             raise IdempotencyConflict(made, fingerprint == idempotency_key.fingerprint)

@@ -1,11 +1,12 @@
-"""API keys: only their hashes are here. Every change is in the audit log from its commit on."""
+"""API keys, of which only hashes are stored. Each change and its audit record are one transaction."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from batchline.model import ApiKey, Role, ids
+from batchline.model import ApiKey, Role
 from batchline.store import audit
 from batchline.store.audit import AuditEvent
 from batchline.store.session import Row, Session, run
@@ -24,28 +25,26 @@ class NewKey(msgspec.Struct, frozen=True):
         return {**msgspec.structs.asdict(self), "role": self.role.value}
 
 
-async def add(session: Session, new: NewKey, actor: str) -> ApiKey:
+async def add(session: Session, new: NewKey, event: AuditEvent) -> ApiKey:
     async with session.transaction() as connection:
         (row,) = await run(connection, statement("add_key"), new.params())
-        key = _key(row)
-        await audit.add(connection, _event(actor, "key.created", key))
-    return key
+        await audit.add(connection, event)
+    return _key(row)
 
 
-async def add_first(session: Session, new: NewKey, actor: str) -> ApiKey | None:
-    """None where there is a key already, or has been one."""
+async def add_first(session: Session, new: NewKey, event: AuditEvent) -> ApiKey | None:
+    """Add the first key of the database. Return None if a key exists or ever existed."""
     async with session.transaction() as connection:
         await run(connection, statement("lock_keys"), {})
         rows = await run(connection, statement("add_first_key"), new.params())
         if not rows:
             return None
-        key = _key(rows[0])
-        await audit.add(connection, _event(actor, "key.created", key))
-    return key
+        await audit.add(connection, event)
+    return _key(rows[0])
 
 
 async def find(session: Session, hash: bytes) -> ApiKey | None:
-    """The key with this hash, unless it was revoked."""
+    """Find the key with this hash, unless it was revoked."""
     rows = await session.rows(statement("find_key"), {"hash": hash})
     return _key(rows[0]) if rows else None
 
@@ -54,21 +53,15 @@ async def list_all(session: Session, tenant: str | None = None) -> list[ApiKey]:
     return [_key(row) for row in await session.rows(statement("list_keys"), {"tenant": tenant})]
 
 
-async def revoke(session: Session, key_id: UUID, actor: str) -> ApiKey | None:
-    """None where there is no such key, or it was revoked before."""
+async def revoke(session: Session, key_id: UUID, event: Callable[[ApiKey], AuditEvent]) -> ApiKey | None:
+    """Revoke a key. Return None if it does not exist or was already revoked."""
     async with session.transaction() as connection:
         rows = await run(connection, statement("revoke_key"), {"id": key_id})
         if not rows:
             return None
         key = _key(rows[0])
-        await audit.add(connection, _event(actor, "key.revoked", key))
+        await audit.add(connection, event(key))
     return key
-
-
-def _event(actor: str, action: str, key: ApiKey) -> AuditEvent:
-    """About the user whom the key stands for. Its hint tells keys of one name apart, and opens nothing."""
-    detail = {"key_id": ids.show(ids.KEY, key.id), "role": key.role.value, "hint": key.hint}
-    return AuditEvent(key.tenant, actor, action, subject=key.name, detail=detail)
 
 
 def _key(row: Row) -> ApiKey:

@@ -1,8 +1,8 @@
-"""Limits: what is pending, of all and of each user, and who may have more.
+"""Limits on pending work, globally and per user, with overrides and exemptions.
 
-Nothing counts here but the batches themselves. Who may raise what is pending takes two locks in one order,
-the row of all and then the user's, and then counts in a statement of its own; so no two of them count the
-same room.
+There are no counters: pending batches and children are counted in `batches`. A transaction that adds pending
+work takes two locks in a fixed order, the global row and then the user's, and counts in a separate statement
+afterwards. So two transactions never use the same free capacity.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ from batchline.store.statements import statement
 
 
 class Override(msgspec.Struct, frozen=True):
-    """Limits of one user's own."""
+    """Limits that replace the defaults for one user."""
 
     user_id: str
     max_pending_parents: int
@@ -30,7 +30,7 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class Exemption(msgspec.Struct, frozen=True):
-    """A user to whom the limits of users do not apply, until a moment."""
+    """A user that is exempt from the per-user limits until `expires_at`."""
 
     user_id: str
     reason: str
@@ -41,12 +41,12 @@ class Exemption(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What is pending now, and what the user may have; None: the default."""
+    """What is pending now, and the user's limits; a limit of None means the default."""
 
     all_parents: int
     parents: int
     children: int
-    # Seconds since the user's last submission; None: there was none.
+    # Seconds since the user's last submission; None if there was none.
     since_last: float | None
     max_parents: int | None
     max_children: int | None
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 async def lock(connection: Connection, tenant: str, user: str) -> Measured:
-    """From here to the end of the transaction nobody else can raise what is pending."""
+    """Lock the limits and count. Until the transaction ends, no other transaction can add pending work."""
     params = {"tenant": tenant, "user": user}
     await run(connection, statement("bound_idle"), {})
     await run(connection, statement("lock_limits"), {})
@@ -64,7 +64,7 @@ async def lock(connection: Connection, tenant: str, user: str) -> Measured:
 
 
 async def measure(session: Session, tenant: str, user: str) -> Measured:
-    """The same without locks, to look at."""
+    """Count without locks, for display."""
     params = {"tenant": tenant, "user": user}
     return _measured(await session.rows(statement("measure_limits"), params))
 
@@ -78,7 +78,7 @@ class Counted(msgspec.Struct, frozen=True):
     """Requests of one kind in this minute, this one included."""
 
     mine: int
-    # Of all users; None: this one is not counted there.
+    # Of all users; None if this request does not count there.
     everybody: int | None
     # Seconds until the next minute.
     left: float
@@ -92,7 +92,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 async def count_request(session: Session, tenant: str, user: str, kind: RequestKind, share: int) -> Counted:
-    """Count one more; beyond the user's share it counts for this user alone."""
+    """Count one more request. Beyond the user's share it does not count towards the total of all users."""
     params = {"tenant": tenant, "user": user, "kind": kind.value, "share": share}
     (row,) = await session.rows(statement("count_request"), params)
     counted = Counted(*row)
@@ -129,7 +129,7 @@ async def overrides(session: Session, tenant: str) -> list[Override]:
 async def exempt(
     session: Session, tenant: str, user: str, *, reason: str, expires_at: datetime, event: AuditEvent
 ) -> Exemption | None:
-    """None where the moment is past already."""
+    """Exempt a user. Return None if `expires_at` is already past."""
     params = {"reason": reason, "expires_at": expires_at}
     rows = await _changed(session, "set_exemption", tenant, user, event, params)
     return Exemption(*rows[0]) if rows else None
@@ -144,14 +144,14 @@ async def drop_exemption(session: Session, tenant: str, user: str, event: AuditE
 
 
 async def users(session: Session, tenant: str) -> list[str]:
-    """Those of whom there is something to tell."""
+    """List the users that have pending batches, an override or an exemption."""
     return [user for (user,) in await session.rows(statement("limit_users"), {"tenant": tenant})]
 
 
 async def _changed(
     session: Session, name: str, tenant: str, user: str, event: AuditEvent, params: dict[str, Any]
 ) -> list[Row]:
-    """An admin's change, whole for those who submit, and in the audit log if it changed something."""
+    """Change a user's limits under the user's lock, and add the audit record if anything changed."""
     params = {**params, "tenant": tenant, "user": user, "actor": event.actor}
     async with session.transaction() as connection:
         await run(connection, statement("lock_user_limits"), params)

@@ -1,4 +1,4 @@
-"""Maintenance tasks that any worker may take, and the outbox."""
+"""Maintenance tasks that any worker may run, and the outbox."""
 
 from datetime import datetime
 from uuid import UUID
@@ -12,7 +12,7 @@ _CHUNK = 5_000
 
 
 class OutboxEvent(msgspec.Struct, frozen=True):
-    """Something that has become true and that the outside may want to know."""
+    """A change of a batch's state that webhooks may report."""
 
     id: UUID
     batch_id: UUID
@@ -43,7 +43,7 @@ async def forget_workers(session: Session) -> None:
 
 
 async def drop_orphan_lines(session: Session) -> int:
-    """Clear away one chunk; 0 when there is nothing left."""
+    """Delete one chunk. Return 0 when none is left."""
     ((gone,),) = await session.rows(statement("drop_orphan_lines"), {"chunk": _CHUNK})
     return int(gone)
 

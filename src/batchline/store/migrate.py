@@ -1,6 +1,6 @@
-"""Changes the schema's version, up and down.
+"""Upgrade and downgrade the schema.
 
-Alembic takes a quarter of a second to import, so it is loaded only when there is something to migrate.
+Importing Alembic takes a quarter of a second, so it is imported only when there is something to migrate.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from batchline.store.errors import StoreUnusable, translate
 from batchline.store.schema import SchemaStatus
 
 _HERE = Path(__file__).parent / "migrations"
-# Any number: everyone who migrates a database takes the same lock, and it ends with the transaction.
+# An arbitrary number: all migrations of a database take the same lock, until the transaction ends.
 _LOCK = 0x6261746368
 
 
 class UnknownRevision(Exception):
-    """There is no such version of the schema, or no way to it from here."""
+    """The schema version does not exist, or cannot be reached from the current one."""
 
 
 def ensure(url: str) -> SchemaStatus:
@@ -47,7 +47,7 @@ def down(url: str, revision: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Migration:
-    """Migrations in one transaction, with the schema's name as the search path."""
+    """Migrations in one transaction, with the schema as the search path."""
 
     connection: Any
     config: Any
@@ -68,12 +68,12 @@ class _Migration:
         self.connection.exec_driver_sql(f"DROP TABLE {self.schema}.alembic_version")
 
     def prepare(self) -> None:
-        """Make the schema; move the tables of version 0.1.0 into it, if there are any."""
+        """Create the schema, and move the tables of version 0.1.0 into it, if there are any."""
         from batchline.store import relocation
 
         first = not self._exists(f"to_regclass('{self.schema}.alembic_version')")
         old = relocation.find_version_table(self.connection) if first else None
-        # Not IF NOT EXISTS: that needs the right to make schemas, even where an administrator made this one.
+        # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas, even if an administrator created it.
         if not self._exists(f"to_regnamespace('{self.schema}')"):
             self.connection.exec_driver_sql(f"CREATE SCHEMA {self.schema}")
         self.set_search_path()
@@ -91,7 +91,7 @@ class _Migration:
 
 
 def is_known(revision: str | None) -> bool:
-    """Whether it is a version of ours that this program knows."""
+    """Whether the revision is a Batchline version that this program knows."""
     return (
         revision is not None and revision.isdecimal() and any((_HERE / "versions").glob(f"{revision}_*.py"))
     )
@@ -103,8 +103,8 @@ def _check_known(name: str, found: SchemaStatus) -> None:
     if found.newer:
         raise UnknownRevision(schema.newer_message(name, found.current))
     raise UnknownRevision(
-        f"the table {name}.alembic_version holds {found.current!r}, which is not a version of Batchline;"
-        " another program uses this schema: give Batchline another one with ?schema=NAME in --database"
+        f"the table {name}.alembic_version contains {found.current!r}, which is not a Batchline version;"
+        " another program uses this schema: choose another one with ?schema=NAME in --database"
     )
 
 

@@ -1,8 +1,8 @@
-"""Governed batches: the one transaction in which one comes to be, and those in which one is changed.
+"""Governed batches: the transaction that creates one, the transactions that change one, and queries.
 
-Every change holds the batch's row from before it looks until it is committed; what is decided from there
-cannot be overtaken. Locks are taken in one order: the limits' (where more may become pending), then the batch
-row, then its lanes.
+Every change locks the batch's row before its first check and holds the lock until it commits, so no
+concurrent change can invalidate a check. The lock order is: the limits (if more may become pending), the
+batch row, its lanes.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -40,16 +40,16 @@ _CHILD_STATUS = {
     "canceled": ChildStatus.CANCELLED,
     "expired": ChildStatus.CANCELLED,
 }
-# The attempt that these wait for has not begun.
+# In these states the current attempt has not begun.
 _NOT_RUNNING = frozenset({"pending", "retrying", "canceled", "expired"})
 
 
 class OperationBatchNotFound(Exception):
-    """There is no such governed batch in this tenant."""
+    """The tenant has no such governed batch."""
 
 
 class Children(msgspec.Struct, frozen=True):
-    """Items as they are stored: a name and a body of JSON for each."""
+    """Items as stored: a custom_id and a JSON body each."""
 
     custom_ids: tuple[str, ...]
     bodies: tuple[str, ...]
@@ -57,7 +57,7 @@ class Children(msgspec.Struct, frozen=True):
     def params(self) -> dict[str, Any]:
         bodies = [body.encode() for body in self.bodies]
         return {
-            # psycopg's own arrays escape every quotation mark by itself: 0.1 s for a large item.
+            # psycopg's own arrays escape each quotation mark separately: 0.1 s for a large item.
             "custom_ids": TextArray([custom_id.encode() for custom_id in self.custom_ids]),
             "bodies": TextArray(bodies),
             "bytes": sum(map(len, bodies)),
@@ -70,7 +70,7 @@ class NewOperationBatch(msgspec.Struct, frozen=True):
     tenant: str
     user_id: str
     operation: str
-    # What its lines are called as by: an operation is no endpoint of a model server.
+    # The URL of its lines. It names the operation; it is not an endpoint of a model server.
     url: str
     request_id: UUID | None
     fingerprint: bytes
@@ -84,7 +84,7 @@ class NewOperationBatch(msgspec.Struct, frozen=True):
 
 
 class Submitting:
-    """A submission on its way: the limits' locks are held, and nothing is there unless all ends well."""
+    """A submission in progress, with the limits locked. If the transaction fails, nothing of it remains."""
 
     def __init__(self, connection: Connection, measured: Measured) -> None:
         self._connection = connection
@@ -93,7 +93,7 @@ class Submitting:
     async def made_before(
         self, tenant: str, user: str, operation: str, request_id: UUID
     ) -> tuple[UUID, bytes] | None:
-        """The batch of this request_id, if another one was quicker, and the hash of what it asked for."""
+        """Find the batch that already uses this request_id, with the hash of its request."""
         params = {"tenant": tenant, "user": user, "operation": operation, "request_id": request_id}
         rows = await run(self._connection, statement("find_request"), params)
         return (rows[0][0], rows[0][1]) if rows else None
@@ -129,12 +129,12 @@ async def submitting(session: Session, tenant: str, user: str) -> AsyncIterator[
 
 
 class Changing:
-    """A governed batch whose row is held: what `batch` says is so until the transaction ends."""
+    """A change in progress. The batch's row is locked, so `batch` stays true until the transaction ends."""
 
     def __init__(self, connection: Connection, batch: GovernedBatch, measured: Measured | None) -> None:
         self._connection = connection
         self.batch = batch
-        # Only where more may become pending.
+        # None if the change cannot add pending work.
         self._measured = measured
 
     @property
@@ -150,11 +150,11 @@ class Changing:
         await run(self._connection, statement("release_operation"), {"batch": self.batch.id})
 
     async def open(self) -> bool:
-        """Open the lanes, if nothing holds the batch any more."""
+        """Open the lanes, unless the batch still waits for an approval or a release."""
         return bool(await run(self._connection, statement("open_operation"), {"batch": self.batch.id}))
 
     async def close(self, reason: Literal["cancel", "pause"], actor: str) -> bool:
-        """After a cancel the caller runs `conclude` when this is committed."""
+        """Close the lanes. After a cancel, the caller must run `conclude` once this is committed."""
         params = {"batch": self.batch.id, "reason": reason, "actor": actor}
         if reason == "cancel":
             await run(self._connection, statement("cancelled_by"), params)
@@ -164,13 +164,13 @@ class Changing:
         return bool(await run(self._connection, statement("resume"), {"batch": self.batch.id}))
 
     async def taken(self, custom_ids: Sequence[str]) -> list[str]:
-        """Names among these that children have already."""
+        """Return those of the given custom_ids that children already have."""
         names = TextArray([custom_id.encode() for custom_id in custom_ids])
         params = {"batch": self.batch.id, "custom_ids": names}
         return [name for (name,) in await run(self._connection, statement("custom_ids_taken"), params)]
 
     async def appended_by(self, user: str) -> bool:
-        """Whether some of its children are this user's, whoever's the batch is."""
+        """Whether this user appended children to the batch, no matter who owns it."""
         params = {"batch": self.batch.id, "user": user}
         return bool(await run(self._connection, statement("appended_by"), params))
 
@@ -179,7 +179,7 @@ class Changing:
         await run(self._connection, statement("append_children"), params)
 
     async def retry(self, max_attempts: int, window_seconds: float) -> int:
-        """Put failed children back that have had fewer attempts than that; how many."""
+        """Retry failed children with fewer than `max_attempts` attempts. Return their number."""
         params = {"batch": self.batch.id, "max_attempts": max_attempts, "window_seconds": window_seconds}
         ((children, _),) = await run(self._connection, statement("retry_failed"), params)
         return int(children)
@@ -192,7 +192,10 @@ class Changing:
 async def changing(
     session: Session, tenant: str, batch_id: UUID, *, pending_for: str | None = None
 ) -> AsyncIterator[Changing]:
-    """Hold a batch's row; with `pending_for`, a user of whom more may become pending, the limits first."""
+    """Lock a batch's row.
+
+    If the change may add pending work for a user, pass `pending_for`: locks limits first.
+    """
     async with session.transaction() as connection:
         measured = None if pending_for is None else await limits.lock(connection, tenant, pending_for)
         rows = await run(connection, statement("lock_operation"), {"tenant": tenant, "batch": batch_id})
@@ -215,17 +218,17 @@ async def find(
 
 
 class Submitter(msgspec.Struct, frozen=True):
-    """Who submitted a batch, and the most that his keys may do now."""
+    """The submitter of a batch, with the highest role among their current keys."""
 
     tenant: str
     user: str
     role: Role
-    # He has called a server that asks for no keys.
+    # Submitted to a server that requires no keys.
     alone: bool
 
 
 async def submitter(session: Session, batch_id: UUID) -> Submitter | None:
-    """None where all of his keys are revoked."""
+    """Find the submitter of a batch. Return None if all their keys are revoked."""
     params = {"batch": batch_id, "anybody": ANYBODY, "default_tenant": DEFAULT_TENANT}
     rows = await session.rows(statement("operation_submitter"), params)
     return Submitter(rows[0][0], rows[0][1], Role(rows[0][2]), rows[0][3]) if rows else None
@@ -241,7 +244,7 @@ async def page(
     approval: Approval | None = None,
     after: UUID | None = None,
 ) -> list[GovernedBatch]:
-    """Newest first; of one user, or of all of a tenant's."""
+    """List governed batches of one user or of the whole tenant, newest first."""
     params = {
         "tenant": tenant,
         "user": user,
@@ -255,35 +258,35 @@ async def page(
 
 
 def _listing(user: str | None, approval: Approval | None) -> str:
-    """Each has an index of its own."""
+    """Choose the statement: each has its own index."""
     if approval is Approval.PENDING:
         return "list_pending_operations"
     return "list_operations" if user is None else "list_user_operations"
 
 
 async def children(session: Session, batch_id: UUID, *, after: int = 0, limit: int = 100) -> list[Child]:
-    """By their number; `after` is the last one of the page before."""
+    """List children by number. `after` is the last number of the previous page."""
     params = {"batch": batch_id, "after": after, "limit": limit}
     return [_child(row) for row in await session.rows(statement("operation_children"), params)]
 
 
 async def totals(session: Session) -> list[tuple[str, int, int, int]]:
-    """(operation, succeeded, failed, cancelled) children, over all workers."""
+    """Count (operation, succeeded, failed, cancelled) children over all workers."""
     return [(row[0], row[1], row[2], row[3]) for row in await session.rows(statement("operation_totals"), {})]
 
 
 class Durations(msgspec.Struct, frozen=True):
-    """How long the batches of an operation took until no child was pending for the first time."""
+    """Histogram of the time from a batch's creation until first no child was pending, per operation."""
 
     operation: str
     batches: int
     seconds: float
     bounds: Sequence[float]
-    # Of each bound, how many took no longer, but longer than the one before.
+    # For each bound, the batches that took at most that long, but longer than the previous bound.
     counts: Sequence[int]
 
     def within(self, bound: float) -> int:
-        """How many took no longer than that."""
+        """Number of batches that took at most `bound` seconds."""
         return sum(count for each, count in zip(self.bounds, self.counts, strict=True) if each <= bound)
 
 

@@ -1,14 +1,15 @@
 """The output and error lines of a batch in input order, as bytes straight from COPY.
 
-Nothing is parsed on the way and no row is made for a line that never ran: its error line is composed in
-SQL. Also works while the batch runs; then it gives the results so far.
+Lines are not parsed on the way, and a line that never ran has no row: its error line is composed in SQL. Also
+works while the batch runs, with the results so far. Lines are read by ranges of line numbers, each in a short
+transaction, because a snapshot that stays open slows down every claim and settle.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, LiteralString, Protocol
 from uuid import UUID
 
 import msgspec
@@ -21,8 +22,7 @@ from psycopg.waiting import Wait
 
 from batchline.model import Batch, File
 from batchline.store import batches
-from batchline.store.address import DEFAULT_SCHEMA
-from batchline.store.session import Connection, Session, StoreUnavailable, run
+from batchline.store.session import Connection, Session, StoreUnavailable
 from batchline.store.statements import statement
 
 Which = Literal["output", "errors"]
@@ -33,9 +33,12 @@ NEVER_RUN = {
 }
 
 _BLOCK = 512 * 1024
-# Long, because the lines that never ran are sorted before the first of them comes.
-_SILENCE = 600.0
-_MERGE_AT_ONCE = 100
+# Bytes that one transaction reads, about; what a reader has not taken yet is kept up to the maximum.
+_RANGE = 4 * 2**20
+_MAX_KEPT = 4 * _RANGE
+# Line numbers. A range with few lines in it is read as quickly as a scan goes.
+_MAX_WIDTH = 2**20
+_SILENCE = 60.0
 _QUOTE = b"\x01"
 _CONTENTION = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 _CONTROL_TO_SPACE = bytes.maketrans(bytes(range(32)), b" " * 32)
@@ -63,85 +66,141 @@ class OutputLane(msgspec.Struct, frozen=True):
 
 
 class LineBlocks:
-    """Lines as blocks of bytes, at least `_BLOCK` each but for the last; `count` of them have been given."""
+    """Lines as blocks of bytes; `count` of them have been read.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._ended = False
+    Each range of line numbers is read in one short transaction, into memory, and only then passed on: a slow
+    reader holds no snapshot. A range has about `_RANGE` bytes. If it turns out to be much larger, the rest is
+    passed on while it is read.
+    """
+
+    def __init__(self, session: Session, source: "_Source", last: int) -> None:
+        self._session = session
+        self._source = source
+        self._last = last
         self.count = 0
 
-    def __aiter__(self) -> "LineBlocks":
-        return self
+    def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        return self._blocks()
 
-    async def __anext__(self) -> bytes:
-        # A stream that is never short of rows would not let go of the event loop.
-        await asyncio.sleep(0)
-        rows = [] if self._ended else await self._rows()
-        if not rows:
-            raise StopAsyncIteration
+    async def _blocks(self) -> AsyncGenerator[bytes, None]:
+        after, width = 0, 1
+        while after < self._last:
+            until, size = min(after + width, self._last), 0
+            async with aclosing(self._range(after, until)) as blocks:
+                async for block in blocks:
+                    size += len(block)
+                    yield block
+            await self._source.passed(self._session, after, until)
+            after = until
+            width = max(1, min(4 * width, width * _RANGE // max(size, 1), _MAX_WIDTH))
+
+    async def _range(self, after: int, until: int) -> AsyncGenerator[bytes, None]:
+        kept: list[bytes] = []
+        size = 0
+        query = self._source.query(after, until)
+        async with (
+            self._session.open_ended() as connection,
+            connection.cursor() as cursor,
+            cursor.copy(query),
+        ):
+            ended = False
+            while not ended:
+                # A stream that is never short of rows would not let others use the event loop.
+                await asyncio.sleep(0)
+                rows, ended = await _rows(connection)
+                kept.append(self._joined(rows))
+                size += len(kept[-1])
+                while size > _MAX_KEPT and kept:
+                    yield kept.pop(0)
+        for block in kept:
+            yield block
+
+    def _joined(self, rows: Sequence[memoryview]) -> bytes:
         self.count += len(rows)
         block = b"".join(rows)
         return b"".join(map(_mended, rows)) if _QUOTE in block else block
 
-    async def _rows(self) -> list[memoryview]:
-        try:
-            async with asyncio.timeout(_SILENCE):
-                rows, self._ended = await self._connection.wait(_receive(self._connection.pgconn))
-                return rows
-        except (TimeoutError, asyncio.CancelledError):
-            # A COPY that is left in mid-stream must be read to its end, but a silent server sends none.
-            self._connection.pgconn.finish()
-            raise
+
+async def _rows(connection: Connection) -> tuple[list[memoryview], bool]:
+    try:
+        async with asyncio.timeout(_SILENCE):
+            return await connection.wait(_receive(connection.pgconn))
+    except (TimeoutError, asyncio.CancelledError):
+        # A COPY that is left in mid-stream must be read to its end, but a silent server sends none.
+        connection.pgconn.finish()
+        raise
 
 
-@asynccontextmanager
-async def lines(session: Session, batch_id: UUID, which: Which) -> AsyncIterator[LineBlocks]:
-    """The completed lines, or all others that have ended; the COPY is over when the context is."""
-    # Before the transaction, so that the stream holds no lock at all on batches and lanes.
+async def lines(session: Session, batch_id: UUID, which: Which) -> LineBlocks:
+    """The completed lines, or all others that have ended, in input order."""
     lanes = await find_lanes(session, batch_id)
-    async with _stream(session, selection(batch_id, which, lanes, session.schema)) as stream:
-        yield stream
+    never_run = which == "errors" and lanes[0].ending is not None
+    ((last,),) = await session.rows(statement("last_line"), {"batch": batch_id, "never_run": never_run})
+    if never_run:
+        return LineBlocks(session, _Errors(batch_id, lanes, session.schema), last)
+    return LineBlocks(session, _Results(which, lanes, session.schema), last)
 
 
-@asynccontextmanager
-async def input_lines(session: Session, file_id: UUID) -> AsyncIterator[LineBlocks]:
-    """The requests of an input file whose content lies in `lines`, in their order."""
-    parts = [
-        sql.SQL(statement("lane_requests").text_in(session.schema)).format(
-            before=sql.Literal('{"custom_id":'),
-            between=sql.Literal(f',"method":"POST","url":{msgspec.json.encode(url).decode()},"body":'),
-            file=sql.Literal(file_no),
-            lane_no=sql.Literal(lane_no),
+class _Source(Protocol):
+    def query(self, after: int, until: int) -> sql.Composed:
+        """The COPY of the lines in a range of line numbers."""
+        ...
+
+    async def passed(self, session: Session, after: int, until: int) -> None:
+        """The range has been read."""
+        ...
+
+
+class _Results:
+    """Lines that have a result of one outcome."""
+
+    def __init__(self, which: Which, lanes: Sequence[OutputLane], schema: str) -> None:
+        self._copy = sql.SQL(statement("stream_results").text_in(schema))
+        self._outcome = "completed" if which == "output" else "failed"
+        self._lanes = _array("bigint", [lane.id for lane in lanes])
+
+    def query(self, after: int, until: int) -> sql.Composed:
+        return self._copy.format(lanes=self._lanes, after=after, until=until, outcome=self._outcome)
+
+    async def passed(self, session: Session, after: int, until: int) -> None:
+        return None
+
+
+class _Errors:
+    """Lines that failed, and lines that never ran in a batch that has ended."""
+
+    def __init__(self, batch_id: UUID, lanes: Sequence[OutputLane], schema: str) -> None:
+        ending = lanes[0].ending
+        assert ending is not None, "no line of this batch can have been left out"
+        # What all error lines have in common is made here, so that the JSON is right.
+        error = msgspec.json.encode({"code": ending, "message": NEVER_RUN[ending]}).decode()
+        self._copy = sql.SQL(statement("stream_errors").text_in(schema))
+        self._lanes = lanes
+        self._cursors = [0] * len(lanes)
+        self._before = f'{{"id":"batch_req_{batch_id.hex}_'
+        self._behind = f',"response":null,"error":{error}}}'
+
+    def query(self, after: int, until: int) -> sql.Composed:
+        return self._copy.format(
+            lanes=_array("bigint", [lane.id for lane in self._lanes]),
+            lane_nos=_array("integer", [lane.lane_no for lane in self._lanes]),
+            cursors=_array("integer", self._cursors),
+            file=self._lanes[0].file_no,
+            after=after,
+            until=until,
+            before=self._before,
+            behind=self._behind,
         )
-        for file_no, lane_no, url in await session.rows(statement("lanes_of_file"), {"file": file_id})
-    ]
-    if not parts:
-        raise FileMissing(f"file {file_id} has no lines")
-    async with _stream(session, _merged(parts)) as stream:
-        yield stream
+
+    async def passed(self, session: Session, after: int, until: int) -> None:
+        lane_nos = [lane.lane_no for lane in self._lanes]
+        params = {"file_no": self._lanes[0].file_no, "lane_nos": lane_nos, "cursors": self._cursors}
+        rows = await session.rows(statement("next_cursors"), {**params, "after": after, "until": until})
+        self._cursors = [cursor for (cursor,) in rows]
 
 
-@asynccontextmanager
-async def _stream(session: Session, selected: sql.Composed) -> AsyncIterator[LineBlocks]:
-    query = sql.SQL(statement("stream_lines").text_in(session.schema)).format(lines=selected)
-    async with session.open_ended() as connection, connection.transaction(), connection.cursor() as cursor:
-        await run(connection, statement("stream_settings"), {})
-        async with cursor.copy(query) as copy:
-            yield LineBlocks(connection)
-            # Does nothing at the end of the stream; before it, tells the server to stop.
-            await copy.finish(_Abandoned())
-
-
-def selection(
-    batch_id: UUID, which: Which, lanes: Sequence[OutputLane], schema: str = DEFAULT_SCHEMA
-) -> sql.Composed:
-    """The query for the lines with their numbers. COPY takes no parameters, so all values are in the text."""
-    outcome = sql.Literal("completed" if which == "output" else "failed")
-    results = sql.SQL(statement("lane_results").text_in(schema))
-    parts = [results.format(lane=sql.Literal(lane.id), outcome=outcome) for lane in lanes]
-    if which == "errors":
-        parts += [_never_run(batch_id, lane, lane.ending, schema) for lane in lanes if lane.ending]
-    return _merged(parts)
+def _array(kind: LiteralString, values: Sequence[int]) -> sql.Composed:
+    return sql.SQL("{}::" + kind + "[]").format(list(values))
 
 
 async def find_lanes(session: Session, batch_id: UUID) -> list[OutputLane]:
@@ -186,31 +245,6 @@ async def garbage(
         },
     )
     return [key for (key,) in rows]
-
-
-class _Abandoned(Exception):
-    """The reader has left the stream."""
-
-
-def _merged(parts: Sequence[sql.Composed]) -> sql.Composed:
-    """Merge in several stages: a UNION of five thousand parts is deeper than the server's stack."""
-    merge = sql.SQL(statement("merge_lanes").text)
-    while len(parts) > 1:
-        groups = [parts[n : n + _MERGE_AT_ONCE] for n in range(0, len(parts), _MERGE_AT_ONCE)]
-        parts = [merge.format(lanes=sql.SQL("\nUNION ALL\n").join(group)) for group in groups]
-    return parts[0]
-
-
-def _never_run(batch_id: UUID, lane: OutputLane, ending: str, schema: str) -> sql.Composed:
-    """What all the error lines have in common is made here, so that the JSON is right."""
-    error = msgspec.json.encode({"code": ending, "message": NEVER_RUN[ending]}).decode()
-    return sql.SQL(statement("lane_never_run").text_in(schema)).format(
-        before=sql.Literal(f'{{"id":"batch_req_{batch_id.hex}_'),
-        after=sql.Literal(f',"response":null,"error":{error}}}'),
-        file=sql.Literal(lane.file_no),
-        lane_no=sql.Literal(lane.lane_no),
-        lane=sql.Literal(lane.id),
-    )
 
 
 def _receive(pgconn: PGconn) -> PQGen[tuple[list[memoryview], bool]]:

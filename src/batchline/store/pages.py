@@ -1,8 +1,8 @@
 """Lines in input order, page by page, for readers that may be slow.
 
-Each page is a statement of its own: between two of them nothing is held in the database, neither a
-connection nor a snapshot. A page ends at so many bytes, so it costs little memory. Every line comes once and
-in order. Of a batch that runs, lines that finish meanwhile come too if they lie ahead of the reader.
+Each page is a separate statement. Between two pages nothing is held in the database, neither a connection nor
+a snapshot. The size of a page is limited, so it needs little memory. Every line comes once and in order.
+While a batch runs, lines that finish meanwhile are included if they lie ahead of the reader.
 """
 
 import re
@@ -16,7 +16,7 @@ from batchline.store.outputs import FileMissing, find_lanes
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
-# A page of this many bytes is full.
+# Bytes per page.
 ROOM = 128 * 1024
 _ANY_SIZE = 2**31 - 1
 _FIRST_WIDTH, _MAX_WIDTH = 256, 8192
@@ -29,39 +29,39 @@ Numbered = tuple[int, bytes | None]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Lines as bytes. `large`: there are none, because the next line is too large for a page."""
+    """Lines as bytes. `large`: the page is empty because the next line is too large for a page."""
 
     lines: bytes = b""
     large: bool = False
 
 
 class LineSource(Protocol):
-    """Where lines come from."""
+    """A source of numbered lines."""
 
     async def page(self, session: Session, after: int, until: int, room: int) -> Sequence[Numbered]:
-        """Lines by their numbers, up to `room` bytes; None for a line that is larger."""
+        """Read lines by number, up to `room` bytes; None for a line that is larger."""
         ...
 
     async def next_line(self, session: Session, after: int) -> int | None: ...
 
     def passed(self, lines: Sequence[int]) -> None:
-        """These lines have been given."""
+        """Called with the numbers of the lines that the reader has received."""
         ...
 
 
 class Pages:
-    """One reader's way through the lines of a source."""
+    """One reader's position in the lines of a source."""
 
     def __init__(self, source: LineSource, room: int) -> None:
         self._source = source
         self._room = room
         self._after = 0
-        # Line numbers to look at for one page: about as many as make it full.
+        # How many line numbers to query for one page: about as many as fill it.
         self._width = _FIRST_WIDTH
         self.count = 0
 
     async def read(self, session: Session) -> Page | None:
-        """The next page; None at the end."""
+        """Read the next page. Return None at the end."""
         while True:
             until = min(self._after + self._width, _LAST_LINE)
             found = await self._source.page(session, self._after, until, self._room)
@@ -79,7 +79,7 @@ class Pages:
         return Page(self._taken(fitting))
 
     async def read_large(self, session: Session) -> bytes:
-        """The next line, whatever its size; after a page that said so."""
+        """Read the next line, whatever its size. Call this after a page with `large`."""
         found = await self._source.page(session, self._after, self._after + 1, _ANY_SIZE)
         return self._taken(_before_large(found))
 
@@ -87,7 +87,7 @@ class Pages:
         lines = _joined([line for _, line in found])
         last = found[-1][0] if found else self._after
         full = len(lines) >= self._room
-        # A full page took this many; some more in case the next lines are shorter.
+        # As many numbers as this full page covered, plus a quarter in case the next lines are shorter.
         width = (last - self._after) * 5 // 4 + 1 if full else 2 * self._width
         self._width = min(width, _MAX_WIDTH)
         self._after = last
@@ -115,7 +115,7 @@ class _Results:
 
 
 class _Requests:
-    """The lines of an input file, whose order within a lane is that of their ordinals."""
+    """The lines of an input file. Within a lane they are in the order of their ordinals."""
 
     def __init__(self, file_no: int, urls: dict[int, str]) -> None:
         self._file_no = file_no
@@ -147,12 +147,12 @@ class _Requests:
 
 
 async def of_output(session: Session, batch_id: UUID, room: int = ROOM) -> Pages:
-    """The lines that a batch has completed so far."""
+    """Pages of the lines that a batch has completed so far."""
     return Pages(_Results([lane.id for lane in await find_lanes(session, batch_id)]), room)
 
 
 async def of_input(session: Session, file_id: UUID, room: int = ROOM) -> Pages:
-    """The requests of an input file whose content lies in `lines`."""
+    """Pages of the requests of an input file whose content is in `lines`."""
     rows = await session.rows(statement("lanes_of_file"), {"file": file_id})
     if not rows:
         raise FileMissing(f"file {file_id} has no lines")
@@ -169,8 +169,10 @@ def _before_large(found: Sequence[Numbered]) -> list[tuple[int, bytes]]:
 
 
 def _joined(lines: Sequence[bytes]) -> bytes:
-    """Each on a line of its own. JSON allows line breaks between values only, where a space is as good. The
-    bytes are those of the finished file (store/outputs.py)."""
+    """Join the lines, one item per line, with the same bytes as the finished file (store/outputs.py).
+
+    JSON allows line breaks only between values, where a space means the same.
+    """
     block = b"".join(line + b"\n" for line in lines)
     if block.count(b"\n") == len(lines) and not any(mark in block for mark in _MARKS):
         return block

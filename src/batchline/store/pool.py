@@ -1,7 +1,7 @@
-"""A bounded number of sessions, shared by requests that come and go.
+"""A pool with a bounded number of sessions, shared by HTTP requests.
 
-A request takes a session for as long as its statements last, never for as long as its client takes to read.
-The pages of downloads have a bound of their own: many downloads must not keep others from a status.
+A request holds a session only while its statements run, never while its client reads. Pages of downloads use
+a separate pool, so that many downloads do not delay other requests.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _PATIENCE = 10.0
 
 
 class Sessions:
-    """Sessions with one database, opened when first needed, and used again."""
+    """Sessions with one database, opened on first use and then reused."""
 
     def __init__(
         self, url: str, *, maximum: int = 16, streams: int = 16, patience: float = _PATIENCE
@@ -46,7 +46,7 @@ class _BoundedPool:
         self._maximum = maximum
         self._patience = patience
         self._places = asyncio.Semaphore(maximum)
-        # The one used last is taken first, so that in quiet times few connections are kept warm.
+        # Last in, first out: in quiet times only a few connections are used.
         self._idle: list[Session] = []
 
     @asynccontextmanager

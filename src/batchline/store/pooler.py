@@ -1,10 +1,10 @@
-"""Whether a pooler stands between a connection and the database, and whether it keeps prepared statements.
+"""Detect a connection pooler, and whether it supports prepared statements.
 
-A transaction pooler gives each transaction any of its server connections. If it passes the names of prepared
-statements through, as PgBouncer does before 1.21, two clients use one name for different statements on one
-server connection. The server then refuses a statement or, if the parameters happen to fit, runs the other
-client's. So nothing is prepared behind such a pooler. PgBouncer from 1.21 on, and others like it, give the
-statements names of their own and prepare them again where they are missing: behind these, all is as usual.
+A transaction pooler runs each transaction on any of its server connections. If it passes the names of
+prepared statements through, as PgBouncer before 1.21 does, two clients use one name for different statements
+on one server connection. The server then refuses a statement or, if the parameters happen to fit, runs the
+other client's. So nothing is prepared behind such a pooler. PgBouncer from 1.21 on, and similar poolers,
+rename the statements and prepare them again where they are missing, so they need no special treatment.
 """
 
 import secrets
@@ -16,13 +16,16 @@ from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-# A pooler tells its clients process ids that it made up.
+# A pooler sends its clients made-up process ids, so this differs from the connection's backend_pid.
 WHICH_PROCESS = "SELECT pg_backend_pid()"
 _KNOWN_BY_NAME = b"SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name = $1)"
 
 
 async def stands_between(connection: psycopg.AsyncConnection[Any], cursor: psycopg.AsyncCursor[Any]) -> bool:
-    """`cursor` has the answer to WHICH_PROCESS as its last result: no question of its own is sent."""
+    """Whether the connection goes through a pooler.
+
+    `cursor` has the answer to WHICH_PROCESS as its last result.
+    """
     while cursor.nextset():
         pass
     row = await cursor.fetchone()
@@ -30,9 +33,12 @@ async def stands_between(connection: psycopg.AsyncConnection[Any], cursor: psyco
 
 
 async def keeps_statements(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """Prepares a statement that asks whether the server knows it by the name we gave it."""
+    """Whether prepared statements are safe: the pooler must not pass their names through to the server.
+
+    Prepares a statement that queries whether the server knows it by the name we chose.
+    """
     name = f"batchline_{secrets.token_hex(8)}".encode()
-    # In one transaction, that is, on one server connection.
+    # One transaction runs on one server connection.
     async with connection.transaction():
         passed_through = await connection.wait(_known_by_name(connection.pgconn, name))
         if passed_through:

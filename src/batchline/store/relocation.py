@@ -1,8 +1,8 @@
-"""Moves the tables of version 0.1.0, which had no schema of its own, into the schema.
+"""Move the tables of version 0.1.0, which had no separate schema, into the schema.
 
-A name alone proves nothing. The migrations of the recorded version are run in the new schema, both
-definitions are compared, and the old tables move only if all of them match. A database that merely has tables
-of the same names, such as a host application's `files`, is left alone.
+A table's name alone proves nothing. The migrations of the recorded version run in the new schema, both sets
+of definitions are compared, and the old tables move only if all of them match. A database that merely has
+tables of the same names, such as a host application's `files`, is not changed.
 """
 
 from dataclasses import dataclass
@@ -60,33 +60,33 @@ Object = tuple[str, str]
 
 
 class NotOurs(Exception):
-    """Tables that look like ours differ from what our migrations make. The message names them."""
+    """Tables that look like ours differ from those of our migrations. The message names them."""
 
 
 class Migrations(Protocol):
-    """Of the new schema."""
+    """Migrations of the new schema."""
 
     def knows(self, revision: str | None) -> bool:
-        """Whether it is a version of Batchline."""
+        """Whether the revision is a Batchline version."""
         ...
 
     def upgrade(self, revision: str) -> None: ...
 
     def remove(self) -> None:
-        """Drop all that `upgrade` made."""
+        """Drop everything that `upgrade` created."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class VersionTable:
-    """A table alembic_version on the search path of the connection, with what it says."""
+    """A table alembic_version on the search path of the connection, with the revision in it."""
 
     schema: str
     revision: str | None
 
 
 def find_version_table(connection: Connection) -> VersionTable | None:
-    """Where version 0.1.0 would have found its own. Call it before the search path is changed."""
+    """Find alembic_version where version 0.1.0 would find it. Call this before changing the search path."""
     row = connection.exec_driver_sql(_VERSION_TABLE).fetchone()
     if row is None or "version_num" not in row[1]:
         return None
@@ -95,7 +95,7 @@ def find_version_table(connection: Connection) -> VersionTable | None:
 
 
 def relocate(connection: Connection, old: VersionTable, schema: str, migrations: Migrations) -> None:
-    """Move what belongs to version 0.1.0 from `old.schema` to `schema`, which is empty; raises NotOurs."""
+    """Move the objects of version 0.1.0 from `old.schema` to the empty `schema`. Raises NotOurs."""
     known = migrations.knows(old.revision)
     migrations.upgrade(old.revision if known and old.revision is not None else LAST_WITHOUT_SCHEMA)
     expected = _definitions(connection, schema)
@@ -104,7 +104,7 @@ def relocate(connection: Connection, old: VersionTable, schema: str, migrations:
     matching = [one for one in expected if found.get(one) == expected[one]]
     different = sorted(name for kind, name in expected if found.get((kind, name)) != expected[kind, name])
     if not any(kind == "TABLE" for kind, _ in matching):
-        # Somebody else's database: ours begins beside it.
+        # The tables belong to another application; ours are created in the new schema.
         return
     if not known or different:
         raise NotOurs(_refusal(old, different, known))
@@ -122,19 +122,19 @@ def _definitions(connection: Connection, schema: str) -> dict[Object, frozenset[
 
 
 def _named(schema: str, kind: str, name: str) -> str:
-    # A function's name comes with the types of its arguments.
+    # A function's name includes the types of its arguments, so it cannot be quoted as a whole.
     return f'"{schema}".{name}' if kind == "FUNCTION" else f'"{schema}"."{name}"'
 
 
 def _refusal(old: VersionTable, different: list[str], known: bool) -> str:
     if not known:
         return (
-            f"schema {old.schema} holds tables of Batchline 0.1.0, but its alembic_version says"
-            f" {old.revision!r}, which is not a version of Batchline; nothing was changed. Correct that row,"
+            f"schema {old.schema} contains tables of Batchline 0.1.0, but its alembic_version contains"
+            f" {old.revision!r}, which is not a Batchline version; nothing was changed. Correct that row,"
             " or move the tables to the new schema yourself"
         )
     return (
-        f"schema {old.schema} holds tables of Batchline 0.1.0, but these are not as version {old.revision}"
-        f" makes them: {', '.join(different)}; nothing was changed. Undo what was changed in them, or give"
-        " Batchline another database"
+        f"schema {old.schema} contains tables of Batchline 0.1.0, but these differ from version"
+        f" {old.revision}: {', '.join(different)}; nothing was changed. Undo the changes to them, or use"
+        " another database"
     )

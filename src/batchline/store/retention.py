@@ -1,4 +1,4 @@
-"""Deletes data whose retention has ended; each statement deletes one small chunk."""
+"""Delete data whose retention has ended. Each statement deletes one small chunk."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,7 +9,7 @@ import msgspec
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
-# Rows that go in one statement: some ten milliseconds.
+# Rows to delete in one statement, which takes about ten milliseconds.
 CHUNK = 5_000
 _PAGE = 100
 
@@ -25,7 +25,7 @@ async def delete_expired(session: Session) -> int:
 
 
 async def deleted_files(session: Session, after: UUID | None) -> list[DeletedFile]:
-    """A page of deleted files of which something may be left and that no running batch needs."""
+    """List deleted files whose data may still exist and that no running batch needs, page by page."""
     rows = await session.rows(statement("deleted_files"), {"after": after, "limit": _PAGE})
     return [DeletedFile(*row) for row in rows]
 

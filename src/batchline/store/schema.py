@@ -1,4 +1,4 @@
-"""Which version of the tables a database has, and whether this program can use it."""
+"""The schema version of a database, and whether this program can use it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from batchline.store.errors import summary, translate
 
 # The newest version that this program knows.
 HEAD = "0012"
-# The oldest that it can use. While a change is rolled out in two halves, this lags behind HEAD.
+# The oldest version that it can use. While a change is rolled out in two halves, this is older than HEAD.
 OLDEST_USABLE = "0012"
 
 _USUAL_REMEDY = "check the host, the port and the names in --database"
@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 
 
 class DatabaseUnreachable(Exception):
-    """No connection to the database could be made. The message says what a person can do."""
+    """Connecting to the database failed. The message says how to fix it."""
 
 
 class WrongSchema(DatabaseUnreachable):
@@ -37,11 +37,11 @@ class WrongSchema(DatabaseUnreachable):
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
     current: str | None
-    """None: there are no tables."""
+    """The schema version; None if there are no tables."""
     compatible_from: str | None = None
-    """The oldest program that may use the schema, named by the newest version that it knows."""
+    """The oldest program that may use the schema, identified by the newest version that it knows."""
     standby: bool = False
-    """A standby replays what its primary writes, and takes no writes of its own."""
+    """Whether the server is a standby, which accepts no writes."""
 
     @property
     def up_to_date(self) -> bool:
@@ -49,7 +49,7 @@ class SchemaStatus:
 
     @property
     def newer(self) -> bool:
-        """A later Batchline made it."""
+        """Whether a later version of Batchline created the schema."""
         return self.current is not None and self.current.isdecimal() and self.current > HEAD
 
     @property
@@ -74,7 +74,7 @@ def status(url: str) -> SchemaStatus:
 
 
 def _value(connection: psycopg.Connection[Row], schema: str, table: str, column: str) -> str | None:
-    """What the one row of a table says; None where the table or its row is missing."""
+    """Read the value of a table's only row; None if the table or the row is missing."""
     # The schema's name is checked, so it is safe in the text of a statement.
     name = f"{schema}.{table}"
     if _row(connection, f"SELECT to_regclass('{name}') IS NULL")[0]:
@@ -90,7 +90,7 @@ def _row(connection: psycopg.Connection[Row], text: str) -> Row:
 
 
 def check(url: str) -> SchemaStatus:
-    """Raise WrongSchema unless this program can use the tables. Nothing is changed."""
+    """Raise WrongSchema unless this program can use the tables. Changes nothing."""
     found = status(url)
     if found.usable:
         return found
@@ -116,7 +116,7 @@ def newer_message(schema: str, current: str) -> str:
 
 
 def connect(url: str, *, autocommit: bool = False) -> psycopg.Connection[Row]:
-    # Nothing is prepared: a pooler may stand between, and nothing here is run twice.
+    # Prepare nothing: there may be a pooler in between, and no statement here runs twice.
     options: dict[str, Any] = {"connect_timeout": 10, "prepare_threshold": None}
     try:
         return psycopg.connect(parse(url).conninfo, autocommit=autocommit, **options)
@@ -127,10 +127,10 @@ def connect(url: str, *, autocommit: bool = False) -> psycopg.Connection[Row]:
         raise DatabaseUnreachable(f"--database: {error}") from error
     except psycopg.ProgrammingError as error:
         raise DatabaseUnreachable(
-            f"--database is not a database URL: {summary(error)}; give one such as postgresql://user@host/name"
+            f"--database is not a database URL: {summary(error)}; use one like postgresql://user@host/name"
         ) from error
 
 
 def _remedy(said: str) -> str:
-    """libpq gives no code for an error while connecting, only the server's words."""
+    """Find advice by the words of the message: libpq has no error codes for failed connections."""
     return next((remedy for words, remedy in _REMEDIES if words in said), _USUAL_REMEDY)

@@ -1,9 +1,9 @@
-"""A connection with a life: opened when first needed, given up when it fails or stays silent.
+"""A session with the database: connects on first use, and drops a connection that fails or stops answering.
 
-Each role of a worker has a session of its own, so one that is blocked holds up no other. Every statement
-has a client-side time limit and every connection TCP keepalives: without them, a silently dropped
-connection can block a claim loop for hours. Nothing relies on the session's state in the server, so all of
-it works through PgBouncer in transaction mode.
+Each service of a worker has its own session, so a blocked one does not delay the others. Every statement has
+a client-side time limit, and every connection uses TCP keepalives: without them, a silently dropped
+connection can block a claim loop for hours. Nothing relies on session state in the server, so everything
+works through PgBouncer in transaction mode.
 """
 
 import asyncio
@@ -38,12 +38,13 @@ _KEEPALIVE: dict[str, Any] = {
 
 
 # Planning a claim takes longer than running it, so each statement is planned once, whatever its parameters.
-# A plan that was made while a table was small must not read it from end to end once it is large: a claim
-# over 10,000 lanes took seconds then, and a tenth of one without sequential scans. Compiling a claim (jit)
-# took a second on PostgreSQL 15. A pooler may hand us a server connection without these: slower, not wrong.
+# A plan made while a table was small must not scan the whole table once it is large: a claim over 10,000
+# lanes took seconds with such a plan, and 0.1 s without sequential scans. Compiling a claim (jit) took a
+# second on PostgreSQL 15. A pooler may give us a server connection without these settings: slower, but still
+# correct.
 _PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
-# The server looks after us as we look after it: a client whose machine is gone must not keep locks for the
-# two hours that most systems wait before they ask. On a socket of the same machine these do nothing.
+# The server must notice a dead client too. Otherwise a client whose machine is gone keeps its locks for two
+# hours, the usual default for keepalives. On a Unix socket these settings have no effect.
 _WATCHED = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 
 
@@ -53,8 +54,11 @@ class Connection(psycopg.AsyncConnection[Row]):
     schema: str = DEFAULT_SCHEMA
 
     async def wait(self, gen: PQGen[AnyRow], *args: Any, **kwargs: Any) -> AnyRow:
-        """As psycopg's, which takes up a statement again after it was cancelled, to hear of its end. Where it
-        was still being sent, that ends in a TypeError, or in a connection that is lost."""
+        """Wait like psycopg, but raise CancelledError if waiting fails after a cancellation.
+
+        psycopg resumes a cancelled statement to read its result. If the statement was still being sent, that
+        raises a TypeError or breaks the connection.
+        """
         try:
             return await super().wait(gen, *args, **kwargs)
         except (TypeError, psycopg.OperationalError) as error:
@@ -66,7 +70,7 @@ class Connection(psycopg.AsyncConnection[Row]):
 
 
 class Session:
-    """One connection to the store, opened anew after a fault."""
+    """One connection to the database, reopened after a failure."""
 
     def __init__(self, url: str, name: str, *, timeout: float = 30.0) -> None:
         self._url = url
@@ -93,18 +97,18 @@ class Session:
     async def rows(
         self, statement: Statement, params: Mapping[str, Any], *, extra_time: float = 0.0
     ) -> list[Row]:
-        """Run one statement in a transaction of its own and give its rows."""
+        """Run one statement in a separate transaction and return its rows."""
         async with self._guarded(self._timeout + extra_time) as connection:
             return await run(connection, statement, params, prepare=True)
 
     async def records(self, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """As `rows`, by column name."""
+        """Like `rows`, but return dicts by column name."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
             return await _execute(connection, cursor, statement, params, prepare=True)
 
     async def raw_rows(self, statement: Statement, params: Mapping[str, Any]) -> list[Row]:
-        """As `rows`, but text comes as UTF-8 bytes: lines are sent on as they are."""
+        """Like `rows`, but return text as UTF-8 bytes: lines are sent on unchanged."""
         async with self._guarded() as connection:
             cursor = psycopg.AsyncRawCursor(connection)
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
@@ -112,21 +116,23 @@ class Session:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Several statements in one transaction, all within one time limit, which the server keeps too: if
-        we fall silent between two of them, it must let go of the locks."""
+        """Run several statements in one transaction, within one time limit.
+
+        The server has the same limit, so that it releases the locks if this process hangs between statements.
+        """
         async with self._guarded() as connection, connection.transaction():
             limit = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
             await connection.execute(limit.encode())
             try:
                 yield connection
             except asyncio.CancelledError:
-                # To roll back would be to wait, without any limit, for a server that may be silent.
+                # A rollback would wait without any limit for a server that may not answer.
                 connection.pgconn.finish()
                 raise
 
     @asynccontextmanager
     async def open_ended(self) -> AsyncIterator[Connection]:
-        """The bare connection, for streams that may take as long as they move; faults are translated."""
+        """Use the connection without a time limit, for streams. Errors are translated."""
         async with self._guarded(limit=None) as connection:
             yield connection
 
@@ -140,7 +146,7 @@ class Session:
                     yield self._connection
             except TimeoutError as error:
                 await self._drop()
-                raise StoreUnavailable(f"the database was silent for {self._timeout:g} s") from error
+                raise StoreUnavailable(f"the database did not answer within {self._timeout:g} s") from error
             except psycopg.Error as error:
                 meaning = translate(error)
                 if isinstance(meaning, StoreUnavailable):
@@ -153,14 +159,14 @@ class Session:
                 raise
 
     async def _drop(self) -> None:
-        """Forget the connection. Closing the socket also makes the server give up what it was doing."""
+        """Drop the connection. Closing the socket also makes the server abandon the statement."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.pgconn.finish()
 
 
 async def connect(url: str, name: str) -> Connection:
-    """A new connection. It prepares statements unless a pooler would mix them up."""
+    """Open a connection. It prepares statements unless a pooler would mix them up."""
     address = parse(url)
     connection = await Connection.connect(
         address.conninfo, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
@@ -170,7 +176,7 @@ async def connect(url: str, name: str) -> Connection:
         arrays.register(connection)
         cursor = await connection.execute(f"{_PLANNING}; {_WATCHED}; {pooler.WHICH_PROCESS}".encode())
         if await pooler.stands_between(connection, cursor) and not await pooler.keeps_statements(connection):
-            # `prepare=True` of a statement has no effect then.
+            # This also disables `prepare=True` of single statements.
             connection.prepare_threshold = None
     except BaseException:
         connection.pgconn.finish()
@@ -181,7 +187,7 @@ async def connect(url: str, name: str) -> Connection:
 async def run_records(
     connection: Connection, statement: Statement, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """As `run`, by column name."""
+    """Like `run`, but return dicts by column name."""
     async with connection.cursor(binary=True, row_factory=dict_row) as cursor:
         await cursor.execute(statement.text_in(connection.schema), params)
         return await cursor.fetchall() if cursor.description else []
@@ -194,7 +200,7 @@ async def run(
     *,
     prepare: bool | None = None,
 ) -> list[Row]:
-    """One statement, inside a transaction if the caller holds one open."""
+    """Run one statement, within the caller's transaction if there is one."""
     return await _execute(connection, psycopg.AsyncRawCursor(connection), statement, params, prepare=prepare)
 
 
@@ -208,6 +214,6 @@ async def _execute(
 ) -> list[AnyRow]:
     text, names = statement.numbered_in(connection.schema)
     await cursor.execute(text, [params[name] for name in names], prepare=prepare, binary=True)
-    # `description` would tell as well, but makes an object for each column first.
+    # `cursor.description` would do, but it creates an object per column.
     result = cursor.pgresult
     return await cursor.fetchall() if result is not None and result.nfields else []

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
-from batchline.model import Claim, Item, PollResult, RunSettings, Settled, Verdict
+from batchline.model import Claim, Item, Parked, PollResult, RunSettings, Settled, Verdict
 from batchline.store.arrays import Int8Array
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.statements import statement
@@ -130,11 +130,13 @@ async def fetch(
 async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
     """Bring verdicts in, as many as still count; what that did to each batch."""
     grouped = Grouped(verdicts)
-    settled, refused = await _settle(session, worker_id, grouped)
+    settled, refused = await _settle(session, worker_id, grouped) if len(grouped) else ([], [])
     if refused and len(grouped) < len(verdicts):
         # Something in these groups comes too late; whatever else they hold still counts.
         apart = Grouped(grouped.members(refused), apart=True)
         settled += (await _settle(session, worker_id, apart))[0]
+    for parked in grouped.parked:
+        settled += await _park(session, worker_id, parked)
     return merged(settled)
 
 
@@ -171,6 +173,18 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
     return [Settled(*row) for *row, no in rows if no is None], refused
 
 
+async def _park(session: Session, worker_id: UUID, verdict: Parked) -> list[Settled]:
+    """Park one item. Its routing key stands for the upstream: it is the same before and after routing."""
+    claim, ordinals, task_id = verdict.item.claim, [verdict.item.ordinal], verdict.task_id
+    try:
+        moved, closing = await park(
+            session, worker_id, claim, ordinals, upstream=claim.key, task_id=task_id, delay=verdict.delay
+        )
+    except psycopg.errors.UniqueViolation as error:
+        raise StatementRefused(f"another item is parked as task {task_id!r}") from error
+    return [Settled(claim.batch_id, 0, finished=False, closing=closing)] if moved else []
+
+
 async def park(
     session: Session,
     worker_id: UUID,
@@ -180,8 +194,9 @@ async def park(
     upstream: str,
     task_id: str,
     delay: float,
-) -> int:
-    """Move items into a span that waits for the provider's task; how many were moved."""
+) -> tuple[int, bool]:
+    """Move items into a span that waits for the provider's task: how many were moved, and whether their batch
+    is being cancelled or has expired."""
     rows = await session.rows(
         statement("park"),
         {
@@ -193,7 +208,7 @@ async def park(
             "delay": delay,
         },
     )
-    return sum(size for _, size in rows)
+    return (rows[0][1], rows[0][2]) if rows else (0, False)
 
 
 async def release(session: Session, worker_id: UUID, some: Collection[int] | None = None) -> list[UUID]:

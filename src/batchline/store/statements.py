@@ -1,4 +1,4 @@
-"""SQL statements: one per file, in folders by subject under `sql/`, named after what they do."""
+"""SQL statements: one per file, named after what they do, in folders by subject under `sql/`."""
 
 import re
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from typing import LiteralString
 from batchline.store.address import DEFAULT_SCHEMA
 
 _PARAMETER = re.compile(r"%\((\w+)\)[sb]|%%")
-# A table, type or function of ours, or the channel of notifications.
+# The schema of a table, type or function of ours, or the notification channel.
 _SCHEMA = re.compile(r"\bbatchline(?=\.[a-z]|')")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """`text` names the tables of the default schema, such as batchline.lanes."""
+    """A statement. `text` uses the default schema, as in batchline.lanes."""
 
     name: str
     text: LiteralString
@@ -26,10 +26,10 @@ class Statement:
         return self.text if schema == DEFAULT_SCHEMA else _in_schema(self, schema)
 
     def numbered_in(self, schema: str) -> tuple[LiteralString, tuple[str, ...]]:
-        """The text with $1, $2 … for its parameters, and their names in that order.
+        """Return the text with $1, $2 … as parameters, and their names in that order.
 
-        This is done once per statement. psycopg would do it at every call for a text of more than 4096
-        characters, in 0.13 ms for a claim.
+        This is done once per statement. For texts of more than 4096 characters psycopg would do it at every
+        call, which takes 0.13 ms for a claim.
         """
         return self._numbered if schema == DEFAULT_SCHEMA else _numbered(_in_schema(self, schema))
 
@@ -56,7 +56,7 @@ def _numbered(text: LiteralString) -> tuple[LiteralString, tuple[str, ...]]:
 
 @cache
 def statement(name: str) -> Statement:
-    """The statement in `sql/SUBJECT/NAME.sql`, without comments; its name stays, for pg_stat_statements."""
+    """Load `sql/SUBJECT/NAME.sql` without comments, but with its name, for pg_stat_statements."""
     source = _sources()[name].read_text(encoding="utf-8")
     # The files are part of the package, so their text is as trusted as the code.
     return Statement(name, f"/* {name} */\n" + _COMMENT.sub("", source))
@@ -71,7 +71,7 @@ def function(name: str, schema: str) -> str:
 
 @cache
 def _sources() -> dict[str, Traversable]:
-    """By name: a statement's name says what it does and is used once, whatever the folder."""
+    """Find all SQL files by name. Names are unique across folders."""
     folders = (files("batchline.store") / "sql").iterdir()
     found = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
     return {file.name.removesuffix(".sql"): file for file in found if file.name.endswith(".sql")}

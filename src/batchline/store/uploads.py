@@ -1,4 +1,4 @@
-"""Uploads: files that come in parts, and what becomes of them."""
+"""Uploads: files that clients send in parts."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ class UploadStatus(StrEnum):
 
 
 class NewUpload(msgspec.Struct, frozen=True):
-    """A file that is announced. Times are in seconds; `expires_after` is that of the file."""
+    """An upload to create. Times are in seconds; `expires_after` applies to the resulting file."""
 
     id: UUID
     tenant: str
@@ -46,7 +46,7 @@ class Upload(msgspec.Struct, frozen=True):
     completed_at: datetime | None
     cancelled_at: datetime | None
     file_id: UUID | None
-    # Whether its time was over when it was read.
+    # Whether `expires_at` was past when the row was read.
     expired: bool
 
     @property
@@ -77,7 +77,7 @@ async def get(session: Session, tenant: str, upload_id: UUID) -> Upload | None:
 async def add_part(
     session: Session, tenant: str, upload_id: UUID, part: Part, *, max_parts: int, max_bytes: int
 ) -> datetime | None:
-    """Record a part; when, or None if the upload takes no more."""
+    """Record a part. Return its creation time, or None if the upload accepts no more parts."""
     params = {
         **msgspec.structs.asdict(part),
         "tenant": tenant,
@@ -95,14 +95,14 @@ async def parts(session: Session, upload_id: UUID) -> dict[UUID, Part]:
 
 
 async def cancel(session: Session, tenant: str, upload_id: UUID) -> bool:
-    """False when it has ended, or is being completed right now."""
+    """Cancel an upload. Return False if it has ended or is being completed."""
     return bool(await session.rows(statement("cancel_upload"), {"tenant": tenant, "upload": upload_id}))
 
 
 async def ended_parts(
     session: Session, grace: timedelta, upload_id: UUID | None = None
 ) -> list[tuple[UUID, str]]:
-    """A page of parts (id, object) that nobody needs: of one upload, or of all."""
+    """List a page of parts (id, object key) of ended uploads: of one upload, or of all."""
     params = {"grace": grace, "upload": upload_id, "limit": _PAGE}
     return [(row[0], row[1]) for row in await session.rows(statement("ended_parts"), params)]
 
@@ -112,7 +112,7 @@ async def drop_parts(session: Session, part_ids: Sequence[UUID]) -> None:
 
 
 async def forget(session: Session, older_than: timedelta) -> int:
-    """Drop a chunk of the uploads that were over so long ago; 0 when there is none left."""
+    """Delete a chunk of uploads that ended longer ago than `older_than`. Return 0 when none is left."""
     params = {"older_than": older_than, "chunk": _PAGE}
     ((gone,),) = await session.rows(statement("forget_uploads"), params)
     return int(gone)

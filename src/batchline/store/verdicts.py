@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
-from batchline.model import NO_USAGE, Completed, Deferred, Failed, Retry, Usage, Verdict
+from batchline.model import NO_USAGE, Completed, Deferred, Failed, Parked, Retry, Usage, Verdict
 from batchline.store.arrays import (
     Float8Array,
     Int2Array,
@@ -31,11 +31,13 @@ _Value = TypeVar("_Value")
 class Grouped:
     """The verdicts of one settle. `apart`: each in a group of its own.
 
-    The number of a group is its place in the arrays, counted from 1 as PostgreSQL does.
+    The number of a group is its place in the arrays, counted from 1 as PostgreSQL does. `parked` are not in
+    the arrays: park.sql takes them, one by one.
     """
 
     def __init__(self, verdicts: Sequence[Verdict], *, apart: bool = False) -> None:
         groups: dict[_Key, _Group] = {}
+        self.parked: list[Parked] = []
         for number, verdict in enumerate(_first_of_each(verdicts)):
             span_id, own = verdict.item.claim.span_id, number if apart else 0
             match verdict:
@@ -47,6 +49,9 @@ class Grouped:
                     key = (span_id, _RETRY, None, verdict.delay, own)
                 case Deferred():
                     key = (span_id, _DEFERRED, None, verdict.delay, own)
+                case Parked():
+                    self.parked.append(verdict)
+                    continue
             group = groups.get(key)
             if group is None:
                 groups[key] = [verdict]

@@ -16,7 +16,7 @@ _CHUNK = 5_000
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """Without its secret, but for the end: that is shown when it is made, and read by nobody but a sender."""
+    """A webhook without its secret, except the end. The secret is displayed only when it is created."""
 
     id: UUID
     tenant: str
@@ -46,7 +46,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What is to be said: an event that has an id of its own, the same in every attempt."""
+    """An event to send. Its id is the same in every attempt."""
 
     event_id: UUID
     batch_id: UUID
@@ -56,7 +56,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A webhook in a worker's hands until the lease ends; without a message if there is none to send."""
+    """A webhook leased to a worker; `message` is None if there is nothing to send."""
 
     webhook_id: UUID
     url: str
@@ -71,7 +71,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """What came of sending: delivered, or what the receiver said or why it was not reached."""
+    """The outcome of sending: delivered, the receiver's status, or why it could not be reached."""
 
     delivered: bool
     status: int | None = None
@@ -90,7 +90,7 @@ async def add(
     maximum: int,
     event: AuditEvent,
 ) -> Webhook | None:
-    """None when the tenant has as many as it may."""
+    """Add a webhook. Return None if the tenant already has the maximum number."""
     params = {
         "webhook": webhook_id,
         "tenant": tenant,
@@ -109,7 +109,7 @@ async def get(session: Session, tenant: str, webhook_id: UUID) -> Webhook | None
 
 
 async def secrets(session: Session, tenant: str, webhook_id: UUID) -> tuple[str, ...]:
-    """All that sign for it now, the newest first; none if it is not there."""
+    """The secrets that sign now, newest first; empty if the webhook does not exist."""
     params = {"tenant": tenant, "webhook": webhook_id}
     rows = await session.records(statement("webhook_secrets"), params)
     return tuple(secret for row in rows for secret in row.values() if secret is not None)
@@ -150,7 +150,7 @@ async def delete(session: Session, tenant: str, webhook_id: UUID, event: AuditEv
 async def rotate(
     session: Session, tenant: str, webhook_id: UUID, secret: str, *, event: AuditEvent, keep: float = 0.0
 ) -> Webhook | None:
-    """The secret before signs along for `keep` seconds."""
+    """Replace the secret. The previous one also signs for `keep` seconds."""
     params = {"tenant": tenant, "webhook": webhook_id, "secret": secret, "keep": keep}
     return _first(await _changed(session, "rotate_webhook", params, event))
 
@@ -168,13 +168,13 @@ async def has_delivery(session: Session, webhook_id: UUID, event_id: UUID) -> bo
 
 
 async def fan_out(session: Session, event_id: UUID) -> int:
-    """How many webhooks have got a delivery of the event now."""
+    """Create the deliveries of an event. Return the number of webhooks."""
     ((reported,),) = await session.rows(statement("fan_out"), {"event": event_id})
     return int(reported)
 
 
 async def take(session: Session, *, lease: float) -> Taken | None:
-    """A webhook that is due, for `lease` seconds; None when there is none."""
+    """Lease a webhook that is due, for `lease` seconds. Return None if none is due."""
     rows = await session.records(statement("take_delivery"), {"lease": lease})
     if not rows:
         return None
@@ -187,10 +187,10 @@ async def take(session: Session, *, lease: float) -> Taken | None:
 async def settle(
     session: Session, taken: Taken, attempt: Attempt, *, delay: float, rest: float, abandon: float
 ) -> bool | None:
-    """Write down what came of it, and let go of the webhook.
+    """Record the outcome and release the webhook.
 
-    True when the delivery is given up with that. None: the lease was lost, or the webhook is gone; then
-    whoever has it now sends the message again, under the same id.
+    Return True if the delivery is abandoned. Return None if the lease was lost or the webhook was deleted;
+    the worker that holds the lease now sends the message again, with the same id.
     """
     webhook = {"webhook": taken.webhook_id}
     async with session.transaction() as connection:
@@ -212,7 +212,7 @@ async def settle(
 
 
 async def drop_old(session: Session, seconds: float) -> int:
-    """Clear away one chunk of deliveries; 0 when there is nothing left."""
+    """Delete one chunk of old deliveries. Return 0 when none is left."""
     params = {"seconds": seconds, "chunk": _CHUNK}
     ((gone,),) = await session.rows(statement("drop_old_deliveries"), params)
     return int(gone)
@@ -221,7 +221,7 @@ async def drop_old(session: Session, seconds: float) -> int:
 async def _changed(
     session: Session, name: str, params: dict[str, Any], event: AuditEvent
 ) -> list[dict[str, Any]]:
-    """In the audit log, if it changed something."""
+    """Run a change, and add the audit record if anything changed."""
     async with session.transaction() as connection:
         rows = await run_records(connection, statement(name), params)
         if rows:

@@ -1,4 +1,5 @@
-"""The models that an upstream for any model says it has: asked now and then, never waited for long."""
+"""The models that an upstream for any model lists. The lists are cached; no request waits for one for
+long."""
 
 import os
 import time
@@ -17,8 +18,8 @@ from batchline.upstreams.faults import reason_of
 
 _TIMEOUT = 3.0
 _MAX_BODY = 4 * 1024 * 1024
-# What was heard, or not heard, is believed for this long.
-_BELIEVED = 60.0
+# A list, or the lack of one, is kept for this long.
+_KEPT = 60.0
 
 _log = structlog.get_logger("batchline.catalog")
 
@@ -32,7 +33,7 @@ class _Models(msgspec.Struct):
 
 
 class Catalog:
-    """What the upstreams for any model list under /v1/models, by their names."""
+    """What the upstreams for any model list under /v1/models, by the upstream's name."""
 
     def __init__(
         self,
@@ -43,14 +44,14 @@ class Catalog:
         self._open = [upstream for upstream in upstreams if ANY_MODEL in upstream.models]
         self._environ = environ
         self._clock = clock
-        self._heard: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._lists: dict[str, tuple[float, tuple[str, ...]]] = {}
 
     async def models(self) -> dict[str, tuple[str, ...]]:
         return {upstream.name: await self._of(upstream) for upstream in self._open}
 
     async def _of(self, upstream: UpstreamSettings) -> tuple[str, ...]:
-        at, models = self._heard.get(upstream.name, (float("-inf"), ()))
-        if self._clock() - at < _BELIEVED:
+        at, models = self._lists.get(upstream.name, (float("-inf"), ()))
+        if self._clock() - at < _KEPT:
             return models
         try:
             models = await self._ask(upstream)
@@ -60,7 +61,7 @@ class Catalog:
         except (msgspec.DecodeError, ValueError) as error:
             _log.warning("cannot list models", upstream=upstream.name, reason=str(error))
             models = ()
-        self._heard[upstream.name] = (self._clock(), models)
+        self._lists[upstream.name] = (self._clock(), models)
         return models
 
     async def _ask(self, upstream: UpstreamSettings) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What went wrong with a request, as a code and as words: from the client's errors and from error answers."""
+"""Codes and messages for failed requests: from the client's errors and from error answers."""
 
 import re
 from http.client import responses as phrases

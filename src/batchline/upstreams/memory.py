@@ -1,14 +1,15 @@
-"""The bytes that a worker may hold of requests and answers, and who may have how many of them.
+"""How many bytes of requests and answers a worker may hold.
 
-A quarter is for requests, shared out among the producers (worker/buffer.py), and a quarter for small answers.
-Those never wait, so that large ones hold up nobody: small is what fills half of that quarter if every runner
-receives one at once. While the other half is full of small answers that wait to be settled, nothing is sent.
+A quarter is for requests, shared by the producers (worker/buffer.py), and a quarter for small answers. Small
+answers never wait, so large ones delay no other. An answer is small if such answers fill at most half of that
+quarter when every runner receives one at once. While the other half is full of small answers that wait to be
+settled, nothing is sent.
 
 The rest is for large answers, until they are settled. Such an answer takes its bytes piece by piece, as it is
-read; when there are none left, it is not read on, and the connection's flow control holds the upstream.
-Half-read answers cannot deadlock. As many bytes as the largest answer has stay in reserve, and one answer at
+read. When there are none left, reading pauses, and the connection's flow control holds the upstream.
+Half-read answers cannot deadlock: as many bytes as the largest answer has stay in reserve, and one answer at
 a time, the one that waits longest, may use them to be read to its end. Then it is settled, which frees its
-bytes, and the next one has its turn.
+bytes for the next one.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class BodyMemory:
 
     @property
     def crowded(self) -> bool:
-        """So many answers wait to be settled that no more requests should be sent."""
+        """Whether so many answers wait to be settled that no more requests should be sent."""
         return self.held_small > self._crowded_from
 
     async def room(self) -> None:
@@ -58,14 +59,14 @@ class BodyMemory:
             await self._room.wait()
 
     def hold(self, size: int) -> None:
-        """Count an answer that is here."""
+        """Count an answer."""
         if size > self.small:
             self.held_large += size
         else:
             self.held_small += size
 
     def free(self, size: int) -> None:
-        """An answer that was held is not here any more."""
+        """Stop counting an answer."""
         if size > self.small:
             self._free_large(size)
         else:
@@ -92,7 +93,7 @@ class BodyMemory:
             raise
 
     def leave(self, share: "Share") -> None:
-        """The answer was read, or given up."""
+        """The answer was read, or abandoned."""
         if share is self._first:
             self._first = None
         self._free_large(share.size)
@@ -128,7 +129,7 @@ class BodyMemory:
 
 
 class Share:
-    """The bytes of one large answer, until it was read and somebody else counts them."""
+    """The bytes of one large answer while it is read; then the settler counts them."""
 
     __slots__ = ("_memory", "size")
 

@@ -1,14 +1,14 @@
-"""How fast an upstream that refuses with 429 lets itself be asked.
+"""How fast to send to an upstream that refuses requests with 429.
 
-Waiting longer after each refusal is not enough: as many requests as before come back a little later, and
-some of them are refused until their attempts are used up. So from the first 429 on, requests to that
-upstream leave one by one. Without a 429 nothing is slowed down.
+Waiting longer after each refusal is not enough: as many requests as before come back a little later, and some
+of them are refused until their attempts are used up. So after the first 429, requests to that upstream go out
+one by one. Without a 429 nothing is slowed down.
 
-The rate is cut once a round: what was sent before a cut, or too soon after it to show what the cut did, is
-refused for what was done before. Half a second later it doubles each second, up to just below where it was
-refused; from there it feels its way up, slowly at first. Workers that share a limit do not know of each
-other: they come to equal shares because a step up is by the root of the rate, smaller in proportion for the
-faster one, and a cut is in proportion.
+The rate is cut once per round: a request that was sent before a cut, or too soon after it to show its effect,
+says nothing about the new rate. After half a second the rate doubles each second, up to just below the rate
+that was refused; from there it grows slowly at first. Workers that share a limit do not know of each other.
+They converge to equal shares, because each step up goes by the root of the rate, which is relatively smaller
+for the faster worker, and each cut is proportional.
 """
 
 import asyncio
@@ -21,34 +21,34 @@ _CUT = 0.75
 _DEEP_CUT = 0.5
 # Of the rate that was refused: up to here it is known to have gone well a moment ago.
 _GOOD = 0.9
-# What one starts from when nothing was answered yet. It doubles, so this need not be near the limit.
+# The first rate if nothing was answered yet. It doubles, so it need not be near the limit.
 _START = 5.0
 _MINIMUM = 0.5
-# The root of the rate grows by this times the cube of the seconds. At 100 a second that is 1 % more after
+# The root of the rate grows by this times the cube of the seconds. At 100 per second that is 1 % more after
 # 1.4 s, 10 % after 2.9 s, half as much again after 4.8 s, twice as much after 5.9 s.
 _PROBE = 0.02
-# Below this rate seconds count less, or of the few that are sent most would be refused.
+# Below this rate seconds count less; otherwise most of the few requests would be refused.
 _SPARSE = 10.0
-# Turns that came late are made up for, as far as this: timers are no finer than a millisecond.
+# Requests that go out late are made up for, up to this time: timers are no finer than a millisecond.
 _SLACK = 0.05
-# The item that was refused waits for as long as it was told; all others for no longer than for an outage.
+# The refused item waits as long as the upstream asks; all others wait no longer than for an outage.
 _LONGEST_PAUSE = 30.0
-# After this long without a refusal the limit is gone, or was never reached again.
+# After this long without a refusal, the pace is forgotten.
 _FORGET_AFTER = 60.0
 
 
 class Pace:
-    """`answered` is what the upstream answered, in requests a second, when it first refused."""
+    """`answered` is how many requests per second the upstream answered when it first refused one."""
 
     def __init__(self, answered: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._cut_to = max(answered * _CUT, _START)
-        # Of the limit nothing is known yet: little may have been answered because little was asked.
+        # The limit is still unknown: few answers may only mean few requests.
         self._good = math.inf
         self._cut_at = self._refused_at = self._next = clock()
         # Seconds since the cut in which the rate was not tried.
         self._idle = 0.0
-        # Whoever waits for a turn holds this, so that one timer runs, not one for each that waits.
+        # Whoever waits holds this, so that one timer runs, not one for each waiting request.
         self.line = asyncio.Lock()
 
     @property
@@ -57,7 +57,7 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """In requests a second, now."""
+        """Requests per second, now."""
         seconds = self._clock() - self._cut_at - self._idle - _ROUND
         if seconds <= 0:
             return self._cut_to
@@ -68,20 +68,20 @@ class Pace:
         return math.pow(math.sqrt(self._good) + _PROBE * math.pow(probing, 3), 2)
 
     def refused(self, sent_at: float, retry_after: float) -> None:
-        """Note that what was sent then was refused, and that the upstream asks to be left alone so long."""
+        """Note that a request sent then was refused, and how long the upstream asks to wait."""
         now = self._refused_at = self._clock()
         if sent_at >= self._cut_at + _ROUND:
             self._cut(now)
         self._pause(now, now + min(retry_after, _LONGEST_PAUSE))
 
     def acquire(self) -> float:
-        """Take the turn that is due and return 0, or take none and return the seconds until there is one."""
+        """Return 0 if a request may go out now, and count it; else the seconds until one may."""
         now = self._clock()
         if now < self._next:
             return self._next - now
         late = now - self._next - _SLACK
         if late > 0:
-            # Nobody wanted the turn: a rate that was not tried is no rate to build on.
+            # Nothing was sent meanwhile: a rate that was not tried proves nothing.
             self._idle += late
             self._next += late
         self._next += 1 / self.rate
@@ -92,8 +92,8 @@ class Pace:
         if rate > self._good or math.isinf(self._good):
             self._cut_to, self._good = rate * _CUT, rate * _GOOD
         else:
-            # Refused again before it had recovered: the limit is elsewhere, and to be found soon. What went
-            # well is given up more slowly, so that a few bad seconds do not cost a minute.
+            # Refused again before it had recovered: the limit has changed. The rate that was known to be good
+            # is lowered more slowly, so that a few bad seconds do not cost a minute.
             self._cut_to, self._good = rate * _DEEP_CUT, max(rate, self._good * _CUT)
         self._cut_to = max(self._cut_to, _MINIMUM)
         self._good = max(self._good, self._cut_to)
@@ -107,7 +107,7 @@ class Pace:
 
 
 class AnswerRate:
-    """Answers a second, over the last one or two seconds, at the price of a comparison each."""
+    """Answers per second, over the last one or two seconds, at the cost of a comparison each."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -123,5 +123,5 @@ class AnswerRate:
     @property
     def per_second(self) -> float:
         since, before = self._last_mark
-        # Less than a second says little: limits are filled up anew every second, and a burst empties them.
+        # Less than a second says little: many limits are refilled every second, and a burst uses them up.
         return (self._count - before) / max(self._clock() - since, 1.0)

@@ -1,7 +1,7 @@
 """When to try again.
 
-Delays have full jitter, so that requests which failed together are not sent again together. They lie on a
-coarse grid, because a settle puts items with the same delay into one span.
+Delays have full jitter, so that requests which failed together are not sent again together. They are
+rounded to a coarse grid, because a settle puts items with the same delay into one span.
 """
 
 import math
@@ -22,14 +22,14 @@ _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubles from `least` to `most`; a delay is anything between nothing and that."""
+    """Doubles from `minimum` to `maximum`; a delay is a random part of that."""
 
     minimum: float = 0.5
     maximum: float = 60.0
 
     def ceiling(self, nth: int) -> float:
         """The longest delay after the nth failure in a row, counted from 1."""
-        # Doubled no more often than it takes to pass any sensible most: a float would overflow.
+        # Bounded, because a float would overflow.
         return min(self.maximum, self.minimum * 2.0 ** min(nth - 1, 64))
 
     def delay(self, nth: int, random: Callable[[], float]) -> float:
@@ -40,7 +40,7 @@ class Outage:
     """An upstream that cannot be connected to, from the first failure to the next answer.
 
     Failures count in rounds: the delay grows only when a request fails that was started after the last delay
-    had passed. However many fail meanwhile, all share that delay, so that they wait in few spans.
+    had passed. All requests that fail meanwhile share that delay, so their items wait in few spans.
     """
 
     def __init__(self, backoff: Backoff, clock: Callable[[], float], random: Callable[[], float]) -> None:
@@ -58,7 +58,7 @@ class Outage:
         return max(self._next_round - self._clock(), 0.0)
 
     def failed(self, started: float, reason: str) -> float:
-        """Note a failure of what was started then, and say how long to wait."""
+        """Note that a request started then has failed; how long to wait."""
         self.reason = reason
         if started >= self._next_round:
             self._rounds += 1

@@ -16,11 +16,11 @@ _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")
 
 
 class InvalidUpstream(ValueError):
-    """The operator's mistake: nothing can be sent there. The message is for a person."""
+    """The configured upstream is not a usable URL. The message is for a person."""
 
 
 class InvalidPath(ValueError):
-    """The line's mistake: it asks for what is not below its upstream. The message is for a person."""
+    """A line's path is not below its upstream. The message is for a person."""
 
 
 def parse(upstream: str) -> Url:
@@ -37,7 +37,7 @@ def join(upstream: str, path: str) -> Url:
     """The upstream's URL with the path after its own.
 
     An upstream that carries a version, as in `…/v1` or `…/v1beta/openai`, is what OpenAI's clients call a
-    base URL: it stands in the place of the path's /v1.
+    base URL: it replaces the path's /v1.
     """
     if path.startswith("/v1/") and _VERSIONED.search(parse(upstream).path):
         path = path.removeprefix("/v1")
@@ -45,7 +45,7 @@ def join(upstream: str, path: str) -> Url:
 
 
 def below(upstream: str, path: str) -> Url:
-    """The upstream's URL with the path after its own, to the letter."""
+    """The upstream's URL with the path after its own, unchanged."""
     base = parse(upstream)
     prefix = base.path.rstrip("/")
     url = base.with_path(prefix + path)
@@ -70,5 +70,5 @@ def credentials(upstream: str) -> list[str]:
 
 
 def displayed(upstream: str) -> str:
-    """The upstream as it may be shown: without a password or a query, which may hold a key."""
+    """The upstream for display: without a password or a query, which may hold a key."""
     return _USER.sub(r"\1", upstream).partition("?")[0]

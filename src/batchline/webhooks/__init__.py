@@ -1,4 +1,4 @@
-"""Webhooks: what is signed, where it may be sent, and one delivery.
+"""Webhooks: signatures, checks of addresses, and sending one message.
 
 May import upstreams (back-off, faults), store, config and model. Start with `sender`.
 """

@@ -1,7 +1,7 @@
-"""Where a tenant's words may make this machine connect to: the public internet, and nothing behind a wall.
+"""Checks the addresses of webhooks: tenants may reach the public internet, and no private network.
 
-A name is looked up here, once, and the connection goes to an address that was judged: a name that answers
-differently the second time (DNS rebinding) gains nothing.
+A name is resolved once, and the connection uses the address that was checked. So DNS rebinding, a name that
+resolves differently the second time, has no effect.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Lookup = Callable[[str, int], Sequence[str]]
 
 MAX_URL = 2048
-# Ports below are those of other protocols, whose servers might make something of a POST.
+# Lower ports belong to other protocols, whose servers might misinterpret a POST.
 _FIRST_FREE_PORT = 1024
 _WEB_PORTS = (80, 443)
 _LOOKUP_LIMIT = 5.0
 _MAX_LOOKUPS = 32
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Special by IANA's lists, though not to every Python that we run on; among them those that carry an IPv4
-# address past whoever judges the IPv6 one: 6to4, Teredo, IPv4-compatible, local NAT64.
+# Special in IANA's registries, but not in every supported Python. Some embed an IPv4 address: 6to4, Teredo,
+# IPv4-compatible, local NAT64.
 _SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -47,16 +47,16 @@ _lookups = threading.BoundedSemaphore(_MAX_LOOKUPS)
 
 
 class AddressRefused(ValueError):
-    """This URL may not be sent to. The message is for a person."""
+    """The URL is not allowed. The message is for a person."""
 
 
 class NameNotFound(AddressRefused):
-    """The host's name leads nowhere at present."""
+    """The host's name cannot be resolved at present."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTarget:
-    """A URL, and the address that a connection for it must go to."""
+    """A URL, and the checked address to connect to."""
 
     url: Url
     host: str
@@ -65,27 +65,27 @@ class DeliveryTarget:
 
 
 def parse(url: str) -> Url:
-    """The URL, if it has the form of one that may be sent to."""
+    """Check the form of a URL. Raises AddressRefused."""
     if len(url) > MAX_URL:
         raise AddressRefused(f"the URL is longer than {MAX_URL} characters")
     try:
         parsed = Url(url)
     except ValueError:
-        raise AddressRefused("this is not a URL") from None
+        raise AddressRefused("it is not a URL") from None
     if parsed.scheme not in ("http", "https"):
-        raise AddressRefused("the URL does not begin with https:// or http://")
+        raise AddressRefused("the URL must begin with https:// or http://")
     if parsed.username or parsed.password:
-        raise AddressRefused("the URL holds a user name or a password")
+        raise AddressRefused("the URL must not contain a user name or password")
     if not parsed.host_str:
-        raise AddressRefused("the URL names no host")
+        raise AddressRefused("the URL has no host")
     port = parsed.port_or_known_default
     if port is None or (port < _FIRST_FREE_PORT and port not in _WEB_PORTS):
-        raise AddressRefused(f"port {port} is not allowed: use 443, 80 or one from {_FIRST_FREE_PORT} on")
+        raise AddressRefused(f"port {port} is not allowed; use 443, 80, or {_FIRST_FREE_PORT} and above")
     return parsed
 
 
 async def locate(url: str, *, allow_private: bool, lookup: Lookup | None = None) -> DeliveryTarget:
-    """Look the URL's host up, and judge every address that it has."""
+    """Resolve the URL's host and check all its addresses. Raises AddressRefused."""
     parsed = parse(url)
     host, port = parsed.host_str or "", parsed.port_or_known_default or 0
     bare = host.strip("[]")
@@ -95,7 +95,7 @@ async def locate(url: str, *, allow_private: bool, lookup: Lookup | None = None)
         found = await _looked_up(lookup or _system_lookup, host, port)
     for text in found:
         if not may_reach(ipaddress.ip_address(text.partition("%")[0]), allow_private=allow_private):
-            # Which address it was is nobody's business: names inside must not be probed from outside.
+            # The message hides the address, so that internal names cannot be probed.
             raise AddressRefused(f"{host} is not a public address")
     if not found:
         raise NameNotFound(f"the host {host} was not found")
@@ -110,7 +110,7 @@ def may_reach(address: Address, *, allow_private: bool) -> bool:
             return may_reach(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), allow_private=allow_private)
     if address.is_loopback:
         return allow_private
-    # Cloud machines hand out credentials at a link-local address: no permission opens these.
+    # Cloud machines serve credentials at a link-local address, so these are never allowed.
     if address.is_unspecified or address.is_link_local or address.is_multicast or address.is_reserved:
         return False
     if any(address in network for network in _SPECIAL):
@@ -121,13 +121,13 @@ def may_reach(address: Address, *, allow_private: bool) -> bool:
 
 
 async def _looked_up(lookup: Lookup, host: str, port: int) -> Sequence[str]:
-    """In a thread of its own, since a name server may be slow: those of the loop are needed for files."""
+    """In a new thread: name servers may be slow, and the threads of the event loop are needed for files."""
     if not _lookups.acquire(blocking=False):
-        raise NameNotFound("too many names are being looked up; try again")
+        raise NameNotFound("too many names are being resolved; try again")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
-    def tell(found: Sequence[str] | None) -> None:
+    def report(found: Sequence[str] | None) -> None:
         if not answer.done():
             if found is None:
                 answer.set_exception(NameNotFound(f"the host {host} was not found"))
@@ -142,14 +142,14 @@ async def _looked_up(lookup: Lookup, host: str, port: int) -> Sequence[str]:
         finally:
             _lookups.release()
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, found)
+            loop.call_soon_threadsafe(report, found)
 
     threading.Thread(target=look_up, name="lookup", daemon=True).start()
     try:
         async with asyncio.timeout(_LOOKUP_LIMIT):
             return await answer
     except TimeoutError:
-        raise NameNotFound(f"the host {host} could not be looked up in {_LOOKUP_LIMIT:g} s") from None
+        raise NameNotFound(f"the host {host} could not be resolved within {_LOOKUP_LIMIT:g} s") from None
 
 
 def _system_lookup(host: str, port: int) -> Sequence[str]:

@@ -1,8 +1,7 @@
-"""Sends one signed message to one webhook, and says what came of it.
+"""Sends one signed message to one webhook, and returns the outcome.
 
-It goes to an address that was judged and to no other: no proxy, no redirect, no second look-up. A
-certificate is still checked against the URL's name. Nothing of the answer's body is read: it may be endless,
-and what it says is for nobody but the receiver.
+It connects only to the checked address: without proxy, redirect or second look-up. The certificate is checked
+against the URL's name. The body of the answer is not read, because it may be endless.
 """
 
 import time
@@ -28,16 +27,16 @@ TIMEOUT = 10.0
 @dataclass(frozen=True, slots=True)
 class Sent:
     attempt: Attempt
-    # Seconds that the receiver asks to be left in peace.
+    # Seconds that the receiver asks to wait.
     requested: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    # The operator's permission for receivers on this machine and in private networks.
+    # Allows receivers on this machine and in private networks.
     allow_private: bool = False
     timeout: float = TIMEOUT
-    # How names are looked up, where that is not the system's way.
+    # Resolves names instead of the system.
     lookup: Lookup | None = None
 
     async def send(self, url: str, message: Message, secrets: Sequence[str]) -> Sent:
@@ -62,21 +61,21 @@ class Sender:
                     .build_streamed()
                 )
                 async with request as response:
-                    return _judged(response)
+                    return _outcome(response)
         except AddressRefused as error:
             return Sent(Attempt(delivered=False, error=str(error)))
         except (TransportError, DecodeError) as error:
             return Sent(Attempt(delivered=False, error=reason_of(error)[:MAX_MESSAGE]))
 
 
-def _judged(response: Response) -> Sent:
+def _outcome(response: Response) -> Sent:
     status = response.status
     if 200 <= status < 300:
         return Sent(Attempt(delivered=True, status=status))
-    said = f"the receiver answered {status} {phrases.get(status, '')}".rstrip()
+    error = f"the receiver answered {status} {phrases.get(status, '')}".rstrip()
     if 300 <= status < 400:
-        said += "; redirects are not followed"
-    return Sent(Attempt(delivered=False, status=status, error=said), _requested(response))
+        error += "; redirects are not followed"
+    return Sent(Attempt(delivered=False, status=status, error=error), _requested(response))
 
 
 def _requested(response: Response) -> float:

@@ -1,7 +1,7 @@
-"""What is said to webhooks, and how it is signed: as Standard Webhooks, which OpenAI's clients verify.
+"""Bodies and signatures of webhook messages, as in Standard Webhooks, which OpenAI's clients verify.
 
-A message keeps its id over all attempts, so that a receiver can tell what it has heard before; its timestamp
-is that of the attempt, so that a receiver can refuse what is old.
+A message has the same id in all attempts, so that a receiver can recognize duplicates. Its timestamp is that
+of the attempt, so that a receiver can refuse old messages.
 """
 
 import base64
@@ -17,19 +17,19 @@ from batchline.store.webhooks import Message
 
 EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
 
-# After a rotation that keeps the secret before.
+# Seconds that the old secret stays valid after a rotation that keeps it.
 KEEP_PREVIOUS = 24 * 3600.0
 
 _PREFIX = "whsec_"
 
 
 def new_secret() -> str:
-    """256 random bits, as Standard Webhooks write them."""
+    """256 random bits, in the format of Standard Webhooks."""
     return _PREFIX + base64.b64encode(os.urandom(32)).decode()
 
 
 def hint(secret_end: str) -> str:
-    """Enough to tell secrets apart, and nothing more."""
+    """A hint that distinguishes secrets without revealing them."""
     return f"{_PREFIX}…{secret_end}"
 
 
@@ -48,7 +48,7 @@ def body(message: Message) -> bytes:
 def signed_headers(
     message: Message, content: bytes, secrets: Sequence[str], at: datetime | None = None
 ) -> dict[str, str]:
-    """With a signature by each secret: a receiver accepts the message if it knows one of them."""
+    """The headers, with one signature per secret. A receiver needs to know only one of the secrets."""
     at = at or datetime.now(UTC)
     message_id = show(EVENT, message.event_id)
     signatures = [Signer(secret).sign(message_id, at, content.decode()) for secret in secrets]

@@ -1,4 +1,4 @@
-"""Claimed items that wait to be sent, and how many more are wanted.
+"""Claimed items that wait to be sent, and how many more to claim.
 
 The buffer holds about two seconds of work at the measured rate, so a worker with a slow upstream
 holds little, and one with a fast upstream never waits for a claim. It also bounds the bytes of requests,
@@ -7,14 +7,14 @@ including those in flight: while there are too many, it asks for no more.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from batchline.config.settings import WorkerSettings
 from batchline.model import Item
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.worker.rate import Rate
+from batchline.worker.slots import Slots
 
 # One fetch brings no more than this: while it is read, it is in memory twice.
 MAX_FETCH = 32 * 2**20
@@ -29,31 +29,36 @@ class Buffer:
         self._slots = slots
         self._memory = memory
         self._max_bytes = max_bytes
-        # Of items that wait or are run.
+        # Of items that wait or run.
         self._bytes = 0
-        # No more is wanted until there is room for so many bytes.
+        # No more items are wanted until there is room for so many bytes.
         self._needed = 1.0
         self._short = False
         self._items: deque[Item] = deque()
-        # Each is told whether an item may be here; False: it is not needed any more.
+        # The result says whether an item may be here; False: the taker is not needed any more.
         self._waiters: deque[asyncio.Future[bool]] = deque()
         self._refill = asyncio.Event()
         self._refill.set()
         self._low = 0
         self._average_size = 0.0
         self.closed = False
+        # Called when items arrive.
+        self.on_put: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
-    def idle(self) -> int:
+    def takers(self) -> int:
         """How many takers wait."""
         return len(self._waiters)
 
     def put(self, items: Iterable[Item], left_out: Sequence[Item] = ()) -> None:
-        """Take items in. `left_out` came without their bodies: they tell how much room the next ones need."""
+        """Take items in. `left_out` came without bodies; their sizes say how much room the next items
+        need."""
         arrived = list(items)
+        if arrived:
+            self.on_put()
         size = sum(len(item.body) for item in arrived)
         self._hold(size)
         sizes = [item.left_out for item in left_out]
@@ -94,13 +99,13 @@ class Buffer:
         await self._refill.wait()
 
     def done(self, item: Item) -> None:
-        """An item that was taken is not run any more."""
+        """An item that was taken runs no more."""
         self._hold(-len(item.body))
         if self._short and self._has_room:
             self._refill.set()
 
     def wanted(self) -> int:
-        """For the free slots, and to have some ahead, as far as there is room for their bytes."""
+        """How many more items to claim: for the free slots and for some time ahead, if their bytes fit."""
         wanted = max(self._slots.free + self._target() - len(self._items), 0)
         self._short = wanted > 0 and not self._has_room
         if self._short:
@@ -110,7 +115,7 @@ class Buffer:
         return wanted
 
     def room_for(self, count: int) -> int | None:
-        """The bytes that so many items may bring. None: any; one that finds nothing else here is always run,
+        """The bytes that so many items may have. None: any. An item that finds nothing else here always runs,
         however large it is."""
         if count == 1:
             return self._room if self._bytes else None
@@ -129,7 +134,7 @@ class Buffer:
         self._memory.held_requests += size
 
     def mark_full(self) -> None:
-        """Nothing more is wanted just now."""
+        """Ask for no more items now."""
         self._refill.clear()
 
     def discard(self, batch_id: UUID | None = None) -> list[Item]:
@@ -143,16 +148,16 @@ class Buffer:
         return gone
 
     def dismiss(self, maximum: int) -> int:
-        """Tell up to so many takers that wait to wait no more; how many there were."""
+        """End the wait of up to so many takers; how many there were."""
         return self._wake(maximum, needed=False)
 
     def close(self) -> None:
-        """No more items will come; takers that find nothing left go home."""
+        """No more items will come: takers that find nothing get None."""
         self.closed = True
         self._wake(len(self._waiters))
 
     def _target(self) -> int:
-        """Two seconds of work; nothing ahead while the rate is unknown. Large bodies make it fewer."""
+        """Items for two seconds; none while the rate is unknown. Fewer if bodies are large."""
         items = min(self._rate.per_second * self._settings.buffer_seconds, self._settings.buffer_max)
         if self._average_size:
             items = min(items, self._max_bytes / self._average_size)

@@ -1,4 +1,6 @@
-"""Keeps the buffer filled as long as there is hope of work."""
+"""Keeps a buffer filled while work may be available: at the start, when woken, and after each claim that
+found some.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,26 +9,26 @@ from uuid import UUID
 
 import structlog
 
-from batchline.model import Claim, Deferred, Item, Verdict
+from batchline.model import Claim, Deferred, Item
 from batchline.store import spans
-from batchline.store.session import Session, StoreUnavailable
+from batchline.store.session import StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
-from batchline.worker.lease import Lease
+from batchline.worker.context import ProducerContext
 from batchline.worker.pause import Pause
-from batchline.worker.reconciler import Reconciler
+from batchline.worker.service import Service
 
-# One claim brings at most this many lines, so that reading them never holds up the loop for long.
+# One claim returns at most this many lines, so that reading them never blocks the event loop for long.
 _MAXIMUM = 2_000
-# And the first claim of a new batch so many: enough to begin with.
+# The first claim of a new batch returns at most this many: enough to begin with.
 _MAX_NEW = 64
-# What is too large to be read just now comes back after this long: meanwhile others' lines are claimed.
+# Lines that are too large to be read now come back after this long: meanwhile other lines are claimed.
 _LEFT_OUT_DELAY = 1.0
 
 _log = structlog.get_logger("batchline.claimer")
 
 
 class Intake(Protocol):
-    """Where claimed items go: a buffer, or what shares them out to several."""
+    """Where claimed items go: a buffer, or something that distributes them to several buffers."""
 
     def __len__(self) -> int: ...
 
@@ -37,11 +39,11 @@ class Intake(Protocol):
     def wanted(self) -> int: ...
 
     def mark_full(self) -> None:
-        """Nothing more is wanted just now."""
+        """Ask for no more items now."""
         ...
 
     def room_for(self, count: int) -> int | None:
-        """The bytes that so many items may bring. None: any."""
+        """The bytes that so many items may have. None: any."""
         ...
 
     def put(self, items: Sequence[Item], left_out: Sequence[Item]) -> None:
@@ -49,77 +51,70 @@ class Intake(Protocol):
         ...
 
 
-class Claimer:
-    """`scope` is looked up for each claim: it may change while there are others that claim."""
+class Claimer(Service):
+    """`scope` is called for each claim: it changes with the number of producers. `on_nothing` is called when
+    a claim found nothing."""
+
+    name = "claimer"
 
     def __init__(
         self,
-        session: Session,
-        lease: Lease,
+        context: ProducerContext,
         scope: Callable[[], Scope],
         intake: Intake,
-        claim_lock: asyncio.Lock,
-        reconciler: Reconciler,
-        settle: Callable[[Verdict], None],
         on_nothing: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session = session
-        self._lease = lease
+        super().__init__()
+        self._context = context
+        self._lease = context.lease
         self._scope = scope
         self._intake = intake
-        # The producers of one worker claim one after another: a span that one has claimed and not yet put
-        # into its buffer would look lost to another.
-        self._claim_lock = claim_lock
-        self._reconciler = reconciler
-        self._settle = settle
         self._on_nothing = on_nothing
-        self._claiming = False
         self._announced: UUID | None = None
-        # Set when there may be something to claim: at the start, when told so, when a poll saw it.
-        self.work_available = asyncio.Event()
-        self.work_available.set()
         self.found = asyncio.Event()
         self.claimed = 0
-
-    @property
-    def busy(self) -> bool:
-        """Something may be claimable, or is being claimed."""
-        return self._claiming or self.work_available.is_set()
+        self.wake()
 
     def announce(self, batch_id: UUID | None) -> None:
-        """There is new work: in this batch, if it is known. An idle worker has a quick look at it."""
+        """There is new work: in this batch, if it is known. An idle worker claims from it directly."""
         if batch_id is not None and self._scope().batch_id not in (None, batch_id):
             return
-        if not self.busy and not len(self._intake):
+        if self.idle.is_set() and not len(self._intake):
             self._announced = batch_id
-        self.work_available.set()
+        self.wake()
+
+    def stop(self) -> None:
+        # A worker that leaves releases what an interrupted claim has taken.
+        self.idle.set()
+
+    def repair(self) -> None:
+        self._context.reconciler.wake()
+        self.wake()
 
     async def run(self) -> None:
         pause = Pause()
         while True:
-            await self.work_available.wait()
+            await self._woken.wait()
             await self._intake.needs_refill()
-            # Cleared before the claim, not after it: word of new work that comes meanwhile must not be lost.
-            self.work_available.clear()
-            self._claiming = True
+            # Cleared before the claim, not after it: a wake-up that comes meanwhile must not be lost.
+            self._woken.clear()
             try:
-                async with self._claim_lock:
+                async with self._context.reconciler.claim_lock:
                     found = await self._claim()
                 if found:
-                    self.work_available.set()
-                elif not self.work_available.is_set():
+                    self.wake()
+                elif not self._woken.is_set():
+                    self.idle.set()
                     self._on_nothing()
                 pause.reset()
             except StoreUnavailable as error:
-                self.work_available.set()
-                self._reconciler.reconcile()
+                self.wake()
+                self._context.reconciler.wake()
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
-            finally:
-                self._claiming = False
 
     async def _claim(self) -> bool:
-        """Fill the buffer; False when nothing was there."""
+        """Fill the buffer; False if there was nothing to claim."""
         want = self._intake.wanted()
         if not want:
             self._intake.mark_full()
@@ -132,34 +127,34 @@ class Claimer:
         announced, self._announced = self._announced, None
         claims, items = await self._ask(worker, want, announced)
         if not claims:
-            # It may be another producer's. Each of them looks at it before one looks at everything.
+            # It may be another producer's. Each of them looks at it before any of them looks at everything.
             return announced is not None
         if self._lease.worker is not worker:
-            # The lease was lost while this was asked: what came is the old name's, and is left alone.
+            # The lease was lost during the claim: the items belong to the old name, and are left to others.
             return True
         self._lease.renewed(requested_at, claims[0].lease_left)
         if items is None:
             room = self._intake.room_for(sum(claim.size for claim in claims))
-            items = await spans.fetch(self._session, worker.id, claims, room)
+            items = await spans.fetch(self._context.session, worker.id, claims, room)
             if self._lease.worker is not worker:
                 return True
-            # Nothing seemed to be held meanwhile, and a heartbeat may have laid the lease to rest.
+            # Nothing seemed to be held meanwhile, so a heartbeat may have put the lease to rest.
             self._lease.renewed(requested_at, claims[0].lease_left)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
         self._put(items)
-        # The requests go out before anything else is asked.
+        # The requests go out before the next claim.
         await asyncio.sleep(0)
         return True
 
     def _put(self, items: list[Item]) -> None:
-        """Items whose bodies were too large to be read are given back; the next claim is smaller."""
+        """Give back items whose bodies were too large to be read; the next claim is smaller."""
         left_out = [item for item in items if item.left_out]
         if left_out:
             items = [item for item in items if not item.left_out]
             for item in left_out:
-                self._settle(Deferred(item, _LEFT_OUT_DELAY))
+                self._context.settler.add(Deferred(item, _LEFT_OUT_DELAY))
         self.claimed += len(items)
         self._intake.put(items, left_out)
         self.found.set()
@@ -167,7 +162,8 @@ class Claimer:
     async def _ask(
         self, worker: WorkerId, want: int, announced: UUID | None
     ) -> tuple[list[Claim], list[Item] | None]:
-        """Claims, and their items where these have come along."""
+        """Claims, and their items if these came with them."""
+        session, scope = self._context.session, self._scope()
         if announced is not None:
-            return await spans.claim_new(self._session, worker, self._scope(), announced, min(want, _MAX_NEW))
-        return await spans.claim(self._session, worker, self._scope(), min(want, _MAXIMUM)), None
+            return await spans.claim_new(session, worker, scope, announced, min(want, _MAX_NEW))
+        return await spans.claim(session, worker, scope, min(want, _MAXIMUM)), None

@@ -1,55 +1,54 @@
-"""Runs buffered items, as many at once as its upstream has slots, and hands their verdicts to the settler.
+"""Runs buffered items, as many at once as its upstream allows, and passes their verdicts to the settler.
 
 While too many bytes of answers are held, runners wait before they send more.
 """
 
 import asyncio
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 
 from batchline.batches.output import failed_line
-from batchline.executors.executor import Executor, unexpected
+from batchline.executors.executor import unexpected
 from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Verdict
-from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.worker.buffer import Buffer
-from batchline.worker.lease import Lease
+from batchline.worker.context import ProducerContext
 from batchline.worker.rate import Rate
-from batchline.worker.settler import Settler
+from batchline.worker.service import Service
+from batchline.worker.slots import Slots
 
 _DONE = (Completed, Failed)
 
 _log = structlog.get_logger("batchline.dispatcher")
 
 
-class Dispatcher:
+class Dispatcher(Service):
     """Runners that take one item after the other: a task for each item would cost more than the item.
 
     There is always one that waits for an item, up to the limit. When the limit is lowered, those beyond it
-    end: at once if they wait, else after the item that they are running.
+    end: at once if they wait, else after the item that they are running. Idle while nothing is buffered or
+    running. `on_empty` is called after the last item.
     """
+
+    name = "dispatcher"
 
     def __init__(
         self,
-        executor: Executor,
+        context: ProducerContext,
         buffer: Buffer,
-        settler: Settler,
-        lease: Lease,
-        rate: Rate,
         slots: Slots,
-        memory: BodyMemory,
+        rate: Rate,
         on_empty: Callable[[], None],
     ) -> None:
-        self._executor = executor
+        super().__init__()
+        self._context = context
         self._buffer = buffer
-        self._settler = settler
-        self._lease = lease
-        self._rate = rate
         self._slots = slots
-        self._memory = memory
+        self._rate = rate
         self._on_empty = on_empty
         self._runners = 0
+        buffer.on_put = self.idle.clear
 
     @property
     def in_flight(self) -> int:
@@ -57,6 +56,31 @@ class Dispatcher:
 
     def spans(self) -> set[int]:
         return {item.claim.span_id for item in self._slots.running.values()}
+
+    def give_back(self, batch_id: UUID | None = None) -> None:
+        """Give back items that were not sent, all of them or those of one batch."""
+        for item in self._buffer.discard(batch_id):
+            self._context.settler.add(Deferred(item))
+        self._rest()
+
+    def discard(self) -> int:
+        """Drop items that were not sent, because others may run them; how many there were."""
+        dropped = len(self._buffer.discard())
+        self._rest()
+        return dropped
+
+    def stop(self) -> None:
+        self.give_back()
+        self._buffer.close()
+
+    def repair(self) -> None:
+        # Requests were interrupted and have no verdict: others take over the old name's spans.
+        self._context.lease.abandon()
+        self._rest()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._slots.running or len(self._buffer))
 
     async def run(self) -> None:
         """Until the buffer is closed and empty."""
@@ -66,65 +90,59 @@ class Dispatcher:
 
     def _start_runners(self, runners: asyncio.TaskGroup) -> None:
         """One for each item that waits, and at least one."""
-        for _ in range(min(max(len(self._buffer), 1), self._slots.limit - self._runners)):
+        for _ in range(min(max(len(self._buffer), 1), self._slots.limit.value - self._runners)):
             self._runners += 1
             runners.create_task(self._runner(runners))
 
     async def _runner(self, runners: asyncio.TaskGroup) -> None:
-        # Looked up once: this loop is among what an item costs.
-        buffer, lease, executor, settler, slots, rate, memory = (
-            self._buffer,
-            self._lease,
-            self._executor,
-            self._settler,
-            self._slots,
-            self._rate,
-            self._memory,
-        )
-        running = slots.running
+        # Looked up once: this loop runs for every item.
+        context = self._context
+        lease, executor, settler, memory = context.lease, context.executor, context.settler, context.memory
+        buffer, rate, running, limit = self._buffer, self._rate, self._slots.running, self._slots.limit
         while (item := buffer.pop() or await buffer.take()) is not None:
-            if self._runners < slots.limit and not buffer.idle:
+            if self._runners < limit.value and not buffer.takers:
                 self._start_runners(runners)
             running[id(item)] = item
+            ran: Ran | None = None
             try:
                 if memory.crowded:
                     await memory.room()
                 if lease.lost:
                     lease.abandon()
-                    continue
-                company, sent_in = len(running) - 1, slots.round
-                ran: Ran
-                try:
-                    ran = Deferred(item) if buffer.closed else await executor.run(item)
-                except Exception:  # noqa: BLE001
-                    # One item's surprise must not touch those in flight beside it.
-                    _log.exception("executor failed", request=item.request_id)
-                    ran = unexpected(item)
-                # What must be tried again is not done: an upstream that is away is not a fast one.
-                if isinstance(ran, _DONE):
-                    rate.count += 1
-                    if slots.adapting:
-                        slots.answered(item)
-                settler.add(self._judge(ran, sent_in, company) if isinstance(ran, TimedOut) else ran)
+                else:
+                    in_flight, sent_in = len(running), limit.round
+                    try:
+                        ran = Deferred(item) if buffer.closed else await executor.run(item)
+                    except Exception:  # noqa: BLE001
+                        # One item's unexpected error must not affect the others in flight.
+                        _log.exception("executor failed", request=item.request_id)
+                        ran = unexpected(item)
+                    # An item that must be tried again is not done: an unreachable upstream is not a fast one.
+                    if isinstance(ran, _DONE):
+                        rate.count += 1
+                        if limit.adapting:
+                            limit.answered(item)
+                    settler.add(self._judge(ran, sent_in, in_flight) if isinstance(ran, TimedOut) else ran)
             finally:
                 del running[id(item)]
                 buffer.done(item)
             # An idle runner must not keep the last answer in memory.
             del item, ran
             if not running and not len(buffer):
+                self.idle.set()
                 self._on_empty()
-            if self._runners > slots.limit:
+            if self._runners > limit.value:
                 self._runners -= 1
                 return
 
-    def _judge(self, timed_out: TimedOut, sent_in: int, company: int) -> Verdict:
+    def _judge(self, timed_out: TimedOut, sent_in: int, in_flight: int) -> Verdict:
         """Another attempt if the time-out counts and one is left; the same attempt again if it does not."""
-        item, slots = timed_out.item, self._slots
-        counts = slots.timed_out(item, sent_in, company)
-        self._runners -= self._buffer.dismiss(self._runners - slots.limit)
+        item, limit = timed_out.item, self._slots.limit
+        counts = limit.timed_out(item, sent_in, max(in_flight, self.in_flight))
+        self._runners -= self._buffer.dismiss(self._runners - limit.value)
         if not counts:
             return Deferred(item, timed_out.delay)
         if item.claim.attempt < item.claim.settings.max_attempts:
             return Retry(item, timed_out.error_code, timed_out.message, timed_out.delay)
-        slots.forget(item)
+        limit.forget(item)
         return Failed(item, failed_line(item, timed_out.error_code, timed_out.message))

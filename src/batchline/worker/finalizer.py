@@ -1,8 +1,8 @@
-"""Finalizes batches, several at once, when told that there are some.
+"""Finalizes batches, several at once, when woken.
 
 A batch that fails is put off by its own back-off, which is kept in the database, and the next one is taken:
-one batch never keeps another from its end. An object store that refuses one batch after another is away; then
-it is asked for one batch at a time, less and less often.
+one batch never delays another. An object store that refuses several batches in a row is considered
+unreachable; then one batch at a time is tried, less and less often.
 """
 
 import asyncio
@@ -20,22 +20,26 @@ from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.upstreams.retry import Backoff
 from batchline.worker.lease import Lease
+from batchline.worker.service import Service
+from batchline.worker.tasks import cancel_all
 
-# So many batches are finalized at once. Each streams in flat memory, on a session of its own.
+# How many batches are finalized at once. Each streams in flat memory, on its own session.
 _AT_ONCE = 4
 # The last free session is for batches of at most so many lines: however many large files are being written, a
 # small batch ends soon.
 _SMALL = 10_000
 # A retry that comes due sooner than this is not left to a poll.
 _SOON = 60.0
-# What may happen to a batch, and is told in one line; anything else is told with its traceback.
+# Errors that are logged in one line; any other is logged with its traceback.
 _EXPECTED = (StoreUnavailable, StatementRefused, ObjectStoreUnavailable, FinalizeMismatch)
 
 _log = structlog.get_logger("batchline.finalizer")
 
 
-class Finalizer:
+class Finalizer(Service):
     """Its sessions are opened when first needed; all but two are closed when there is nothing to do."""
+
+    name = "finalizer"
 
     def __init__(
         self,
@@ -45,58 +49,66 @@ class Finalizer:
         objects: Objects,
         on_ended: Callable[[Batch], None],
     ) -> None:
+        super().__init__()
         self._sessions = [Session(url, "finalize") for _ in range(_AT_ONCE)]
         self._lease = lease
         self._scope = scope
         self._objects = objects
         self._on_ended = on_ended
-        self._called = asyncio.Event()
         self._claiming = False
+        self._stopping = False
         self._under_way: dict[Session, UUID] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_tenant = ""
         self._outage = _Outage()
-        # When batches that failed here come due again, and when the object store is asked again (None).
+        # When batches that failed here come due again, and when the object store is tried again (None).
         self._timers: dict[UUID | None, asyncio.TimerHandle] = {}
-        # Why the last try did not succeed, for people; None once one has.
+        # Why the last try failed, for people; None once one has succeeded.
         self.trouble: str | None = None
 
     @property
-    def busy(self) -> bool:
-        return self._claiming or bool(self._under_way) or self._called.is_set()
+    def holding(self) -> bool:
+        """Whether it holds a batch, or may be about to: the lease must be renewed."""
+        return self._claiming or bool(self._under_way) or self._woken.is_set()
 
     @property
     def waiting(self) -> bool:
-        """Something that failed here will soon be tried again."""
+        """Whether something that failed here will soon be tried again."""
         return bool(self._timers)
 
-    def call(self) -> None:
-        """There may be a batch to finalize."""
+    def wake(self) -> None:
+        # An unreachable object store is left alone for a while.
         if None not in self._timers:
-            self._called.set()
+            super().wake()
+
+    def stop(self) -> None:
+        """Do not wait for the next try of what failed."""
+        self._stopping = True
+        self._rest()
 
     async def run(self) -> None:
         try:
-            while True:
-                await self._called.wait()
-                self._claiming = True
-                self._called.clear()
-                try:
-                    await self._start_all()
-                except StoreUnavailable as error:
-                    # A poll brings us back.
-                    self.trouble = reason(error)
-                    _log.error("cannot look for batches to finalize", reason=self.trouble)
-                finally:
-                    self._claiming = False
+            await super().run()
         finally:
             await self._end()
 
+    @property
+    def _busy(self) -> bool:
+        return self._claiming or bool(self._under_way) or (self.waiting and not self._stopping)
+
+    async def _work(self) -> None:
+        self._claiming = True
+        try:
+            await self._start_all()
+        except StoreUnavailable as error:
+            # The next poll wakes it again.
+            self.trouble = reason(error)
+            _log.error("cannot look for batches to finalize", reason=self.trouble)
+        finally:
+            self._claiming = False
+
     async def _end(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(list(self._tasks))
         while self._timers:
             self._timers.popitem()[1].cancel()
         for session in self._sessions:
@@ -134,7 +146,7 @@ class Finalizer:
         )
 
     async def _close_idle(self) -> None:
-        # One finalizes and one looks for more: to open these two anew each time would cost more than that.
+        # One finalizes and one looks for more: opening these two each time would cost more than keeping them.
         for session in self._sessions[2:]:
             if session not in self._under_way:
                 await session.close()
@@ -144,12 +156,13 @@ class Finalizer:
             ended = await finalize(session, self._objects, worker, batch)
             self._succeeded(ended)
         except Exception as error:  # noqa: BLE001
-            # Whatever is wrong with one batch must not touch the others.
+            # Whatever is wrong with one batch must not affect the others.
             await self._failed(session, worker, batch, error)
         finally:
             del self._under_way[session]
             # There may be another one that found no session before.
-            self.call()
+            self.wake()
+            self._rest()
 
     def _succeeded(self, ended: Batch | None) -> None:
         self._outage.over()
@@ -164,7 +177,7 @@ class Finalizer:
         try:
             delay = await put_off(session, worker, batch, error)
         except StoreUnavailable:
-            # The batch is still ours. A poll brings us back to it.
+            # The batch is still ours. The next poll finds it.
             delay = None
         _log.error(
             "cannot finalize",
@@ -179,7 +192,7 @@ class Finalizer:
     def _call_in(self, seconds: float, what: UUID | None) -> None:
         def due() -> None:
             del self._timers[what]
-            self.call()
+            self.wake()
 
         if what in self._timers:
             self._timers[what].cancel()
@@ -188,7 +201,7 @@ class Finalizer:
 
 
 class _Outage:
-    """Tells an object store that is away from one that refuses a batch or two."""
+    """Distinguishes an unreachable object store from one that refuses a batch or two."""
 
     _SUSPICIOUS = 3
     _BACKOFF = Backoff(minimum=1.0, maximum=60.0)
@@ -201,7 +214,7 @@ class _Outage:
         return self._refusals >= self._SUSPICIOUS
 
     def refused(self) -> float:
-        """One more in a row was refused; for how many seconds to leave the store alone."""
+        """Note one more refusal in a row; for how many seconds to leave the store alone."""
         self._refusals += 1
         if not self.suspected:
             return 0.0

@@ -13,14 +13,18 @@ from batchline.config.settings import WorkerSettings
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.lease import Lease
+from batchline.worker.service import Service
 
 _log = structlog.get_logger("batchline.heartbeat")
 
 
-class Heartbeat:
+class Heartbeat(Service):
+    name = "heartbeat"
+
     def __init__(
         self, session: Session, lease: Lease, settings: WorkerSettings, holding: Callable[[], bool]
     ) -> None:
+        super().__init__()
         self._session = session
         self._lease = lease
         self._settings = settings

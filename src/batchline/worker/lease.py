@@ -1,9 +1,9 @@
-"""How long this worker may go on sending, and under which name.
+"""How long this worker may send, and under which name.
 
-The database's clock decides when others may take over; the worker measures by its own clock, from the
-moment it asked for the last renewal that succeeded, and gives up well before. What is lost stays lost, even
-if the database would still renew it: meanwhile others may have taken what this worker held. It lets go of all
-that it has not sent and takes a new name.
+The database's clock decides when others may take over. The worker measures by its own clock, from the moment
+it sent the last renewal that succeeded, and stops well before. A lost lease stays lost, even if the database
+would still renew it: others may have taken what this worker held. The worker drops all items that it has not
+sent, and continues under a new name.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _log = structlog.get_logger("batchline.lease")
 
 
 class Lease:
-    """`let_go` drops all that this worker holds and has not sent, and tells how much that was."""
+    """`let_go` drops all items that this worker holds and has not sent, and returns how many."""
 
     def __init__(self, settings: WorkerSettings, clock: Clock, let_go: Callable[[], int]) -> None:
         self._settings = settings
@@ -55,13 +55,13 @@ class Lease:
         return self._clock() >= self.ends
 
     def sender(self) -> UUID | None:
-        """In whose name requests are sent now; None: in nobody's."""
+        """The name under which requests are sent now; None: the lease is lost, so none may be sent."""
         return None if self.lost else self.worker.id
 
     def abandon(self) -> None:
-        """Others may run what this worker holds: leave to them what was not sent, and go on under a new name.
-        Answers still under way are brought in all the same; the first verdict on an item counts, whoever
-        brings it.
+        """Others may run what this worker holds: leave unsent items to them, and continue under a new name.
+
+        Requests in flight are settled all the same: the first verdict on an item counts, from any worker.
         """
         _log.warning("lease lost, unsent items left to others", items=self._let_go())
         self.worker = self._incarnation()

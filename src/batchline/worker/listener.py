@@ -1,4 +1,4 @@
-"""Hears of batch events on a connection of its own, outside any pooler.
+"""Receives notifications of batch events on its own connection, outside any pooler.
 
 Everything works without it, only later: polls find the same work.
 """
@@ -10,12 +10,16 @@ import structlog
 from batchline.store.events import Event, notifications
 from batchline.store.session import StoreUnavailable
 from batchline.worker.pause import Pause
+from batchline.worker.service import Service
 
 _log = structlog.get_logger("batchline.listener")
 
 
-class Listener:
+class Listener(Service):
+    name = "listener"
+
     def __init__(self, url: str, on_event: Callable[[Event], None]) -> None:
+        super().__init__()
         self._url = url
         self._on_event = on_event
 

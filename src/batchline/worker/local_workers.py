@@ -1,9 +1,9 @@
 """Workers of this machine: which of them are known to be dead.
 
-A lease tells the dead from the living across machines, and takes its time. Among processes of one machine
-there is no need to wait: a worker that starts looks which of the others are gone, so a run that was killed
-goes on at once when it is started again. A name is `host:pid@machine/birth`; `machine` changes with every
-boot and differs between containers, and `birth` tells a process from a later one with the same number.
+Across machines only the end of a lease shows that a worker is dead. Among processes of one machine there is
+no need to wait: a worker that starts looks which of the others are gone, so a run that was killed continues
+at once when it is started again. A name is `host:pid@machine/birth`; `machine` changes with every boot and
+differs between containers, and `birth` distinguishes a process from a later one with the same number.
 """
 
 import os
@@ -49,7 +49,7 @@ def _birth(pid: int) -> str:
 
 @cache
 def _machine() -> str:
-    """Where process numbers mean the same: one boot, one container."""
+    """The scope in which a process number is unique: one boot of one container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot[:13]}-{os.stat('/proc/self/ns/pid').st_ino}"

@@ -1,34 +1,89 @@
-"""Passes on what the listener hears to those parts of the worker that it concerns."""
+"""Wakes the services that an event concerns: a notification, a poll, a settle, the end of a batch.
 
+This is the one place that says which service wakes which.
+"""
+
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from batchline.model import Batch, PollResult, Settled
 from batchline.store.events import Event
+from batchline.worker.finalizer import Finalizer
+from batchline.worker.maintenance import Maintenance
 from batchline.worker.outbox import Outbox
 from batchline.worker.poller import Poller
 from batchline.worker.producers import Producers
+from batchline.worker.retry_timer import RetryTimer
 
 
 class NotificationRouter:
-    def __init__(self, producers: Producers, poller: Poller, outbox: Outbox) -> None:
-        self._producers = producers
-        self._poller = poller
-        self._outbox = outbox
+    """The worker makes it first and fills in the services later, because they call it."""
+
+    producers: Producers
+    poller: Poller
+    finalizer: Finalizer
+    outbox: Outbox
+    maintenance: Maintenance
+
+    def __init__(self, on_ended: Callable[[Batch], None] | None) -> None:
+        self._on_ended = on_ended
+        self.retries = RetryTimer(self.retry_due)
 
     def heard(self, event: Event) -> None:
+        """The listener received a notification."""
         match event.kind:
             case "listening":
-                # Whatever was announced meanwhile was not heard.
+                # Earlier notifications were missed.
                 self._opened(None)
             case "open":
                 self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
-                for producer in self._producers:
-                    producer.give_back(event.batch_id)
-                self._poller.call()
+                for producer in self.producers:
+                    producer.dispatcher.give_back(event.batch_id)
+                self.poller.wake()
             case "ended":
-                # One that fails while validating ends without a worker that would tell of it.
-                self._outbox.call()
+                # A batch that fails while validating ends without a worker that would deliver the event.
+                self.outbox.wake()
+
+    def found(self, result: PollResult) -> None:
+        """A poll has returned."""
+        for claimer in self.producers.claimers:
+            if claimer.found.is_set():
+                claimer.found.clear()
+                self.poller.reset()
+        if result.claimable:
+            self.look_for_work()
+        if result.finalizable:
+            self.finalizer.wake()
+        if result.news:
+            self.outbox.wake()
+        if result.maintenance_due:
+            self.maintenance.wake()
+
+    def settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
+        """Verdicts are stored; the first of them that is tried again is so in `earliest_retry` seconds."""
+        if any(row.finished for row in settled):
+            self.finalizer.wake()
+        if any(row.closing for row in settled):
+            self.poller.wake()
+        if earliest_retry is not None:
+            self.retries.expect(earliest_retry)
+
+    def retry_due(self) -> None:
+        self.look_for_work()
+        # A poll returns when the next retry is due.
+        self.poller.wake()
+
+    def ended(self, batch: Batch) -> None:
+        """The finalizer has ended a batch."""
+        self.outbox.wake()
+        if self._on_ended is not None:
+            self._on_ended(batch)
+
+    def look_for_work(self) -> None:
+        for claimer in self.producers.claimers:
+            claimer.wake()
 
     def _opened(self, batch_id: UUID | None) -> None:
-        for claimer in self._producers.claimers:
+        for claimer in self.producers.claimers:
             claimer.announce(batch_id)

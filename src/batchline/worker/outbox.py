@@ -1,9 +1,9 @@
-"""Tells the outside of events: listeners at once, webhooks each in its own time.
+"""Delivers events: to listeners at once, to webhooks one message at a time each.
 
-An event becomes a delivery for each webhook that asked for it, in the database, before anything is sent. A
-webhook is taken under a lease, so it is sent one message at a time, whichever worker does it, and what a
-killed worker was sending is sent again, under the same id, when the lease is over. All of this is on a
-session and in tasks of its own: a slow receiver holds up neither maintenance nor other receivers.
+An event becomes one delivery per subscribed webhook, in the database, before anything is sent. A webhook is
+taken under a lease, so it is sent one message at a time, whichever worker does it. A message that a killed
+worker was sending is sent again, under the same id, when the lease ends. The outbox has its own session and
+tasks: a slow receiver delays neither maintenance nor other receivers.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.webhooks import Attempt, Taken
 from batchline.upstreams.retry import Backoff
 from batchline.webhooks.sender import Sender, Sent
+from batchline.worker.service import Service
+from batchline.worker.tasks import cancel_all
 
 EventListener = Callable[[OutboxEvent], Awaitable[None]]
 
@@ -25,8 +27,8 @@ EventListener = Callable[[OutboxEvent], Awaitable[None]]
 LEASE = 30.0
 ABANDON_AFTER = 24 * 3600.0
 _AT_ONCE = 8
-# A message that is refused comes again, later and later; a receiver that refuses all of them is asked
-# less and less often, so that its many messages cost no more than one.
+# A refused message is sent again, after longer and longer delays. A receiver that refuses all of them is
+# called less and less often, so that its many messages cost no more than one.
 _RETRY = Backoff(minimum=5.0, maximum=3600.0)
 _REST = Backoff(minimum=2.0, maximum=600.0)
 # Retries that come due sooner than this are not left to a poll.
@@ -35,57 +37,50 @@ _SOON = 60.0
 _log = structlog.get_logger("batchline.outbox")
 
 
-class Outbox:
+class Outbox(Service):
+    """Idle while it delivers nothing. A delivery that waits for its next try does not count."""
+
+    name = "outbox"
+
     def __init__(self, session: Session, sender: Sender, listeners: Sequence[EventListener] = ()) -> None:
+        super().__init__()
         self._session = session
         self._sender = sender
         self._listeners = listeners
-        self._called = asyncio.Event()
-        self._working = False
         self._sending: set[asyncio.Task[None]] = set()
-
-    @property
-    def busy(self) -> bool:
-        return self._working or self._called.is_set() or bool(self._sending)
-
-    def call(self) -> None:
-        """There may be an event to tell of, or a delivery to send."""
-        self._called.set()
 
     async def run(self) -> None:
         try:
-            while True:
-                await self._called.wait()
-                self._working = True
-                self._called.clear()
-                try:
-                    await self._tell_events()
-                    await self._send_due()
-                except StoreUnavailable as error:
-                    # A poll brings us back.
-                    _log.warning("cannot tell of events", reason=str(error))
-                finally:
-                    self._working = False
+            await super().run()
         finally:
-            sending = list(self._sending)
-            for task in sending:
-                task.cancel()
-            await asyncio.gather(*sending, return_exceptions=True)
+            await cancel_all(list(self._sending))
 
-    async def _tell_events(self) -> None:
+    @property
+    def _busy(self) -> bool:
+        return bool(self._sending)
+
+    async def _work(self) -> None:
+        try:
+            await self._deliver_events()
+            await self._send_due()
+        except StoreUnavailable as error:
+            # The next poll wakes it again.
+            _log.warning("cannot deliver events", reason=str(error))
+
+    async def _deliver_events(self) -> None:
         while (event := await maintenance.take_event(self._session)) is not None:
-            # First the webhooks, whom nobody's failure concerns; to fan out twice does no harm.
+            # First the webhooks, which no listener's failure affects; to fan out twice does no harm.
             await webhooks.fan_out(self._session, event.id)
             if await self._listened(event):
                 await maintenance.event_delivered(self._session, event.id)
 
     async def _listened(self, event: OutboxEvent) -> bool:
-        """Tell every listener; an event that one of them refused comes again, for all of them."""
+        """Call every listener; an event that one of them refused is delivered again, to all of them."""
         for listener in self._listeners:
             try:
                 await listener(event)
             except Exception:  # noqa: BLE001
-                # A listener is foreign code, and its failure must change nothing but its own delivery.
+                # A listener is the user's code, and its failure must affect nothing but its own delivery.
                 _log.exception("listener failed", event_type=event.type, batch=str(event.batch_id))
                 return False
         return True
@@ -101,8 +96,8 @@ class Outbox:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        # There may be another message for the same webhook, or one that found no place before.
-        self.call()
+        # There may be another message for the same webhook, or one that found no free task before.
+        self.wake()
 
     async def _deliver(self, taken: Taken) -> None:
         sent = await self._send(taken)
@@ -116,12 +111,12 @@ class Outbox:
             )
         except StoreUnavailable as error:
             # The lease ends by itself, and the message is sent again.
-            _log.warning("cannot write down a delivery", webhook=str(taken.webhook_id), reason=str(error))
+            _log.warning("cannot record a delivery", webhook=str(taken.webhook_id), reason=str(error))
             return
         if given_up:
             _log.warning("delivery given up", webhook=str(taken.webhook_id), reason=sent.attempt.error)
         elif (soonest := max(delay, rest)) and soonest < _SOON:
-            asyncio.get_running_loop().call_later(soonest + 0.005, self.call)
+            asyncio.get_running_loop().call_later(soonest + 0.005, self.wake)
 
     async def _send(self, taken: Taken) -> Sent:
         if taken.message is None:
@@ -130,8 +125,6 @@ class Outbox:
         try:
             return await self._sender.send(taken.url, taken.message, secrets)
         except Exception:  # noqa: BLE001
-            # One message's surprise must not touch the others.
+            # One message's unexpected error must not affect the others.
             _log.exception("delivery failed unexpectedly", webhook=str(taken.webhook_id))
-            return Sent(
-                Attempt(delivered=False, error="the worker failed at this delivery; its log says why")
-            )
+            return Sent(Attempt(delivered=False, error="the worker failed at this delivery; see its log"))

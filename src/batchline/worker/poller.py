@@ -1,111 +1,102 @@
 """Fallback poller for when no notification arrives: finds work, maintenance tasks, batches to finalize and
 events to deliver.
 
-It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when it finds work:
-an idle worker costs the database little. A poll also returns when the next known task comes due, and the
-poller runs at that time.
+It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when a claim found
+work: an idle worker costs the database little. A poll also returns when the next known task comes due, and
+the poller polls again at that time.
 """
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import structlog
 
-from batchline.batches import maintenance
 from batchline.config.settings import WorkerSettings
-from batchline.files.objects import Objects
+from batchline.model import PollResult
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
-from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
-from batchline.worker.outbox import Outbox
-from batchline.worker.producers import Producers
+from batchline.worker.service import Service
 
-# A retry that comes due within this time is worth waiting for, also for a worker that only drains.
+# A retry that comes due within this time is worth waiting for, even for a worker that drains.
 _SOON = 60.0
 
 _log = structlog.get_logger("batchline.poller")
 
 
-class Poller:
+class Poller(Service):
+    """`on_result` wakes the services that have something to do."""
+
+    name = "poller"
+
     def __init__(
         self,
         session: Session,
         lease: Lease,
         scope: Scope,
         settings: WorkerSettings,
-        objects: Objects,
-        producers: Producers,
-        finalizer: Finalizer,
-        outbox: Outbox,
+        on_result: Callable[[PollResult], None],
     ) -> None:
+        super().__init__()
         self._session = session
         self._lease = lease
         self._scope = scope
         self._settings = settings
-        self._objects = objects
-        self._producers = producers
-        self._finalizer = finalizer
-        self._outbox = outbox
-        self._called = asyncio.Event()
+        self._on_result = on_result
         self._interval = settings.poll_min
         self._next_due: float | None = None
+        self._waiting: list[asyncio.Future[bool]] = []
 
-    def call(self) -> None:
-        """Look around at once."""
+    def wake(self) -> None:
+        """Poll now. To poll is not work that a drain waits for, so the poller stays idle."""
+        self.reset()
+        self._woken.set()
+
+    def reset(self) -> None:
+        """There is work again: poll often from the next poll on."""
         self._interval = self._settings.poll_min
-        self._called.set()
+
+    async def sees_work(self, *, now: bool) -> bool:
+        """Wait for a poll that begins after this call: one that begins now, or the next one that is due.
+        False if it found nothing to do now or soon."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        if now:
+            self.wake()
+        return await answer
 
     async def run(self) -> None:
         while True:
-            self._called.clear()
-            await self.sees_work()
+            self._woken.clear()
+            waiting = list(self._waiting)
+            found = await self._poll()
+            for answer in waiting:
+                self._waiting.remove(answer)
+                if not answer.done():
+                    answer.set_result(found)
             await self._wait()
 
-    async def sees_work(self) -> bool:
-        """Poll, and set everybody to what there is to do; False when there is nothing now or soon."""
-        for claimer in self._producers.claimers:
-            if claimer.found.is_set():
-                claimer.found.clear()
-                self._interval = self._settings.poll_min
+    async def _poll(self) -> bool:
         try:
-            poll_result = await spans.poll(self._session, self._lease.worker.id, self._scope)
-            self._next_due = poll_result.next_due
-            if poll_result.claimable:
-                for claimer in self._producers.claimers:
-                    claimer.work_available.set()
-            if poll_result.finalizable:
-                self._finalizer.call()
-            if poll_result.news:
-                self._outbox.call()
-            if poll_result.maintenance_due:
-                await maintenance.attend(
-                    self._session,
-                    self._objects,
-                    self._settings.results_retention,
-                    self._settings.operations_retention,
-                )
+            result = await spans.poll(self._session, self._lease.worker.id, self._scope)
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             return True
-        soon = poll_result.next_free is not None and poll_result.next_free < _SOON
-        return (
-            soon
-            or poll_result.claimable
-            or poll_result.finalizable
-            or poll_result.maintenance_due
-            or poll_result.news
-        )
+        self._next_due = result.next_due
+        self._on_result(result)
+        soon = result.next_free is not None and result.next_free < _SOON
+        return soon or result.claimable or result.finalizable or result.maintenance_due or result.news
 
     async def _wait(self) -> None:
-        # Some more than the interval, at random: a crowd of idle workers must not ask in step.
+        # Longer than the interval by a random amount, so that many idle workers do not poll at the same time.
         seconds = self._interval * random.uniform(1.0, 1.2)
         self._interval = min(self._interval * 2, self._settings.poll_max)
         if self._next_due is not None and self._next_due > 0:
             seconds = min(seconds, self._next_due + 0.005)
         try:
             async with asyncio.timeout(seconds):
-                await self._called.wait()
+                await self._woken.wait()
         except TimeoutError:
             return

@@ -1,4 +1,4 @@
-"""The producers of a worker: those that it was given, and one for each upstream that batches name.
+"""The producers of a worker: lasting ones, and one for each upstream that batches name.
 
 Slots belong to an upstream. The upstreams of the settings are known at the start; others become known by a
 claim. `UpstreamFinder` claims from upstreams that no producer works on, opens a producer for each that it
@@ -9,122 +9,114 @@ none of them, and new work costs one claim, however many upstreams there have be
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Protocol, overload
+from typing import TypeAlias, overload
 
 from msgspec.structs import replace
 
 from batchline.model import Item
 from batchline.store.spans import Scope
-from batchline.upstreams.slots import Slots
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.buffer import MAX_FETCH
 from batchline.worker.claimer import Claimer
+from batchline.worker.context import ProducerContext
+from batchline.worker.dispatcher import Dispatcher
 from batchline.worker.producer import Producer, ProducerScope
-from batchline.worker.supervisor import Services
-from batchline.worker.tasks import cancel_all
+from batchline.worker.supervisor import Supervisor
 
-# Each has slots of its own, so this bounds what is in flight. More upstreams wait until one has no work.
+# Each has its own slots, so this bounds what is in flight. More upstreams wait until one has no work.
 MAX_OPEN = 32
 # Lines of the first claim from an upstream; its producer claims the others.
 _FIRST_CLAIM = 64
-# While producers are at work, another upstream is looked for no more often than this.
+# While producers are at work, the finder claims no more often than this.
 _LOOK_EVERY = 0.05
-# Upstreams without work whose lowered limit is remembered.
-_MAX_REMEMBERED = 1000
 
 
 class Producers(Sequence[Producer]):
-    """All producers of a worker: first those that last as long as it does, then those that come and go."""
+    """First those that last as long as the worker, then those that come and go."""
 
-    def __init__(self, lasting: Sequence[Producer]) -> None:
-        self.lasting = tuple(lasting)
-        self.finder: Claimer | None = None
-        self._opened: dict[Producer, asyncio.Task[None]] = {}
-        # By those that are closed.
+    def __init__(self, context: ProducerContext, upstreams: Upstreams, supervisor: Supervisor) -> None:
+        self._context = context
+        self._upstreams = upstreams
+        self._supervisor = supervisor
+        self._lasting: list[Producer] = []
+        self._opened: list[Producer] = []
+        self._finder: Claimer | None = None
+        # By producers that are closed.
         self._claimed = 0
-        self._services: Services | None = None
-        self._dispatch_failed: Callable[[], object] = lambda: None
-        self._claim_failed: Callable[[], object] = lambda: None
-        self._dispatching: list[asyncio.Task[None]] = []
-        self._claiming: list[asyncio.Task[None]] = []
 
     @overload
     def __getitem__(self, index: int) -> Producer: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Producer]: ...
     def __getitem__(self, index: int | slice) -> Producer | Sequence[Producer]:
-        return (*self.lasting, *self._opened)[index]
+        return [*self._lasting, *self._opened][index]
 
     def __len__(self) -> int:
-        return len(self.lasting) + len(self._opened)
+        return len(self._lasting) + len(self._opened)
 
     @property
     def claimers(self) -> list[Claimer]:
         claimers = [producer.claimer for producer in self]
-        return claimers if self.finder is None else [*claimers, self.finder]
+        return claimers if self._finder is None else [*claimers, self._finder]
+
+    @property
+    def dispatchers(self) -> list[Dispatcher]:
+        return [producer.dispatcher for producer in self]
 
     @property
     def claimed(self) -> int:
         """Items, since the start."""
         return self._claimed + sum(claimer.claimed for claimer in self.claimers)
 
-    @property
-    def dispatching(self) -> list[asyncio.Task[None]]:
-        """Tasks that end once their buffers are closed and what was sent is answered."""
-        return list(self._dispatching)
+    def add(self, of: ProducerScope) -> None:
+        """Add a producer that lasts. Call it before `start`."""
+        limit = InFlightLimit(of.concurrency)
+        if of.upstream is not None:
+            limit = self._upstreams.get(of.upstream, of.concurrency).limit
+        self._lasting.append(Producer(self._context, of.scope, limit))
 
-    def start(
-        self,
-        services: Services,
-        dispatch_failed: Callable[[], object],
-        claim_failed: Callable[[], object],
-    ) -> None:
-        self._services = services
-        self._dispatch_failed, self._claim_failed = dispatch_failed, claim_failed
-        self._dispatching = [self._dispatch(services, producer) for producer in self.lasting]
-        self._claiming = [self._claim(services, claimer) for claimer in self.claimers]
+    def discover(self, of: ProducerScope) -> None:
+        """Open a producer for each upstream in this scope, while it has work. Call it before `start`."""
 
-    def open(self, producer: Producer) -> None:
-        """Add a producer that comes and goes."""
-        assert self._services is not None, "not started"
-        dispatching = self._dispatch(self._services, producer)
-        dispatching.add_done_callback(self._dispatching.remove)
-        self._dispatching.append(dispatching)
-        self._opened[producer] = self._claim(self._services, producer.claimer)
+        def opened(key: str, on_idle: OnIdle) -> Producer:
+            limit = self._upstreams.get(key, of.concurrency).limit
+            producer = Producer(self._context, Scope(keys=(key,)), limit, on_idle)
+            self._opened.append(producer)
+            self._supervisor.start(producer.dispatcher, producer.claimer)
+            return producer
 
-    def close(self, producer: Producer) -> None:
+        finder = UpstreamFinder(of, opened, self._close)
+        self._finder = Claimer(self._context, finder.scope, finder)
+
+    def start(self) -> None:
+        self._supervisor.start(*self.dispatchers, *self.claimers)
+
+    def _close(self, producer: Producer) -> None:
         """Remove a producer that holds nothing and is not claiming."""
-        claiming = self._opened.pop(producer)
-        # It waits for word of new work, or is about to.
-        claiming.cancel()
+        self._opened.remove(producer)
+        self._supervisor.cancel(producer.claimer)
         producer.buffer.close()
         self._claimed += producer.claimer.claimed
 
-    def _dispatch(self, services: Services, producer: Producer) -> asyncio.Task[None]:
-        return services.start("dispatcher", producer.dispatcher.run, self._dispatch_failed)
 
-    def _claim(self, services: Services, claimer: Claimer) -> asyncio.Task[None]:
-        return services.start("claimer", claimer.run, self._claim_failed)
-
-    async def stop_claiming(self) -> None:
-        await cancel_all([*self._claiming, *self._opened.values()])
-
-
-class OpenProducer(Protocol):
-    def __call__(self, scope: Scope, slots: Slots, on_idle: Callable[[Producer], None]) -> Producer: ...
+OnIdle: TypeAlias = Callable[[Producer], None]
 
 
 class UpstreamFinder:
     """An intake for claims from upstreams that no producer works on.
 
-    `post` is the scope of all such upstreams, and how many requests may be in flight at each of them.
+    `of` is the scope of all such upstreams, and how many requests may be in flight at each of them. `opened`
+    opens a producer for one of them, by its URL.
     """
 
-    def __init__(self, producer_scope: ProducerScope, producers: Producers, make: OpenProducer) -> None:
-        self._scope_of_producer = producer_scope
-        self._producers = producers
-        self._make = make
+    def __init__(
+        self, of: ProducerScope, opened: Callable[[str, OnIdle], Producer], close: Callable[[Producer], None]
+    ) -> None:
+        self._of = of
+        self._opened = opened
+        self._close_producer = close
         self._open: dict[str, Producer] = {}
-        self._lowered: dict[str, Slots] = {}
         self._room = asyncio.Event()
         self._room.set()
         # The lines found last were too large to be read together.
@@ -134,9 +126,7 @@ class UpstreamFinder:
         return 0
 
     def scope(self) -> Scope:
-        return replace(
-            self._scope_of_producer.scope, excluded=(*self._scope_of_producer.scope.excluded, *self._open)
-        )
+        return replace(self._of.scope, excluded=(*self._of.scope.excluded, *self._open))
 
     async def needs_refill(self) -> None:
         await self._room.wait()
@@ -146,7 +136,7 @@ class UpstreamFinder:
     def wanted(self) -> int:
         if len(self._open) >= MAX_OPEN:
             return 0
-        return 1 if self._one_at_a_time else min(self._scope_of_producer.concurrency, _FIRST_CLAIM)
+        return 1 if self._one_at_a_time else min(self._of.concurrency, _FIRST_CLAIM)
 
     def room_for(self, count: int) -> int | None:
         return None if count == 1 else MAX_FETCH
@@ -163,17 +153,11 @@ class UpstreamFinder:
     def _producer(self, key: str) -> Producer:
         producer = self._open.get(key)
         if producer is None:
-            slots = self._lowered.pop(key, None) or Slots(self._scope_of_producer.concurrency)
-            producer = self._open[key] = self._make(Scope(keys=(key,)), slots, self._close)
-            self._producers.open(producer)
+            producer = self._open[key] = self._opened(key, self._close)
         return producer
 
     def _close(self, producer: Producer) -> None:
         (key,) = producer.scope.keys or ()
         del self._open[key]
-        self._producers.close(producer)
-        if producer.slots.adapting:
-            self._lowered[key] = producer.slots
-            if len(self._lowered) > _MAX_REMEMBERED:
-                del self._lowered[next(iter(self._lowered))]
+        self._close_producer(producer)
         self._room.set()

@@ -1,4 +1,4 @@
-"""Items a second, over the last few seconds."""
+"""Items per second, over the last few seconds."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ _MARK_EVERY = 0.05
 
 
 class Rate:
-    """`count` is raised by whoever finishes items; the clock is looked at only when the rate is asked for."""
+    """Whoever finishes an item adds to `count`. The clock is read only when the rate is."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

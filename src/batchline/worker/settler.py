@@ -1,9 +1,9 @@
-"""Verdicts on their way to the store.
+"""Stores verdicts.
 
-One settle is under way at a time and gathers verdicts meanwhile, so slower commits make larger settles
-and never more of them; a settle is bounded by count and by bytes. A verdict stays here until its settle has
-succeeded; sent twice, it counts once. A verdict that the database does not take is found by halves, and its
-item fails alone.
+One settle is in flight at a time, and verdicts accumulate meanwhile: slower commits make larger settles, not
+more of them. A settle is bounded by count and by bytes. A verdict stays here until its settle has succeeded;
+sent twice, it counts once. A verdict that the database refuses is found by bisection, and only its item
+fails.
 """
 
 import asyncio
@@ -15,21 +15,24 @@ from msgspec.structs import replace
 
 from batchline.batches.output import failed_line
 from batchline.config.settings import WorkerSettings
-from batchline.model import Completed, Deferred, Failed, Retry, Settled, Verdict
+from batchline.model import Completed, Deferred, Failed, Parked, Retry, Settled, Verdict
 from batchline.store import batches, health, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.upstreams.faults import MAX_MESSAGE
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
+from batchline.worker.service import Service
 
 _POSTPONED = (Retry, Deferred)
 _ENDED = (Completed, Failed)
-# A large verdict that failed so often, alone, while the database answers otherwise, is refused. Small ones
-# are not: it was the database that was away.
+# A task that is asked for later than this is left to a poll: a worker that drains does not wait for it.
+_SOON = 60.0
+# A large verdict that failed so often, alone, while the database answers otherwise, is refused. A small one
+# is not: then the database was unreachable.
 _TRIES_ALONE = 5
 
-# A longer request is not kept with its verdict: nobody needs it any more.
+# A longer request is not kept with its verdict: it is not needed any more.
 _MAX_KEPT = 1024
 
 _log = structlog.get_logger("batchline.settler")
@@ -39,7 +42,11 @@ class OnSettled(Protocol):
     def __call__(self, settled: Sequence[Settled], earliest_retry: float | None) -> None: ...
 
 
-class Settler:
+class Settler(Service):
+    """Idle while it holds no verdict. `wake` makes it settle what it has: no more verdicts are coming."""
+
+    name = "settler"
+
     def __init__(
         self,
         session: Session,
@@ -48,6 +55,7 @@ class Settler:
         memory: BodyMemory,
         on_settled: OnSettled,
     ) -> None:
+        super().__init__()
         self._session = session
         self._lease = lease
         self._settings = settings
@@ -57,10 +65,9 @@ class Settler:
         # Bytes of those that wait.
         self._size = 0
         self._some = asyncio.Event()
-        self._many = asyncio.Event()
         self._under_way: Sequence[Verdict] = ()
-        self._closed = False
-        # Why the last try did not succeed, for people; None once one has.
+        self._stopping = False
+        # Why the last settle failed, for people; None once one has succeeded.
         self.trouble: str | None = None
 
     @property
@@ -71,6 +78,9 @@ class Settler:
         return {verdict.item.claim.span_id for verdict in (*self._verdicts, *self._under_way)}
 
     def add(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Deferred) and (task_id := verdict.item.claim.task_id) is not None:
+            # The provider's task goes on. Without its id, the item would be sent a second time.
+            verdict = Parked(verdict.item, task_id, verdict.delay)
         if len(verdict.item.body) > _MAX_KEPT:
             verdict = replace(verdict, item=replace(verdict.item, body=b""))
         size = _size(verdict)
@@ -79,25 +89,25 @@ class Settler:
         self._verdicts.append(verdict)
         count = len(self._verdicts)
         if count == 1:
+            self.idle.clear()
             self._some.set()
         if count == self._settings.settle_max or self._size >= self._settings.settle_max_bytes:
-            self._many.set()
+            self._woken.set()
 
-    def flush(self) -> None:
-        """Nothing else is under way that could keep these verdicts company."""
-        self._many.set()
+    def wake(self) -> None:
+        self._woken.set()
 
-    def close(self) -> None:
-        """No more verdicts will come: settle what is here, then end."""
-        self._closed = True
+    def stop(self) -> None:
+        """No more verdicts are coming at all: settle those that are here, then end."""
+        self._stopping = True
         self._some.set()
-        self._many.set()
+        self._woken.set()
 
     async def run(self) -> None:
         while True:
             await self._some.wait()
             if not self._verdicts:
-                if self._closed:
+                if self._stopping:
                     return
                 self._some.clear()
                 continue
@@ -105,15 +115,15 @@ class Settler:
             await self._settle_some()
 
     async def _gather(self) -> None:
-        """Wait a little for company; not at all when there is enough of it."""
+        """Wait a little for more verdicts, unless there are enough."""
         enough = (
             len(self._verdicts) >= self._settings.settle_max or self._size >= self._settings.settle_max_bytes
         )
-        if enough or self._closed:
+        if enough or self._stopping:
             return
         try:
             async with asyncio.timeout(self._settings.settle_after):
-                await self._many.wait()
+                await self._woken.wait()
         except TimeoutError:
             return
 
@@ -122,7 +132,7 @@ class Settler:
         taken = self._first(self._verdicts, 2 * self._settings.settle_max)
         del self._verdicts[: len(taken)]
         self._size -= _total(taken)
-        self._many.clear()
+        self._woken.clear()
         self._under_way = taken
         try:
             await self._settle_all(taken)
@@ -130,15 +140,17 @@ class Settler:
             self._under_way = ()
             self._size += _total(taken)
             self._verdicts[:0] = taken
+            if not self._verdicts:
+                self.idle.set()
 
     async def _settle_all(self, taken: list[Verdict]) -> None:
-        """Settle them, and remove from the list what is settled. While the database does not answer, fewer at
-        a time: one of them may be why."""
+        """Settle them, and remove from the list what is settled. While the database does not answer, settle
+        fewer at a time: one of them may be the cause."""
         pause, count, failures, reason = Pause(), len(taken), 0, ""
         while taken:
             some = taken[:count]
             try:
-                if failures >= _TRIES_ALONE and await self._is_why(some):
+                if failures >= _TRIES_ALONE and await self._is_cause(some):
                     await self._refuse(some[0], reason)
                 else:
                     await self._settle(some)
@@ -166,7 +178,7 @@ class Settler:
         return taken
 
     async def _settle(self, verdicts: Sequence[Verdict]) -> None:
-        """Where the database refuses a value in one of them, find it by halves, and fail that item alone."""
+        """If the database refuses a value in one of them, find it by bisection, and fail only that item."""
         try:
             await self._send(verdicts)
         except StatementRefused as error:
@@ -179,14 +191,18 @@ class Settler:
 
     async def _send(self, verdicts: Sequence[Verdict]) -> None:
         settled = await spans.settle(self._session, self._lease.worker.id, verdicts)
-        delays = [verdict.delay for verdict in verdicts if isinstance(verdict, _POSTPONED)]
+        delays = [
+            verdict.delay
+            for verdict in verdicts
+            if isinstance(verdict, _POSTPONED) or (isinstance(verdict, Parked) and verdict.delay < _SOON)
+        ]
         self._on_settled(settled, min(delays, default=None))
         for row in settled:
             if row.closing and not row.finished:
                 await batches.conclude(self._session, row.batch_id)
 
-    async def _is_why(self, verdicts: Sequence[Verdict]) -> bool:
-        """Whether the database is there, and this one large verdict is what it does not take."""
+    async def _is_cause(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether the database answers, and this one large verdict is what it does not take."""
         if len(verdicts) > 1 or _size(verdicts[0]) <= self._settings.settle_max_bytes:
             return False
         await health.ping(self._session)
@@ -199,7 +215,7 @@ class Settler:
         try:
             await self._send([Failed(item, line)])
         except StatementRefused as error:
-            # Then it is not the result. The item comes back when the lease is over.
+            # Then the result is not the cause. The item comes back when the lease ends.
             _log.error("an item cannot be settled", request=item.request_id, reason=str(error))
 
 

@@ -1,54 +1,72 @@
-"""One asyncio process that finishes lines: claim, dispatch, settle; heartbeat, listener, maintenance.
+"""One asyncio process that finishes lines: composes the services of `worker/`, starts them and stops them.
 
-Life: `run` until `stop` is called (twice: at once), until it is drained, or until its time is up. What was
-claimed and not sent is given back; what was sent is waited for, or released to be sent again under the
-same idempotency key.
+`run` lasts until `stop` is called (twice: at once), until the worker is drained, or until its time is up.
+Items that were claimed and not sent are given back. Requests in flight are waited for, or released to be sent
+again under the same idempotency key.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.files.objects import Objects
-from batchline.model import Batch, Settled
+from batchline.model import Batch
 from batchline.store import batches, spans
 from batchline.store.address import in_schema_of
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.slots import Slots
 from batchline.webhooks.sender import Sender
 from batchline.worker import local_workers
-from batchline.worker.claimer import Claimer
 from batchline.worker.clock import Clock, steady
+from batchline.worker.context import ProducerContext
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
+from batchline.worker.maintenance import Maintenance
 from batchline.worker.notification_router import NotificationRouter
 from batchline.worker.outbox import EventListener, Outbox
 from batchline.worker.poller import Poller
-from batchline.worker.producer import Producer, ProducerScope
-from batchline.worker.producers import Producers, UpstreamFinder
+from batchline.worker.producer import ProducerScope
+from batchline.worker.producers import Producers
 from batchline.worker.reconciler import Reconciler
-from batchline.worker.retry_timer import RetryTimer
+from batchline.worker.service import HasIdle, are_idle, until_idle
 from batchline.worker.settler import Settler
-from batchline.worker.supervisor import Services, first_failure
-from batchline.worker.tasks import cancel_all, first
+from batchline.worker.supervisor import Supervisor
+from batchline.worker.tasks import first
+
+_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "maintenance")
 
 _log = structlog.get_logger("batchline.worker")
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What few workers need. By default a worker has one producer for its whole scope."""
+
+    # One producer for each of these, instead of one for the whole scope.
+    producers: Sequence[ProducerScope] = ()
+    # One producer for each upstream in this scope, while that upstream has work.
+    discovered: ProducerScope | None = None
+    # Shared with the executor.
+    upstreams: Upstreams | None = None
+    memory: BodyMemory | None = None
+    # Called with each event, before webhooks are.
+    listeners: Sequence[EventListener] = ()
+    # Called with each batch that this worker ends.
+    on_ended: Callable[[Batch], None] | None = None
+    clock: Clock = steady
+    # The database's own address, if the worker's URL is a pooler's.
+    listen_url: str | None = None
+
+
 class Worker:
-    """Works on its `scope` with one producer; or with one producer for each of the `scopes`, and one for each
-    upstream in the scope of `upstreams` while that upstream has work.
-
-    `listen_url` is the database's own address, where `url` is a pooler's.
-    """
-
     def __init__(
         self,
         url: str,
@@ -56,99 +74,56 @@ class Worker:
         objects: Objects,
         settings: WorkerSettings,
         scope: Scope,
-        *,
-        scopes: Sequence[ProducerScope] = (),
-        upstreams: ProducerScope | None = None,
-        memory: BodyMemory | None = None,
-        listeners: Sequence[EventListener] = (),
-        on_ended: Callable[[Batch], None] | None = None,
-        clock: Clock = steady,
-        listen_url: str | None = None,
+        options: WorkerOptions | None = None,
     ) -> None:
+        options = options or WorkerOptions()
         self._settings = settings
-        self._on_ended = on_ended
         self._executor = executor
-        self._sessions = {name: Session(url, name) for name in ("claim", "settle", "renew", "attend", "tell")}
-        self.lease = Lease(settings, clock, self._let_go)
+        self._stop, self._abort = asyncio.Event(), asyncio.Event()
+        self._supervisor = Supervisor(self._abort)
+        self._sessions = {name: Session(url, name) for name in _SESSIONS}
+        self._router = router = NotificationRouter(options.on_ended)
+        memory = options.memory or BodyMemory(settings.body_memory, settings.concurrency)
+
+        self.lease = Lease(settings, options.clock, self._let_go)
         executor.fenced_by(self.lease.sender)
-        self._memory = memory or BodyMemory(settings.body_memory, settings.concurrency)
-        self.settler = Settler(self._sessions["settle"], self.lease, settings, self._memory, self._settled)
-        claim_lock = asyncio.Lock()
+        self.settler = Settler(self._sessions["settle"], self.lease, settings, memory, router.settled)
         self._reconciler = Reconciler(
-            self._sessions["claim"], self.lease, self._known_spans, claim_lock, self._look_for_work
+            self._sessions["claim"], self.lease, self._known_spans, router.look_for_work
         )
-        self._clock = clock
-        self._claim_lock = claim_lock
-        scopes = scopes or [ProducerScope(scope, settings.concurrency)]
+        scopes = options.producers or [ProducerScope(scope, settings.concurrency)]
         # Each producer may hold a share of the bytes for requests, and all of them no more than there are.
-        shares = len(scopes) + (upstreams is not None)
-        self._max_request_bytes = self._memory.for_requests // shares
-        self.producers = Producers(
-            [
-                self._new_producer(producer_scope.scope, Slots(producer_scope.concurrency))
-                for producer_scope in scopes
-            ]
+        shares = len(scopes) + (options.discovered is not None)
+        context = ProducerContext(
+            session=self._sessions["claim"],
+            executor=executor,
+            settler=self.settler,
+            lease=self.lease,
+            reconciler=self._reconciler,
+            settings=settings,
+            memory=memory,
+            clock=options.clock,
+            max_request_bytes=memory.for_requests // shares,
         )
-        if upstreams is not None:
-            self.producers.finder = self._new_finder(
-                UpstreamFinder(upstreams, self.producers, self._new_producer)
-            )
-        self.finalizer = Finalizer(url, self.lease, scope, objects, self._ended)
+        self.producers = Producers(context, options.upstreams or Upstreams(), self._supervisor)
+        for each in scopes:
+            self.producers.add(each)
+        if options.discovered is not None:
+            self.producers.discover(options.discovered)
+        self.finalizer = Finalizer(url, self.lease, scope, objects, router.ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
-        self.outbox = Outbox(self._sessions["tell"], sender, listeners)
-        self.poller = self._new_poller(scope, objects)
+        self.outbox = Outbox(self._sessions["outbox"], sender, options.listeners)
+        self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
+        self.poller = Poller(self._sessions["poll"], self.lease, scope, settings, router.found)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
-        router = NotificationRouter(self.producers, self.poller, self.outbox)
-        self._listener = Listener(in_schema_of(listen_url or url, url), router.heard)
-        self._retries = RetryTimer(self._retry_due)
-        self._stop = asyncio.Event()
-        self._abort = asyncio.Event()
+        self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
 
-    def _new_producer(
-        self, scope: Scope, slots: Slots, on_idle: Callable[[Producer], None] | None = None
-    ) -> Producer:
-        return Producer(
-            scope,
-            slots,
-            self._sessions["claim"],
-            self._executor,
-            self.settler,
-            self.lease,
-            self._settings,
-            self._clock,
-            self._claim_lock,
-            self._reconciler,
-            self._memory,
-            self._max_request_bytes,
-            on_idle,
-        )
-
-    def _new_finder(self, finder: UpstreamFinder) -> Claimer:
-        return Claimer(
-            self._sessions["claim"],
-            self.lease,
-            finder.scope,
-            finder,
-            self._claim_lock,
-            self._reconciler,
-            self.settler.add,
-        )
-
-    def _new_poller(self, scope: Scope, objects: Objects) -> Poller:
-        return Poller(
-            self._sessions["attend"],
-            self.lease,
-            scope,
-            self._settings,
-            objects,
-            self.producers,
-            self.finalizer,
-            self.outbox,
-        )
+        router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
+        router.outbox, router.maintenance = self.outbox, self._maintenance
 
     @property
     def claimed(self) -> int:
-        """Items, since it began."""
+        """Items, since the start."""
         return self.producers.claimed
 
     @property
@@ -157,107 +132,97 @@ class Worker:
         return self._abort
 
     def stop(self) -> None:
-        """First call: finish what was sent, then leave. Second call: release it and leave now."""
+        """First call: finish the requests in flight, then leave. Second call: release them and leave now."""
         if self._stop.is_set():
             self._abort.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Raises ServiceFailed when a part of the worker keeps failing."""
+        """Raises ServiceFailed if a service keeps failing. Others take over its items when the lease ends."""
         try:
-            await self._arrive()
-            await self._run_services()
+            await self._expire_dead_local_workers()
+            async with self._supervisor.running():
+                self.producers.start()
+                self._supervisor.start(
+                    self.settler,
+                    self._heartbeat,
+                    self.finalizer,
+                    self.outbox,
+                    self._maintenance,
+                    self._reconciler,
+                    self.poller,
+                    self._listener,
+                )
+                await self._until_stopped()
+                await self._stop_services()
             await self._leave()
-        except ExceptionGroup as group:
-            # What is held goes to others when the lease ends.
-            if (failed := first_failure(group)) is None:
-                raise
-            raise failed from group
         finally:
-            self._retries.cancel()
+            self._router.retries.cancel()
             for session in self._sessions.values():
                 await session.close()
 
-    async def _run_services(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            services = Services(tasks, self._abort.set)
-            # Runners that failed leave requests without a verdict: others take over the old name's spans.
-            self.producers.start(services, self.lease.abandon, self._reconciler.reconcile)
-            settling = services.start("settler", self.settler.run)
-            heartbeat = services.start("heartbeat", self._heartbeat.run)
-            finalizing = services.start("finalizer", self.finalizer.run)
-            telling = services.start("outbox", self.outbox.run)
-            seekers = [
-                services.start("reconciler", self._reconciler.run),
-                services.start("poller", self.poller.run),
-                services.start("listener", self._listener.run),
-            ]
-            await self._until_reported(services)
-            await cancel_all(seekers)
-            await self.producers.stop_claiming()
-            await self._finish(self.producers.dispatching, settling)
-            await self._finish_finalizing(finalizing)
-            await self._finish_telling(telling)
-            await cancel_all([heartbeat])
-
-    async def _arrive(self) -> None:
+    async def _expire_dead_local_workers(self) -> None:
         try:
             if expired_workers := await local_workers.expire_dead_local_workers(self._sessions["claim"]):
                 _log.info("leases of dead processes ended", workers=expired_workers)
         except StoreUnavailable as error:
             _log.warning("cannot look for dead processes", reason=str(error))
 
-    async def _until_reported(self, services: Services) -> None:
+    async def _until_stopped(self) -> None:
         try:
             async with asyncio.timeout(self._settings.max_seconds):
                 if self._settings.drain:
-                    await services.supervise("drain", self._until_drained)
+                    await first(self._stop.wait(), self._until_drained())
                 else:
                     await self._stop.wait()
         except TimeoutError:
             _log.info("time is up", seconds=self._settings.max_seconds)
-            # What is in flight may still finish, but not for ever: somebody counts on this time.
+            # Requests in flight may still finish, but not for ever: somebody counts on this time.
             asyncio.get_running_loop().call_later(self._settings.grace, self._abort.set)
 
     async def _until_drained(self) -> None:
-        """Until nothing is left that this worker could do now or is waiting to do again."""
-        while not self._stop.is_set():
-            if self._busy() or await self.poller.sees_work():
-                await first(self._stop.wait(), asyncio.sleep(0.02))
-            else:
+        """Until nothing is left that this worker could do now or soon."""
+        now = True
+        while True:
+            await until_idle(self._parts)
+            found = await self.poller.sees_work(now=now)
+            # A service that the poll or a notification has woken meanwhile is not idle any more.
+            idle = are_idle(self._parts())
+            if idle and not found:
                 return
+            # If all are idle, what was found comes due later, and the poller polls again then.
+            now = not idle
 
-    async def _finish(self, running: Sequence[asyncio.Task[None]], settling: asyncio.Task[None]) -> None:
-        """Give back what was not sent, wait for what was, settle all of it."""
-        for producer in self.producers:
-            producer.give_back()
-            producer.buffer.close()
+    def _parts(self) -> list[HasIdle]:
+        """All that must be idle before the worker has drained."""
+        return [
+            *self.producers.claimers,
+            *self.producers.dispatchers,
+            self.settler,
+            self._reconciler,
+            self._router.retries,
+            self.finalizer,
+            self.outbox,
+            self._maintenance,
+        ]
+
+    async def _stop_services(self) -> None:
+        """In the order in which items pass through them, so that each finishes what it was left."""
+        stop = self._supervisor.stop
+        seeking = (self.poller, self._listener, self._reconciler, self._maintenance)
+        await stop(*seeking, *self.producers.claimers)
         self._executor.wind_down()
-        await first(asyncio.wait(running), self._abort.wait())
-        if not all(task.done() for task in running):
-            await cancel_all(running)
-        self.settler.close()
-        # A database that stays away keeps no worker from leaving: what it knows is then run again by others.
+        await stop(*self.producers.dispatchers)
+        # An unreachable database keeps no worker from leaving: others run again what it could not settle.
         asyncio.get_running_loop().call_later(self._settings.stop_patience, self._abort.set)
-        await first(asyncio.wait([settling]), self._abort.wait())
-        if not settling.done():
-            await cancel_all([settling])
-
-    async def _finish_finalizing(self, finalizing: asyncio.Task[None]) -> None:
-        """A finalizer at work may end it; at once when told twice."""
-        while self.finalizer.busy and not self._abort.is_set():
-            await first(self._abort.wait(), asyncio.sleep(0.02))
-        await cancel_all([finalizing])
-
-    async def _finish_telling(self, telling: asyncio.Task[None]) -> None:
-        """What is being sent may arrive, but a slow receiver keeps nobody from leaving for long."""
-        grace = asyncio.get_running_loop().time() + self._settings.grace
-        while self.outbox.busy and not self._abort.is_set() and asyncio.get_running_loop().time() < grace:
-            await first(self._abort.wait(), asyncio.sleep(0.02))
-        await cancel_all([telling])
+        await stop(self.settler)
+        await stop(self.finalizer)
+        # A slow receiver keeps no worker from leaving for long.
+        await stop(self.outbox, patience=self._settings.grace)
+        await stop(self._heartbeat)
 
     async def _leave(self) -> None:
-        """Free whatever is still held under this name, and take the name off the list."""
+        """Free whatever is still held under this name, and remove the name."""
         session = self._sessions["settle"]
         try:
             for batch_id in await spans.release(session, self.lease.worker.id):
@@ -270,45 +235,12 @@ class Worker:
         return self.settler.spans().union(*(producer.spans() for producer in self.producers))
 
     def _let_go(self) -> int:
-        """Drop what was claimed under a name that is lost: not only what the producer had that noticed."""
-        return sum(len(producer.buffer.discard()) for producer in self.producers)
+        """Drop what was claimed under a lost name, in all producers, not only in the one that noticed."""
+        return sum(dispatcher.discard() for dispatcher in self.producers.dispatchers)
 
     def _holding(self) -> bool:
         return bool(
             any(producer.holding for producer in self.producers)
             or self.settler.unsettled
-            or self.finalizer.busy
+            or self.finalizer.holding
         )
-
-    def _busy(self) -> bool:
-        """Something is held, may be claimable, or waits here for another try."""
-        return (
-            self._holding()
-            or any(claimer.busy for claimer in self.producers.claimers)
-            or self._reconciler.busy
-            or self._retries.waiting
-            or self.finalizer.waiting
-            or self.outbox.busy
-        )
-
-    def _settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
-        if any(row.finished for row in settled):
-            self.finalizer.call()
-        if any(row.closing for row in settled):
-            self.poller.call()
-        if earliest_retry is not None:
-            self._retries.expect(earliest_retry)
-
-    def _retry_due(self) -> None:
-        self._look_for_work()
-        # There may be later ones; the poll knows when.
-        self.poller.call()
-
-    def _ended(self, batch: Batch) -> None:
-        self.outbox.call()
-        if self._on_ended is not None:
-            self._on_ended(batch)
-
-    def _look_for_work(self) -> None:
-        for claimer in self.producers.claimers:
-            claimer.work_available.set()

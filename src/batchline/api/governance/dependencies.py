@@ -1,7 +1,7 @@
-"""Who calls a route of governed operations, and whether there were too many requests in this minute.
+"""Dependencies of routes for governed operations: the actor, and the limits on requests per minute.
 
-Only authenticated requests are counted. Reads and writes have a window each, of which a user has a share at
-most. Decisions and admins' calls have a window per user alone, so others' load never refuses them.
+Only authenticated requests count. Reads and writes have one window each, and a user gets at most a share.
+Decisions and admin calls have one window per user, so the load of other users never blocks them.
 """
 
 from dataclasses import dataclass
@@ -13,27 +13,20 @@ from batchline.api.auth import Called
 from batchline.api.context import Context, InContext
 from batchline.api.errors import ApiError
 from batchline.api.governance.errors import reported
-from batchline.api.metrics import Counters
-from batchline.governance import limits as checks
+from batchline.api.metrics import Counters, InCounters
+from batchline.governance import limits
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.model import RequestKind, Role
-from batchline.store import limits
 
 
-def _governor(request: Request) -> Governor:
-    governor: Governor = request.app.state.governor
-    return governor
+def _rules(request: Request) -> Rules:
+    rules: Rules = request.app.state.rules
+    return rules
 
 
-def _counters(request: Request) -> Counters:
-    counters: Counters = request.app.state.counters
-    return counters
-
-
-InGovernor = Annotated[Governor, Depends(_governor)]
-InCounters = Annotated[Counters, Depends(_counters)]
+InRules = Annotated[Rules, Depends(_rules)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +38,10 @@ class GovernedCaller:
 
 
 async def _counted(called: Called, context: InContext, kind: RequestKind) -> GovernedCaller:
-    actor = Actor(called.tenant, called.user, called.role, alone=called.key_id is None)
-    allowed = context.settings.limits
-    share = checks.share_of_requests(allowed, alone=actor.alone)
     async with context.sessions.one() as session:
-        counted = await limits.count_request(session, actor.tenant, actor.user, kind, share)
-    return GovernedCaller(actor, checks.requests_exceeded(allowed, counted, share))
+        return GovernedCaller(
+            called, await limits.count_request(session, context.settings.limits, called, kind)
+        )
 
 
 async def _caller(request: Request, called: Called, context: InContext) -> GovernedCaller:
@@ -59,7 +50,7 @@ async def _caller(request: Request, called: Called, context: InContext) -> Gover
 
 
 Submitting = Annotated[GovernedCaller, Depends(_caller)]
-"""For submissions, which are to be looked for among those that were made before, whatever the limits say."""
+"""For submissions: a replay of an earlier request is answered even over the limit."""
 
 
 async def _actor(caller: Submitting, context: InContext, counters: InCounters) -> Actor:
@@ -74,7 +65,7 @@ async def _decider(called: Called, context: InContext, counters: InCounters) -> 
 
 
 Deciding = Annotated[Actor, Depends(_decider)]
-"""For what ends, stops or lets run a batch: it must be possible also while others flood the server."""
+"""For acts that end, stop or start a batch: they must work while other users flood the server."""
 
 
 def _within_limits(caller: GovernedCaller, context: Context, counters: Counters) -> Actor:

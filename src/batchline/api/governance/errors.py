@@ -1,4 +1,4 @@
-"""Refusals of governed operations as answers: each kind has its status, each case its code."""
+"""Turns errors of governed operations into responses: a status per kind, a code per case."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ class RateLimitEnvelope(BaseModel):
 
 
 def governed_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`: these, and those that any governed route may answer."""
+    """For a route's `responses`: these statuses, and those that any governed route may return."""
     limited: dict[int | str, dict[str, Any]] = {429: {"model": RateLimitEnvelope}}
     return documented(403, 413, *statuses) | limited
 
 
 def reported(refused: Refused, contact_admin: str) -> ApiError:
-    """A refusal as an answer."""
+    """The response for an error."""
     match refused:
         case LimitReached():
             return ApiError(

@@ -1,4 +1,4 @@
-"""/api/v1: governed operations: what there is, and their batches: look, decide, hold, retry."""
+"""/api/v1/operations and /api/v1/batches: list operations; list, show, decide on and change batches."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import CurrentActor, Deciding, InCounters, InGovernor
+from batchline.api.governance.dependencies import CurrentActor, Deciding, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import (
     PREFIX,
@@ -19,23 +19,23 @@ from batchline.api.governance.schemas import (
     displayed,
     read_id,
 )
-from batchline.api.metrics import Counters
+from batchline.api.metrics import Counters, InCounters
 from batchline.api.routing import AuthenticatedRoute
-from batchline.governance import access
+from batchline.governance import access, changes, decisions
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, NotFound
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.model import Approval, GovernedBatch
 from batchline.store.session import Session
 
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
 BatchId = Annotated[str, Path(max_length=100)]
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the page before.")]
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
-# What is asked
+# Requests
 
 
 class Decision(BaseModel):
@@ -47,7 +47,9 @@ class Decision(BaseModel):
 class Approve(Decision):
     child_count: Annotated[
         int | None,
-        Field(ge=1, le=2**31 - 1, description="How many children were seen; 409 if it has not as many now."),
+        Field(
+            ge=1, le=2**31 - 1, description="Number of children that were reviewed; 409 if it has changed."
+        ),
     ] = None
 
 
@@ -58,7 +60,7 @@ class AppendItems(BaseModel):
     custom_ids: CustomIds | None = None
 
 
-# What is answered
+# Responses
 
 
 class OperationObject(BaseModel):
@@ -76,8 +78,8 @@ class OperationList(BaseModel):
 
 
 @router.get("/operations", responses=governed_responses())
-async def list_operations(actor: CurrentActor, governor: InGovernor) -> OperationList:
-    """What can be submitted here, each with the schema of its items."""
+async def list_operations(actor: CurrentActor, rules: InRules) -> OperationList:
+    """The registered operations, each with the schema of its items."""
     return OperationList(
         data=[
             OperationObject(
@@ -89,24 +91,28 @@ async def list_operations(actor: CurrentActor, governor: InGovernor) -> Operatio
                 self_approval=each.self_approval,
                 item_schema=dict(each.schema),
             )
-            for each in governor.registry.all()
+            for each in rules.registry.all()
         ]
     )
 
 
-# Looking
+# Reading
 
 
 @router.get("/batches", responses=governed_responses(404))
 async def list_batches(
     actor: CurrentActor,
     context: InContext,
-    batch_type: Annotated[str | None, Query(max_length=100, description="Of this operation.")] = None,
+    batch_type: Annotated[
+        str | None, Query(max_length=100, description="Only batches of this operation.")
+    ] = None,
     approval: Literal["not_required", "pending", "approved", "rejected"] | None = None,
-    after: Annotated[str | None, Query(max_length=100, description="The last of the page before.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=100, description="The last batch of the previous page.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> GovernedBatchList:
-    """Newest first: a user's own; approvers and admins see all of their tenant."""
+    """Batches, newest first. Users see their own; approvers and admins see all of their tenant."""
     async with context.sessions.one() as session:
         last = None if after is None else await _listed(session, actor, after)
         page = await access.page(
@@ -123,7 +129,7 @@ async def list_batches(
 
 
 async def _listed(session: Session, actor: Actor, after: str) -> GovernedBatch:
-    """A batch that a page may begin after."""
+    """The batch after which a page begins."""
     try:
         return await access.visible(session, actor, read_id(after))
     except NotFound as refused:
@@ -135,12 +141,12 @@ async def get_batch(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
-    """A batch's counts and status, and its children page by page."""
-    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+    """A batch with its counts, its status and a page of its children."""
+    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
 
 
 # Changing
@@ -153,34 +159,32 @@ async def retry_batch(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> GovernedBatchObject:
-    """Put failed children back that have attempts left; all others stay as they are."""
-    batch = await retried(batch_id, actor, context, governor, counters)
+    """Run failed children again if they have attempts left."""
+    batch = await retried(batch_id, actor, context, rules, counters)
     response.headers["location"] = displayed(batch).status_url
     return displayed(batch)
 
 
 async def retried(
-    batch_id: str, actor: Actor, context: Context, governor: Governor, counters: Counters
+    batch_id: str, actor: Actor, context: Context, rules: Rules, counters: Counters
 ) -> GovernedBatch:
     try:
         async with context.sessions.one() as session:
-            return await governor.retry(session, actor, read_id(batch_id))
+            return await changes.retry(rules, session, actor, read_id(batch_id))
     except LimitReached as refused:
         counters.limited(refused)
         raise
 
 
 @router.post("/batches/{batch_id}/cancel", **_CHANGED)
-async def cancel_batch(
-    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
-    """What is in flight finishes, the rest never runs. Again: the same."""
+async def cancel_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
+    """Finish the children in flight and run no others. Repeating it changes nothing."""
     async with context.sessions.one() as session:
-        return displayed(await governor.cancel(session, actor, read_id(batch_id)))
+        return displayed(await changes.cancel(session, actor, read_id(batch_id)))
 
 
 @router.post("/batches/{batch_id}/approve", **_CHANGED)
@@ -188,14 +192,14 @@ async def approve_batch(
     batch_id: BatchId,
     actor: Deciding,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     requested: Approve | None = None,
 ) -> GovernedBatchObject:
-    """For approvers and admins; nobody approves what he submitted himself, unless the operation allows it."""
+    """For approvers and admins. You cannot approve your own submission, unless the operation allows it."""
     requested = requested or Approve()
     async with context.sessions.one() as session:
-        approved = await governor.approve(
-            session, actor, read_id(batch_id), requested.reason, requested.child_count
+        approved = await decisions.approve(
+            rules, session, actor, read_id(batch_id), requested.reason, requested.child_count
         )
         return displayed(approved)
 
@@ -205,30 +209,25 @@ async def reject_batch(
     batch_id: BatchId,
     actor: Deciding,
     context: InContext,
-    governor: InGovernor,
     requested: Decision | None = None,
 ) -> GovernedBatchObject:
-    """For approvers and admins: none of the children will ever run."""
+    """For approvers and admins. None of the children runs."""
     async with context.sessions.one() as session:
         reason = None if requested is None else requested.reason
-        return displayed(await governor.reject(session, actor, read_id(batch_id), reason))
+        return displayed(await decisions.reject(session, actor, read_id(batch_id), reason))
 
 
 @router.post("/batches/{batch_id}/pause", **_CHANGED)
-async def pause_batch(
-    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
+async def pause_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
     async with context.sessions.one() as session:
-        return displayed(await governor.pause(session, actor, read_id(batch_id)))
+        return displayed(await changes.pause(session, actor, read_id(batch_id)))
 
 
 @router.post("/batches/{batch_id}/resume", **_CHANGED)
-async def resume_batch(
-    batch_id: BatchId, actor: Deciding, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
-    """Run on, unless an approval or a release is waited for: then these are what it waits for."""
+async def resume_batch(batch_id: BatchId, actor: Deciding, context: InContext) -> GovernedBatchObject:
+    """End a pause. The batch runs unless it also waits for an approval or a release."""
     async with context.sessions.one() as session:
-        return displayed(await governor.resume(session, actor, read_id(batch_id)))
+        return displayed(await changes.resume(session, actor, read_id(batch_id)))
 
 
 @router.post("/batches/{batch_id}/append", **_CHANGED)
@@ -237,26 +236,24 @@ async def append_items(
     requested: AppendItems,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
 ) -> GovernedBatchObject:
-    """More children for a batch that is held."""
+    """Add children to a held batch."""
     try:
         async with context.sessions.one() as session:
             batch = await access.visible(session, actor, read_id(batch_id))
-        # Without a session: others need it while this takes its time.
-        prepared = await governor.prepare_append(actor, batch, requested.items, requested.custom_ids)
+        # Without a session, because this may take long.
+        prepared = await changes.prepare_append(rules, actor, batch, requested.items, requested.custom_ids)
         async with context.sessions.one() as session:
-            return displayed(await governor.append_prepared(session, actor, batch, prepared))
+            return displayed(await changes.append(rules, session, actor, batch, prepared))
     except LimitReached as refused:
         counters.limited(refused)
         raise
 
 
 @router.post("/batches/{batch_id}/release", **_CHANGED)
-async def release_batch(
-    batch_id: BatchId, actor: CurrentActor, context: InContext, governor: InGovernor
-) -> GovernedBatchObject:
-    """Nothing more will be appended: run it. Again: the same."""
+async def release_batch(batch_id: BatchId, actor: CurrentActor, context: InContext) -> GovernedBatchObject:
+    """End the hold: the batch runs when it is approved or needs no approval. Repeating it changes nothing."""
     async with context.sessions.one() as session:
-        return displayed(await governor.release(session, actor, read_id(batch_id)))
+        return displayed(await changes.release(session, actor, read_id(batch_id)))

@@ -1,4 +1,4 @@
-"""What is asked of governed operations, and what a batch and its children look like in answers."""
+"""Requests and responses that the routes for governed operations share."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,12 +16,13 @@ from batchline.governance.errors import NotFound
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
 from batchline.model import Child, ChildStatus, GovernedBatch, ids
+from batchline.store import operations
 
 PREFIX = "/api/v1"
-# When to ask for a status again.
-_ASK_AGAIN = 2
+# Seconds after which a client should ask for the status again.
+_RETRY_AFTER = 2
 
-# The first that is wrong says enough, and there may be very many.
+# Stops at the first error, because there may be very many.
 CustomIds = Annotated[list[str], Field(fail_fast=True)]
 Reason = Annotated[str, StringConstraints(max_length=2000)]
 
@@ -29,32 +30,33 @@ Reason = Annotated[str, StringConstraints(max_length=2000)]
 def read_id(displayed: str) -> UUID:
     batch_id = ids.read(ids.BATCH, displayed)
     if batch_id is None:
-        raise NotFound("No such batch.", param="batch_id")
+        raise NotFound("Batch not found.", param="batch_id")
     return batch_id
 
 
-# What is asked
+# Requests
 
 
 class SubmitBatch(BaseModel):
-    """What every submission says; `items` is held to the operation's own schema."""
+    """The body of every submission. `items` must match the schema of the operation."""
 
     model_config = ConfigDict(extra="forbid")
 
     request_id: Annotated[
-        UUID | None, Field(description="The same id and payload give the same batch, however often.")
+        UUID | None,
+        Field(description="Repeating a request with the same id and body returns the same batch."),
     ] = None
     reason: Reason | None = None
-    hold: Annotated[bool, Field(description="Run nothing until it is released; more can be appended.")] = (
-        False
-    )
+    hold: Annotated[
+        bool, Field(description="Run nothing until the batch is released. More items can be appended.")
+    ] = False
     items: list[Any]
     custom_ids: Annotated[
-        CustomIds | None, Field(description="Names for the children; their numbers, if there are none.")
+        CustomIds | None, Field(description="One name per item. By default, children are numbered.")
     ] = None
 
 
-# What is answered
+# Responses
 
 
 class SubmittedBatch(BaseModel):
@@ -106,7 +108,7 @@ class GovernedBatchObject(BaseModel):
     paused: bool
     cancelling: bool
     retries: int
-    # Not so long after its end: then its counts are all that is left, and the audit log.
+    # False when the retention time has ended: then only the counts and the audit log remain.
     children_kept: bool
     status_url: str
 
@@ -114,14 +116,14 @@ class GovernedBatchObject(BaseModel):
 class GovernedBatchDetail(GovernedBatchObject):
     children: list[ChildObject]
     has_more: bool
-    # To ask for the next page with; null where there is none.
+    # The value of `after` for the next page; null if this is the last.
     next_after: int | None
 
 
 class GovernedBatchList(BaseModel):
     data: list[GovernedBatchObject]
     has_more: bool
-    # To ask for the next page with; null where there is none.
+    # The value of `after` for the next page; null if this is the last.
     next_after: str | None
 
 
@@ -134,7 +136,7 @@ def submitted(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> Submitt
         batch_id=ids.show(ids.BATCH, batch.id),
         status=batch.status.value,
         status_url=status_url(batch, below),
-        retry_after_seconds=_ASK_AGAIN,
+        retry_after_seconds=_RETRY_AFTER,
     )
 
 
@@ -176,9 +178,9 @@ async def detailed(
     """A GovernedBatchDetail: a batch with a page of its children."""
     async with context.sessions.one() as session:
         batch = await access.visible(session, actor, batch_id)
-        found = await access.children(session, batch, after=after, limit=limit + 1)
+        found = await operations.children(session, batch.id, after=after, limit=limit + 1)
     operation = registry.find(batch.operation)
-    # Beside the event loop: how large results are is an upstream's business.
+    # In a thread, because results may be large.
     content = await asyncio.to_thread(_page, batch, operation, found[:limit], has_more=len(found) > limit)
     return Response(content, media_type="application/json")
 

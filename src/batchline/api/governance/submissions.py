@@ -1,26 +1,28 @@
-"""POST /api/v1/operations/{operation}/batches: the one way in, whatever the path.
+"""POST /api/v1/operations/{operation}/batches: submits governed batches. Other paths use `submit`, too.
 
-Each registered operation has a route of its own, so that the API's document shows each with its own schema. A
-route for all others says that there is no such operation.
+Each registered operation has a separate route, so that the OpenAPI document shows its schema. One more route,
+for all other names, answers that the operation does not exist.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Response
 from pydantic import WithJsonSchema, create_model
 
-from batchline.api.context import Context, InContext
-from batchline.api.governance.dependencies import GovernedCaller, InCounters, InGovernor, Submitting
+from batchline.api.context import InContext
+from batchline.api.governance.dependencies import GovernedCaller, InRules, Submitting
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
-from batchline.api.metrics import Counters
+from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
+from batchline.governance import submissions
 from batchline.governance.errors import LimitReached, NotAllowed, NotFound, Refused
-from batchline.governance.governor import Governor
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission, Submitted
 from batchline.store.pool import Sessions
 from batchline.store.session import StatementRefused
@@ -28,17 +30,24 @@ from batchline.store.session import StatementRefused
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
 
 
+@dataclass(frozen=True, slots=True)
+class SubmissionScope:
+    """What a route needs to submit a batch."""
+
+    caller: Submitting
+    context: InContext
+    rules: InRules
+    counters: InCounters
+    response: Response
+
+
+InSubmission = Annotated[SubmissionScope, Depends()]
+
+
 async def submit(
-    requested: SubmitBatch,
-    operation: str,
-    caller: GovernedCaller,
-    context: Context,
-    governor: Governor,
-    counters: Counters,
-    response: Response,
-    below: str = f"{PREFIX}/batches",
+    scope: SubmissionScope, requested: SubmitBatch, operation: str, below: str = f"{PREFIX}/batches"
 ) -> SubmittedBatch:
-    """The one way in, whatever the path."""
+    """Submit a batch, and count the outcome for the metrics."""
     order = Submission(
         operation,
         requested.items,
@@ -48,39 +57,37 @@ async def submit(
         None if requested.custom_ids is None else tuple(requested.custom_ids),
     )
     try:
-        made = await _made(governor, context.sessions, caller, order)
+        made = await _made(scope.rules, scope.context.sessions, scope.caller, order)
     except Refused as refused:
-        counters.submitted(operation, _result(refused))
+        scope.counters.submitted(operation, _result(refused))
         if isinstance(refused, LimitReached):
-            counters.limited(refused)
+            scope.counters.limited(refused)
         raise
     except StatementRefused:
-        counters.submitted(operation, "invalid")
+        scope.counters.submitted(operation, "invalid")
         raise
-    counters.submitted(operation, "replayed" if made.replayed else "accepted")
+    scope.counters.submitted(operation, "replayed" if made.replayed else "accepted")
     answer = submitted(made.batch, below)
-    response.headers["location"] = answer.status_url
+    scope.response.headers["location"] = answer.status_url
     return answer
 
 
-async def _made(
-    governor: Governor, sessions: Sessions, caller: GovernedCaller, order: Submission
-) -> Submitted:
-    """Over the limit of requests a replay is answered all the same, and nothing else is.
+async def _made(rules: Rules, sessions: Sessions, caller: GovernedCaller, order: Submission) -> Submitted:
+    """A replay is answered even over the limit of requests.
 
-    No session is held while the items are looked at: others need it while that takes its time.
+    No session is held while the items are checked, because that may take long.
     """
-    fingerprint = await governor.fingerprint(caller.actor, order)
+    fingerprint = await submissions.fingerprint_of(rules, caller.actor, order)
     async with sessions.one() as session:
-        # Before anything else: a replay is answered also when it would be refused by now.
-        replayed = await governor.replay(session, caller.actor, order, fingerprint)
+        # First of all: a replay succeeds even if the same submission would be refused now.
+        replayed = await submissions.replay(session, caller.actor, order, fingerprint)
     if replayed is not None:
         return replayed
     if caller.over is not None:
         raise caller.over
-    ready = await governor.prepare(caller.actor, order, fingerprint)
+    ready = await submissions.prepare(rules, caller.actor, order, fingerprint)
     async with sessions.one() as session:
-        return await governor.create(session, caller.actor, ready)
+        return await submissions.create(rules, session, caller.actor, ready)
 
 
 def _result(refused: Refused) -> str:
@@ -94,7 +101,7 @@ def _result(refused: Refused) -> str:
 
 
 def submission_routes(registry: Registry) -> APIRouter:
-    """A route for each operation, and one for what is none."""
+    """One route per operation."""
     routes = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
     for operation in registry.all():
         routes.add_api_route(
@@ -111,15 +118,8 @@ def submission_routes(registry: Registry) -> APIRouter:
 
 
 def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
-    async def submit_batch(
-        requested: SubmitBatch,
-        caller: Submitting,
-        context: InContext,
-        governor: InGovernor,
-        counters: InCounters,
-        response: Response,
-    ) -> SubmittedBatch:
-        return await submit(requested, operation.name, caller, context, governor, counters, response)
+    async def submit_batch(requested: SubmitBatch, scope: InSubmission) -> SubmittedBatch:
+        return await submit(scope, requested, operation.name)
 
     submit_batch.__annotations__["requested"] = _body(operation)
     submit_batch.__doc__ = (
@@ -129,7 +129,8 @@ def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
 
 
 def _body(operation: Operation) -> type[SubmitBatch]:
-    """A submission whose items are shown with the operation's schema; it is checked later, after replays."""
+    """The body with the operation's schema, for the OpenAPI document. Items are checked later, after
+    replays."""
     items = {
         "type": "array",
         "items": _standalone(operation),
@@ -143,7 +144,7 @@ def _body(operation: Operation) -> type[SubmitBatch]:
 
 
 def _standalone(operation: Operation) -> dict[str, Any]:
-    """The schema with a name, where it refers to parts of itself: they would be sought in the document."""
+    """The schema, with an id if it has references: else they would be resolved in the OpenAPI document."""
     schema = dict(operation.schema)
     refers = b'"$ref"' in msgspec.json.encode(schema)
     return {"$id": f"urn:batchline:operation:{operation.name}", **schema} if refers else schema
@@ -155,13 +156,7 @@ def _standalone(operation: Operation) -> dict[str, Any]:
     responses=governed_responses(404, 422),
 )
 async def submit_any(
-    requested: SubmitBatch,
-    operation: Annotated[str, Path(max_length=100)],
-    caller: Submitting,
-    context: InContext,
-    governor: InGovernor,
-    counters: InCounters,
-    response: Response,
+    requested: SubmitBatch, operation: Annotated[str, Path(max_length=100)], scope: InSubmission
 ) -> SubmittedBatch:
     """Submit a batch of any operation by name."""
-    return await submit(requested, operation, caller, context, governor, counters, response)
+    return await submit(scope, requested, operation)

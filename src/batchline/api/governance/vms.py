@@ -1,5 +1,5 @@
-"""/api/v1/vms/batch and /api/v1/approvals/batch: paths with names of their own for what goes the same way as
-every other operation."""
+"""/api/v1/vms/batch and /api/v1/approvals/batch: other paths for the operations of virtual machines and for
+`approve`."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from batchline.api.context import InContext
-from batchline.api.governance.dependencies import CurrentActor, InCounters, InGovernor, Submitting
+from batchline.api.governance.dependencies import CurrentActor, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.operations import After, BatchId, Limit, retried
 from batchline.api.governance.schemas import (
@@ -20,7 +20,8 @@ from batchline.api.governance.schemas import (
     displayed,
     read_id,
 )
-from batchline.api.governance.submissions import submit
+from batchline.api.governance.submissions import InSubmission, submit
+from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance.approvals import APPROVE
 
@@ -39,36 +40,21 @@ class SubmitPower(SubmitBatch):
 
 class SubmitApprovals(SubmitBatch):
     items: Annotated[
-        list[Any], Field(description="Of each: batch_id, decision (approve or reject), reason.", min_length=1)
+        list[Any],
+        Field(description="Each has batch_id, decision (approve or reject) and reason.", min_length=1),
     ]
 
 
 @router.post("/vms/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_vms(
-    requested: SubmitVms,
-    caller: Submitting,
-    context: InContext,
-    governor: InGovernor,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
+async def submit_vms(requested: SubmitVms, scope: InSubmission) -> SubmittedBatch:
     """Create or delete virtual machines: the operations vm_create and vm_delete."""
-    name = f"vm_{requested.operation}"
-    return await submit(requested, name, caller, context, governor, counters, response, _VMS)
+    return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
 @router.post("/vms/batch/power", status_code=202, responses=governed_responses(404, 422))
-async def submit_power(
-    requested: SubmitPower,
-    caller: Submitting,
-    context: InContext,
-    governor: InGovernor,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
+async def submit_power(requested: SubmitPower, scope: InSubmission) -> SubmittedBatch:
     """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
-    name = f"vm_{requested.operation}"
-    return await submit(requested, name, caller, context, governor, counters, response, _VMS)
+    return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
 @router.get("/vms/batch/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
@@ -76,11 +62,11 @@ async def get_vms(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
-    return await detailed(context, governor.registry, actor, read_id(batch_id), after, limit)
+    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
 
 
 @router.post("/vms/batch/{batch_id}/retry", status_code=202, responses=governed_responses(404, 409))
@@ -88,23 +74,16 @@ async def retry_vms(
     batch_id: BatchId,
     actor: CurrentActor,
     context: InContext,
-    governor: InGovernor,
+    rules: InRules,
     counters: InCounters,
     response: Response,
 ) -> GovernedBatchObject:
-    batch = await retried(batch_id, actor, context, governor, counters)
+    batch = await retried(batch_id, actor, context, rules, counters)
     response.headers["location"] = f"{_VMS}/{batch_id}"
     return displayed(batch)
 
 
 @router.post("/approvals/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_approvals(
-    requested: SubmitApprovals,
-    caller: Submitting,
-    context: InContext,
-    governor: InGovernor,
-    counters: InCounters,
-    response: Response,
-) -> SubmittedBatch:
-    """Decide on several batches: each is a child of its own, and one that cannot be decided fails alone."""
-    return await submit(requested, APPROVE.name, caller, context, governor, counters, response)
+async def submit_approvals(requested: SubmitApprovals, scope: InSubmission) -> SubmittedBatch:
+    """Decide on several batches. Each decision is a child, and fails alone if it is refused."""
+    return await submit(scope, requested, APPROVE.name)

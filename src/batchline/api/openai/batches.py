@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, get, cancel, as OpenAI's clients call them."""
+"""/v1/batches: create, list, get and cancel batches, as OpenAI's clients do."""
 
 from datetime import datetime
 from hashlib import sha256
@@ -9,14 +9,15 @@ import msgspec
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from batchline.api.auth import Called, Caller
+from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches import creation as ordering
-from batchline.batches.creation import BatchOrder
+from batchline.batches.creation import BatchRequest, create_requested
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
+from batchline.governance.access import Actor
 from batchline.model import Batch, BatchStatus, ids
 from batchline.store import batches
 from batchline.store.batches import FileNotFound
@@ -27,14 +28,14 @@ from batchline.store.session import Session
 router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=AuthenticatedRoute)
 
 _SCOPE = "batches"
-_LONGEST_KEY = 255
+_MAX_KEY = 255
 
 Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
 
 
-# What is asked
+# Requests
 
 
 class OutputExpiresAfter(BaseModel):
@@ -66,7 +67,7 @@ class CreateBatch(BaseModel):
         return sha256(msgspec.json.encode(self.model_dump(), order="sorted")).digest()
 
 
-# What is answered
+# Responses
 
 
 class BatchError(BaseModel):
@@ -128,12 +129,8 @@ class BatchObject(BaseModel):
     metadata: dict[str, str] | None
 
 
-class BatchList(BaseModel):
-    object: Literal["list"] = "list"
+class BatchList(ListPage):
     data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 # Routes
@@ -145,14 +142,15 @@ async def create_batch(
     context: InContext,
     caller: Called,
     idempotency_key: Annotated[
-        str | None, Header(description="The same key and body give the same batch, however often.")
+        str | None,
+        Header(description="Repeating a request with the same key and body returns the same batch."),
     ] = None,
 ) -> BatchObject:
     """Run every line of an uploaded file."""
-    order = _order(requested, context.settings, caller, idempotency_key)
+    request = _request(requested, context.settings, caller, idempotency_key)
     async with context.sessions.one() as session:
         try:
-            return displayed(await ordering.order(session, order))
+            return displayed(await create_requested(session, request))
         except FileNotFound:
             raise not_found("file", requested.input_file_id, "input_file_id") from None
         except WrongPurpose as error:
@@ -160,7 +158,7 @@ async def create_batch(
             raise ApiError(400, message, code="invalid_file_purpose", param="input_file_id") from None
         except IdempotencyConflict as made:
             if not made.same:
-                message = "This Idempotency-Key has been used before, with other parameters."
+                message = "This Idempotency-Key was used with other parameters. Use a new key."
                 code = "idempotency_key_reused"
                 raise ApiError(422, message, code=code, headers=NO_RETRY) from None
             return displayed(await _found(session, caller, made.object_id))
@@ -170,20 +168,14 @@ async def create_batch(
 async def list_batches(
     context: InContext,
     caller: Called,
-    after: Annotated[str | None, Query(description="The last batch of the page before.")] = None,
+    after: Annotated[str | None, Query(description="The last batch of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> BatchList:
     """Batches, newest first."""
     async with context.sessions.one() as session:
         last = None if after is None else await _named(session, caller, after, "after")
         page = await batches.list_newest(session, caller.tenant, limit=limit + 1, after=last)
-    data = [displayed(batch) for batch in page[:limit]]
-    return BatchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(page) > limit,
-    )
+    return BatchList.of([displayed(batch) for batch in page], limit)
 
 
 @router.get("/{batch_id}", responses=documented(404))
@@ -194,21 +186,21 @@ async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchO
 
 @router.post("/{batch_id}/cancel", responses=documented(404, 409, 413))
 async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
-    """What is in flight finishes, the rest never runs, and what is finished stays. Again: the same."""
+    """Finish the requests in flight and run no others. Results stay. Repeating it changes nothing."""
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")
         closed = await batches.close(session, batch.id, "cancel")
         now = await _found(session, caller, batch.id)
     if closed or now.cancelling_at is not None:
         return displayed(now)
-    why = "its completion window is over" if now.expiring_at else f"it is {now.status.value}"
+    why = "its completion window has ended" if now.expiring_at else f"it is {now.status.value}"
     raise ApiError(
         409, f"Batch {batch_id} cannot be cancelled: {why}.", code="cannot_cancel", headers=NO_RETRY
     )
 
 
 def displayed(batch: Batch) -> BatchObject:
-    """A batch as OpenAI's clients know it: one that is paused is in progress to them."""
+    """A batch as OpenAI's clients know it. They have no paused batches, so those are in progress."""
     errors = [BatchError(**msgspec.structs.asdict(error)) for error in batch.errors or ()]
     return BatchObject(
         id=ids.show(ids.BATCH, batch.id),
@@ -218,7 +210,7 @@ def displayed(batch: Batch) -> BatchObject:
         input_file_id=ids.show(ids.FILE, batch.file_id),
         completion_window=batch.completion_window,
         status=cast(Status, BatchStatus.IN_PROGRESS if batch.status is BatchStatus.PAUSED else batch.status),
-        # While it runs, what is finished so far can be read under the id that the file will have.
+        # While the batch runs, its finished lines can be read under the id of the future file.
         output_file_id=_file(batch.output_file_id if batch.ended_at else batch.planned_output_id),
         error_file_id=_file(batch.error_file_id),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
@@ -228,19 +220,21 @@ def displayed(batch: Batch) -> BatchObject:
     )
 
 
-def _order(requested: CreateBatch, settings: ServerSettings, caller: Caller, key: str | None) -> BatchOrder:
+def _request(
+    requested: CreateBatch, settings: ServerSettings, caller: Actor, key: str | None
+) -> BatchRequest:
     if requested.endpoint not in ENDPOINTS:
         raise _invalid("endpoint", f"must be one of {', '.join(sorted(ENDPOINTS))}")
     if requested.completion_window not in settings.windows:
         raise _invalid("completion_window", f"must be one of {', '.join(settings.windows)}")
-    if key is not None and not (1 <= len(key) <= _LONGEST_KEY and key.isprintable() and key.isascii()):
-        raise _invalid("Idempotency-Key", f"must have 1 to {_LONGEST_KEY} printable characters")
+    if key is not None and not (1 <= len(key) <= _MAX_KEY and key.isprintable() and key.isascii()):
+        raise _invalid("Idempotency-Key", f"must have 1 to {_MAX_KEY} printable characters")
     file_id = ids.read(ids.FILE, requested.input_file_id)
     if file_id is None:
         raise not_found("file", requested.input_file_id, "input_file_id")
     wanted = requested.output_expires_after
     kept = settings.output_retention if wanted is None else wanted.seconds
-    return BatchOrder(
+    return BatchRequest(
         tenant=caller.tenant,
         file_id=file_id,
         endpoint=requested.endpoint,
@@ -259,7 +253,7 @@ def _served(settings: ServerSettings) -> frozenset[str] | None:
     return None if ANY_MODEL in models else models
 
 
-async def _named(session: Session, caller: Caller, text: str, param: str) -> Batch:
+async def _named(session: Session, caller: Actor, text: str, param: str) -> Batch:
     batch_id = ids.read(ids.BATCH, text)
     batch = None if batch_id is None else await batches.of_tenant(session, caller.tenant, batch_id)
     if batch is None:
@@ -267,7 +261,7 @@ async def _named(session: Session, caller: Caller, text: str, param: str) -> Bat
     return batch
 
 
-async def _found(session: Session, caller: Caller, batch_id: UUID) -> Batch:
+async def _found(session: Session, caller: Actor, batch_id: UUID) -> Batch:
     return await _named(session, caller, ids.show(ids.BATCH, batch_id), "batch_id")
 
 

@@ -1,4 +1,4 @@
-"""The content of a file: whole, or a range of it, so that a download that broke off can go on."""
+"""The content of a file, or a range of it, so that an interrupted download can continue."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -24,9 +24,9 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
 class Streamed(StreamingResponse):
-    """Takes a place before it reads anything, and lets go of all as soon as the client has gone.
+    """A response that holds a download slot, and frees everything when the client disconnects.
 
-    What cannot be read at all is refused before the answer begins.
+    It reads the first block before the answer begins, so unreadable content is an error response.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Streamed(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._blocks), self._slot:
-            # In no variable: who reads slowly would keep it until the end.
+            # Not in a variable: a slow reader would keep the block in memory until the end.
             self.body_iterator = _begun(await anext(self._blocks, b""), self._blocks)
             await super().__call__(scope, receive, send)
 
 
 def stored(request: Request, objects: Objects, downloads: Downloads, file: File) -> Response:
-    """The object of a file. It never changes, so the file's id names its content (ETag)."""
+    """The object of a file. It never changes, so the file's id is its ETag."""
     assert file.object_key is not None
     etag = f'"{file.id.hex}"'
     headers = {**_headers(file.filename), "accept-ranges": "bytes", "etag": etag}
@@ -68,7 +68,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
 
 
 def so_far(request: Request, context: Context, downloads: Downloads, batch: Batch) -> Response:
-    """What a batch that still runs has finished, in input order, and how much that is."""
+    """The finished lines of a running batch, in input order, with their number in the headers."""
     headers = {
         **_headers(output_name(batch)),
         "x-batchline-incomplete": "true",
@@ -83,7 +83,7 @@ def so_far(request: Request, context: Context, downloads: Downloads, batch: Batc
 
 
 def rebuilt(request: Request, context: Context, downloads: Downloads, file: File) -> Response:
-    """The lines of a file that a command took in: the same requests, in another spelling maybe."""
+    """The lines of a file that a command ingested: the same requests, but maybe formatted differently."""
     headers = _headers(file.filename)
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_MEDIA_TYPE)
@@ -100,7 +100,7 @@ async def _finished(context: Context, downloads: Downloads, batch: Batch) -> Blo
     async with aclosing(downloads.blocks(lines)) as blocks:
         async for block in blocks:
             yield block
-    # Those that the header counts were there when the answer began, so they have been deleted since.
+    # The lines in the header existed when the answer began, so missing ones were deleted since.
     _check_whole(lines.count >= batch.completed)
 
 
@@ -114,7 +114,7 @@ async def _lines(context: Context, downloads: Downloads, file: File) -> Blocks:
 
 
 async def _exactly(blocks: AsyncIterator[bytes], size: int) -> Blocks:
-    """An object that is shorter than its file says is an error, not the end."""
+    """Abort if the object is shorter than its file."""
     left = size
     async for block in blocks:
         left -= len(block)
@@ -123,9 +123,9 @@ async def _exactly(blocks: AsyncIterator[bytes], size: int) -> Blocks:
 
 
 def _check_whole(whole: bool) -> None:
-    """Content that is shorter than it should be is an error, not the end: the answer is broken off."""
+    """Abort an incomplete answer, so that it never looks complete."""
     if not whole:
-        raise ApiError(500, "The stored content is not whole.", code="server_error", type="server_error")
+        raise ApiError(500, "The stored content is incomplete.", code="server_error", type="server_error")
 
 
 async def _begun(first: bytes, blocks: Blocks) -> Blocks:
@@ -136,7 +136,7 @@ async def _begun(first: bytes, blocks: Blocks) -> Blocks:
 
 
 def _headers(filename: str) -> dict[str, str]:
-    """A name is given twice (RFC 6266): in ASCII for everybody, and as it is."""
+    """The name twice (RFC 6266): in ASCII for all clients, and unchanged."""
     plain = re.sub(r"[^ !#-\[\]-~]", "_", filename)
     exact = quote(filename, safe="")
     return {
@@ -146,9 +146,9 @@ def _headers(filename: str) -> dict[str, str]:
 
 
 def _requested(headers: Mapping[str, str], etag: str, size: int) -> tuple[int, int] | None:
-    """The one range that is asked for, as start and end; None: all. Raises 416 if it is beyond the end.
+    """Start and end of the requested range; None: the whole file. Raises 416 if it is beyond the end.
 
-    Several ranges, and what is no range of bytes, are as good as none (RFC 9110, 14.2).
+    Several ranges, and ranges of other units, are ignored (RFC 9110, 14.2).
     """
     match = _RANGE.fullmatch(headers.get("range", "").replace(" ", ""))
     condition = headers.get("if-range")

@@ -1,19 +1,18 @@
-"""/v1/files: take in, list, get, read, delete, as OpenAI's clients call them."""
+"""/v1/files: create, list, get, download and delete files, as OpenAI's clients do."""
 
 import re
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from batchline.api.auth import Called, Caller
+from batchline.api.auth import Called
 from batchline.api.context import Context, InContext
 from batchline.api.downloads import InDownloads
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai import content
 from batchline.api.openai.intake import (
-    LONGEST_LIFE,
+    MAX_LIFE,
     MIN_LIFE,
     PURPOSES,
     IdempotencyKey,
@@ -24,9 +23,11 @@ from batchline.api.openai.intake import (
     too_late,
 )
 from batchline.api.openai.multipart import Form, form_of, missing, too_large
+from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.files.ingest import TooLate
 from batchline.files.intake import ContentTooLarge, Description, arriving
+from batchline.governance.access import Actor
 from batchline.model import Batch, File, ids
 from batchline.store import batches, files
 from batchline.store.idempotency import IdempotencyConflict
@@ -49,12 +50,8 @@ class FileObject(BaseModel):
     status_details: str | None
 
 
-class FileList(BaseModel):
-    object: Literal["list"] = "list"
+class FileList(ListPage):
     data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class FileDeleted(BaseModel):
@@ -63,7 +60,7 @@ class FileDeleted(BaseModel):
     deleted: bool
 
 
-# What the route reads itself, for those who read the document.
+# For the OpenAPI document: the route reads the form itself.
 _FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -76,7 +73,7 @@ _FORM: dict[str, Any] = {
                         "file": {"type": "string", "format": "binary"},
                         "purpose": {"type": "string", "enum": list(PURPOSES)},
                         _ANCHOR: {"type": "string", "enum": ["created_at"]},
-                        _SECONDS: {"type": "integer", "minimum": MIN_LIFE, "maximum": LONGEST_LIFE},
+                        _SECONDS: {"type": "integer", "minimum": MIN_LIFE, "maximum": MAX_LIFE},
                     },
                 }
             }
@@ -86,8 +83,8 @@ _FORM: dict[str, Any] = {
 _CONTENT: dict[int | str, dict[str, Any]] = {
     status: {"description": described, "content": {"application/octet-stream": {}}}
     for status, described in (
-        (200, "The whole content; of a batch that still runs, what is finished."),
-        (206, "A range of it."),
+        (200, "The whole content; for a running batch, the finished lines."),
+        (206, "A range of the content."),
     )
 }
 
@@ -100,7 +97,7 @@ async def create_file(
     intake: InIntake,
     idempotency_key: IdempotencyKey = None,
 ) -> FileObject:
-    """Take a file in. The answer comes when it is stored and, for purpose `batch`, its lines are read."""
+    """Upload a file. The answer comes when it is stored and, for purpose `batch`, its lines are ingested."""
     maximum = context.settings.max_file_bytes
     form = form_of(request, "file", maximum)
     async with intake.slot(called.tenant), arriving(context.objects) as arrival:
@@ -130,20 +127,14 @@ async def list_files(
     purpose: Annotated[str | None, Query(max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=_MAX_LISTED)] = _MAX_LISTED,
     order: Literal["asc", "desc"] = "desc",
-    after: Annotated[str | None, Query(description="The last file of the page before.")] = None,
+    after: Annotated[str | None, Query(description="The last file of the previous page.")] = None,
 ) -> FileList:
     last = None if after is None else await _listed(context, called, after)
     async with context.sessions.one() as session:
         found = await files.page(
             session, called.tenant, limit=limit + 1, order=order, after=last, purpose=purpose
         )
-    displayed = [show_file(file) for file in found[:limit]]
-    return FileList(
-        data=displayed,
-        first_id=displayed[0].id if displayed else None,
-        last_id=displayed[-1].id if displayed else None,
-        has_more=len(found) > limit,
-    )
+    return FileList.of([show_file(file) for file in found], limit)
 
 
 @router.get("/{file_id}", responses=documented(404))
@@ -159,12 +150,12 @@ async def get_file(file_id: str, context: InContext, called: Called) -> FileObje
 @router.get(
     "/{file_id}/content",
     response_class=Response,
-    responses={**documented(404, 416), **_CONTENT, 304: {"description": "It is what the client has."}},
+    responses={**documented(404, 416), **_CONTENT, 304: {"description": "The client's copy is current."}},
 )
 async def get_content(
     file_id: str, request: Request, context: InContext, called: Called, downloads: InDownloads
 ) -> Response:
-    """The content, or a range of it; of a running batch's output, what is finished so far."""
+    """The content, or a range of it. The output of a running batch contains the finished lines."""
     match await _found(context, called, file_id):
         case File(object_key=None) as file:
             return content.rebuilt(request, context, downloads, file)
@@ -176,7 +167,7 @@ async def get_content(
 
 @router.delete("/{file_id}", responses=documented(404, 409))
 async def delete_file(file_id: str, context: InContext, called: Called) -> FileDeleted:
-    """Hide a file at once. A batch that runs over it goes on, and what it makes stays."""
+    """Hide a file at once. Running batches over it continue, and their output files stay."""
     match await _found(context, called, file_id):
         case File() as file:
             async with context.sessions.one() as session:
@@ -184,7 +175,7 @@ async def delete_file(file_id: str, context: InContext, called: Called) -> FileD
             if not deleted:
                 raise not_found("file", file_id, "file_id")
         case _:
-            message = "The batch that writes this file still runs: cancel it first."
+            message = "The batch that writes this file is still running. Cancel it first."
             raise ApiError(409, message, code="file_in_use", param="file_id", headers=NO_RETRY)
     return FileDeleted(id=ids.show(ids.FILE, file.id), deleted=True)
 
@@ -210,7 +201,7 @@ def _details(file: File) -> str:
 
 
 def _show_planned(batch: Batch) -> FileObject:
-    """The output of a batch that still runs: how large it will be is not known."""
+    """The output file of a running batch. Its size is not known yet."""
     assert batch.planned_output_id is not None
     return FileObject(
         id=ids.show(ids.FILE, batch.planned_output_id),
@@ -224,9 +215,9 @@ def _show_planned(batch: Batch) -> FileObject:
     )
 
 
-async def _found(context: Context, called: Caller, displayed: str) -> File | Batch:
-    """The file, or the batch that will make it. Both are asked for, twice if need be: the batch may end."""
-    file_id = _read(displayed)
+async def _found(context: Context, called: Actor, displayed: str) -> File | Batch:
+    """The file, or the running batch that will write it. Looks twice, because the batch may end meanwhile."""
+    file_id = ids.read(ids.FILE, displayed)
     if file_id is not None:
         async with context.sessions.one() as session:
             for _ in range(2):
@@ -237,9 +228,9 @@ async def _found(context: Context, called: Caller, displayed: str) -> File | Bat
     raise not_found("file", displayed, "file_id")
 
 
-async def _listed(context: Context, called: Caller, displayed: str) -> File:
-    """A file that a page may begin after: also one that was deleted since it was listed."""
-    file_id = _read(displayed)
+async def _listed(context: Context, called: Actor, displayed: str) -> File:
+    """The file after which a page begins. It may have been deleted since it was listed."""
+    file_id = ids.read(ids.FILE, displayed)
     if file_id is not None:
         async with context.sessions.one() as session:
             file = await files.get(session, file_id)
@@ -248,11 +239,7 @@ async def _listed(context: Context, called: Caller, displayed: str) -> File:
     raise not_found("file", displayed, "after")
 
 
-def _read(displayed: str) -> UUID | None:
-    return ids.read(ids.FILE, displayed)
-
-
-def _described(form: Form, filename: str, called: Caller, context: Context) -> Description:
+def _described(form: Form, filename: str, called: Actor, context: Context) -> Description:
     if "purpose" not in form.fields:
         raise missing("purpose")
     purpose = check_purpose(form.fields["purpose"])
@@ -271,19 +258,19 @@ def _expires_after(fields: dict[str, str]) -> int | None:
     if anchor != "created_at":
         raise ApiError(400, f"'{_ANCHOR}' must be 'created_at'.", code="invalid_value", param=_ANCHOR)
     number = int(seconds) if seconds and re.fullmatch(r"[0-9]{1,9}", seconds) else -1
-    if not MIN_LIFE <= number <= LONGEST_LIFE:
-        message = f"'{_SECONDS}' must be a number from {MIN_LIFE} to {LONGEST_LIFE}."
+    if not MIN_LIFE <= number <= MAX_LIFE:
+        message = f"'{_SECONDS}' must be a number from {MIN_LIFE} to {MAX_LIFE}."
         raise ApiError(400, message, code="invalid_value", param=_SECONDS)
     return number
 
 
-async def _made_before(context: Context, called: Caller, before: IdempotencyConflict) -> File:
+async def _made_before(context: Context, called: Actor, before: IdempotencyConflict) -> File:
     if not before.same:
-        message = "This Idempotency-Key was used for another file before."
+        message = "This Idempotency-Key was used for a different file. Use a new key."
         raise ApiError(422, message, code="idempotency_key_reused", param="Idempotency-Key")
     async with context.sessions.one() as session:
         file = await files.visible(session, called.tenant, before.object_id)
     if file is None:
-        message = "The file that this Idempotency-Key made is deleted; use another key."
+        message = "The file that this Idempotency-Key created was deleted. Use a new key."
         raise ApiError(409, message, code="file_deleted", param="Idempotency-Key", headers=NO_RETRY)
     return file

@@ -1,4 +1,4 @@
-"""How routes take files in: the process-wide intake, and what clients may ask of a new file."""
+"""What the routes for files and uploads share: the file intake and the parameters of a new file."""
 
 from typing import Annotated, Literal
 
@@ -11,14 +11,14 @@ from batchline.files.intake import BATCH_PURPOSE, FileIntake
 from batchline.files.parsing import ReadingRules
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
-MIN_LIFE, LONGEST_LIFE = 3600, 2_592_000
+MIN_LIFE, MAX_LIFE = 3600, 2_592_000
 
 IdempotencyKey = Annotated[
     str | None,
     Header(
         min_length=1,
         max_length=255,
-        description="The same key and content give the same file, however often.",
+        description="Repeating a request with the same key and content returns the same file.",
     ),
 ]
 
@@ -27,7 +27,7 @@ class ExpiresAfter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=MIN_LIFE, le=LONGEST_LIFE, strict=True)]
+    seconds: Annotated[int, Field(ge=MIN_LIFE, le=MAX_LIFE, strict=True)]
 
 
 def _intake(request: Request) -> FileIntake:
@@ -40,13 +40,13 @@ InIntake = Annotated[FileIntake, Depends(_intake)]
 
 def check_purpose(purpose: str) -> str:
     if purpose not in PURPOSES:
-        message = f"'{purpose[:64]}' is not one of {', '.join(PURPOSES)}."
+        message = f"Invalid 'purpose': '{purpose[:64]}' is not one of {', '.join(PURPOSES)}."
         raise ApiError(400, message, code="invalid_value", param="purpose")
     return purpose
 
 
 def life(settings: ServerSettings, purpose: str, requested: int | None) -> float | None:
-    """Seconds that a new file is kept; None: until it is deleted."""
+    """Seconds until a new file expires; None: never."""
     if requested is not None:
         return float(requested)
     return settings.input_retention if purpose == BATCH_PURPOSE else None
@@ -57,4 +57,9 @@ def rules(settings: ServerSettings) -> ReadingRules:
 
 
 def too_late() -> ApiError:
-    return ApiError(408, "The upload took too long.", code="timeout", headers=NO_RETRY)
+    return ApiError(
+        408,
+        "The upload took too long. Upload the file in parts, or over a faster connection.",
+        code="timeout",
+        headers=NO_RETRY,
+    )

@@ -1,4 +1,4 @@
-"""/v1/models: what the configured upstreams serve."""
+"""/v1/models: the models of the configured upstreams."""
 
 from typing import Annotated, Literal
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/models", tags=["models"], route_class=Authenticat
 class ModelObject(BaseModel):
     id: str
     object: Literal["model"] = "model"
-    # Nobody knows when an upstream's model was made.
+    # Upstreams do not report it.
     created: int = 0
     # The upstream's name.
     owned_by: str
@@ -39,14 +39,14 @@ InCatalog = Annotated[Catalog, Depends(_catalog)]
 
 @router.get("", responses=documented())
 async def list_models(context: InContext, caller: Called, catalog: InCatalog) -> ModelList:
-    """The models that upstreams name, and those that an upstream for any model says it has."""
+    """The models in the settings, and those that upstreams for any model list."""
     owners = await _owners(context.settings, catalog)
     return ModelList(data=[ModelObject(id=model, owned_by=owners[model]) for model in sorted(owners)])
 
 
 @router.get("/{model:path}", responses=documented(404))
 async def get_model(model: str, context: InContext, caller: Called, catalog: InCatalog) -> ModelObject:
-    """A model of the list. An upstream for any model may run others too, which nobody can name before."""
+    """One model of the list. An upstream for any model may accept models that it does not list."""
     owners = await _owners(context.settings, catalog)
     if model not in owners:
         raise not_found("model", model, "model")

@@ -1,7 +1,7 @@
-"""multipart/form-data as it streams in: small fields are kept, the one file goes by in blocks.
+"""Streaming parser for multipart/form-data with one file. Fields are kept; the file is yielded in blocks.
 
-Fields may come before and after the file. Everything that a client decides is limited: the number of parts,
-their headers, the fields, what stands around the parts, and how long it may be silent.
+Fields may come before and after the file. Everything that a client controls is limited: the number of parts,
+their headers, the fields, the bytes around the parts, and the time without data.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from batchline.api.errors import NO_RETRY, ApiError
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-_PARTS_MAX = 32
-_HEADERS_MAX = 16
+_MAX_PARTS = 32
+_MAX_HEADERS = 16
 _HEADER_BYTES = 4096
 _FIELD_BYTES = 64 * 1024
-# Around the file: boundaries, headers, fields, and whatever follows the last boundary.
-_OVERHEAD_MAX = 2 * 1024 * 1024
+# Everything but the file: boundaries, headers, fields, and data after the last boundary.
+_MAX_OVERHEAD = 2 * 1024 * 1024
 _SILENCE = 60.0
-# Who has been waited for this long in all must have been worth it: bytes a second.
+# After this many seconds of waiting in total, a client must have sent this many bytes per second.
 _PATIENCE = 120.0
 _MIN_RATE = 1024
-_FILENAME_MAX = 255
-_NAME_MAX = 128
-# Control characters, and what makes text run backwards.
+_MAX_FILENAME = 255
+_MAX_NAME = 128
+# Control characters, and characters that change the direction of text.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """The beginning of the one part that is a file."""
+    """The headers of the part that is the file."""
 
     name: str
     filename: str
@@ -54,14 +54,14 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Of the file."""
+    """The end of the file."""
 
 
 _Event: TypeAlias = FilePart | _Field | bytes | _End
 
 
 class Form:
-    """A form with one file, read in the order in which it comes.
+    """A form with one file, read in the order of its parts.
 
     form = form_of(request, "file", limit)
     part = await form.reach_file()
@@ -79,8 +79,8 @@ class Form:
         announced: str | None = None,
         silence: float = _SILENCE,
     ) -> None:
-        # Content-Length: what is said to be too large need not be read.
-        if announced is not None and announced.isdecimal() and int(announced) > maximum + _OVERHEAD_MAX:
+        # Content-Length: refuse a body that is too large without reading it.
+        if announced is not None and announced.isdecimal() and int(announced) > maximum + _MAX_OVERHEAD:
             raise too_large(maximum, file)
         self.fields: dict[str, str] = {}
         self.file: FilePart | None = None
@@ -95,13 +95,13 @@ class Form:
         self._parser = MultipartParser(
             _boundary(content_type),
             self._parts.callbacks(),
-            max_header_count=_HEADERS_MAX,
+            max_header_count=_MAX_HEADERS,
             max_header_size=_HEADER_BYTES,
         )
         self._over = False
 
     async def reach_file(self) -> FilePart:
-        """The file's part, with its content still to come. Raises ApiError if there is none."""
+        """Read up to the content of the file. Raises ApiError if there is no file."""
         while (event := await self._next()) is not None:
             match event:
                 case FilePart():
@@ -117,17 +117,17 @@ class Form:
             yield event
 
     async def rest(self) -> None:
-        """What follows the file. Only now is the form known to be whole."""
+        """Read the fields after the file. Only then is the form known to be complete."""
         while (event := await self._next()) is not None:
             match event:
                 case FilePart():
-                    raise _malformed(f"There is more than one '{self._file}'.", self._file)
+                    raise _malformed(f"The form has more than one '{self._file}'. Send only one.", self._file)
                 case _Field(name, value):
                     self._keep(name, value)
 
     def _keep(self, name: str, value: str) -> None:
         if name in self.fields:
-            raise _malformed(f"'{name}' is given more than once.", name)
+            raise _malformed(f"The form has more than one '{name}'.", name)
         self.fields[name] = value
 
     async def _next(self) -> _Event | None:
@@ -143,20 +143,20 @@ class Form:
             async with asyncio.timeout(self._silence):
                 block = await anext(self._body, None)
         except TimeoutError:
-            raise _too_slow(f"Nothing came for {self._silence:g} s") from None
+            raise _too_slow(f"No data arrived for {self._silence:g} s") from None
         except ClientDisconnect:
-            # Nobody reads this but the log.
-            raise ApiError(400, "The client went away.", code="disconnected") from None
+            # The client is gone: only the log shows this.
+            raise ApiError(400, "The client disconnected.", code="disconnected") from None
         if block is None:
             self._over = True
             if not self._parts.ended:
-                raise _malformed("The body ends before its last boundary: it was cut off.")
+                raise _malformed("The body ends before its last boundary. Send the whole form.")
             return
         self._size += len(block)
         self._waited += time.monotonic() - requested_at
         if self._waited > _PATIENCE and self._size < self._waited * _MIN_RATE:
-            raise _too_slow(f"Only {self._size:,} bytes came in {self._waited:.0f} s")
-        if self._size > self._maximum + _OVERHEAD_MAX:
+            raise _too_slow(f"Only {self._size:,} bytes arrived in {self._waited:.0f} s")
+        if self._size > self._maximum + _MAX_OVERHEAD:
             raise too_large(self._maximum, self._file)
         try:
             self._parser.write(block)
@@ -165,7 +165,7 @@ class Form:
 
 
 def form_of(request: Request, file: str, maximum: int) -> Form:
-    """The form that a request carries; its one file is the field `file`, of at most so many bytes."""
+    """The form in a request. Its field `file` is the file, with at most `maximum` bytes."""
     headers = request.headers
     return Form(
         headers.get("content-type"),
@@ -177,7 +177,7 @@ def form_of(request: Request, file: str, maximum: int) -> Form:
 
 
 class _Parts:
-    """What the parser finds, as events."""
+    """Turns callbacks of the parser into events."""
 
     def __init__(self, events: deque[_Event], file: str) -> None:
         self.ended = False
@@ -187,7 +187,7 @@ class _Parts:
         self._header = b""
         self._value = b""
         self._headers: dict[bytes, bytes] = {}
-        # The name of the field that is being read; None: the file, or between parts.
+        # Name of the current field; None: in the file, or between parts.
         self._name: str | None = None
         self._text = bytearray()
 
@@ -205,8 +205,8 @@ class _Parts:
 
     def _part_begin(self) -> None:
         self._count += 1
-        if self._count > _PARTS_MAX:
-            raise _malformed(f"The form has more than {_PARTS_MAX} parts.")
+        if self._count > _MAX_PARTS:
+            raise _malformed(f"The form has more than {_MAX_PARTS} parts.")
         self._headers = {}
         self._name = None
         self._text.clear()
@@ -224,8 +224,8 @@ class _Parts:
     def _headers_finished(self) -> None:
         kind, options = parse_options_header(self._headers.get(b"content-disposition"))
         name = _text(options.get(b"name", b""))
-        if kind != b"form-data" or not name or len(name) > _NAME_MAX:
-            raise _malformed("A part of the form has no proper name in its Content-Disposition.")
+        if kind != b"form-data" or not name or len(name) > _MAX_NAME:
+            raise _malformed("A part of the form has no valid name in its Content-Disposition.")
         if name == self._file:
             filename = clean_filename(_text(options.get(b"filename", b"")))
             content_type = _text(self._headers.get(b"content-type", b"application/octet-stream"))
@@ -258,12 +258,12 @@ class _Parts:
 
 
 def clean_filename(name: str) -> str:
-    """The last part of whatever path a client gives, printable and not too long; never empty."""
+    """The last segment of a client's path: printable, short and never empty."""
     last = re.split(r"[/\\]", _UNPRINTABLE.sub("", name))[-1].strip()
     if last in ("", ".", ".."):
         return "upload"
-    # By characters: an ending, such as .jsonl, is worth keeping.
-    return last if len(last) <= _FILENAME_MAX else last[: _FILENAME_MAX - 20] + last[-20:]
+    # Keeps the extension.
+    return last if len(last) <= _MAX_FILENAME else last[: _MAX_FILENAME - 20] + last[-20:]
 
 
 def missing(param: str) -> ApiError:
@@ -272,12 +272,12 @@ def missing(param: str) -> ApiError:
 
 
 def too_large(maximum: int, param: str) -> ApiError:
-    message = f"'{param}' has more than the {maximum:,} bytes that are allowed."
+    message = f"'{param}' is too large: at most {maximum:,} bytes are allowed."
     return ApiError(413, message, code="file_too_large", param=param, headers=NO_RETRY)
 
 
 def _too_slow(what: str) -> ApiError:
-    return ApiError(408, f"{what}; the upload was dropped.", code="timeout")
+    return ApiError(408, f"{what}, so the upload was aborted. Try again.", code="timeout")
 
 
 def _malformed(message: str, param: str | None = None) -> ApiError:

@@ -1,4 +1,4 @@
-"""/v1/uploads: a large file in parts, which may come side by side, as OpenAI's clients send it."""
+"""/v1/uploads: large files in parts, which may be sent concurrently, as OpenAI's clients do."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchline.api.auth import Called, Caller
+from batchline.api.auth import Called
 from batchline.api.context import Context, InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.files import FileObject, show_file
@@ -17,14 +17,14 @@ from batchline.files import uploads as parts_of
 from batchline.files.ingest import TooLate, UploadEnded
 from batchline.files.intake import BATCH_PURPOSE, ContentTooLarge, Description, arriving
 from batchline.files.objects import PARTS, ObjectNotFound
+from batchline.governance.access import Actor
 from batchline.model import File, ids
 from batchline.store import files, uploads
 from batchline.store.uploads import NewUpload, Part, Upload, UploadStatus
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"], route_class=AuthenticatedRoute)
 
-_PARTS_MAX = 10_000
-
+_MAX_PARTS = 10_000
 
 PartId = Annotated[str, Field(max_length=64)]
 
@@ -42,7 +42,7 @@ class CreateUpload(BaseModel):
 class CompleteUpload(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    part_ids: Annotated[list[PartId], Field(max_length=_PARTS_MAX, fail_fast=True)]
+    part_ids: Annotated[list[PartId], Field(max_length=_MAX_PARTS, fail_fast=True)]
     md5: Annotated[str, Field(max_length=64)] | None = None
 
 
@@ -108,7 +108,7 @@ async def create_upload(requested: CreateUpload, context: InContext, called: Cal
 async def add_part(
     upload_id: str, request: Request, context: InContext, called: Called, intake: InIntake
 ) -> PartObject:
-    """Take in a part, streamed, while others come in too."""
+    """Stream one part into the object store."""
     upload = await _pending(context, called, upload_id)
     maximum = context.settings.max_part_bytes
     form = form_of(request, "data", maximum)
@@ -122,7 +122,9 @@ async def add_part(
         except TooLate:
             raise too_late() from None
         if content.size == 0:
-            raise ApiError(400, "The part is empty.", code="invalid_value", param="data")
+            raise ApiError(
+                400, "The part is empty. Send at least one byte.", code="invalid_value", param="data"
+            )
         part = Part(arrival.id, content.size, arrival.key)
         arrival.ours = False
         async with context.sessions.one() as session:
@@ -131,14 +133,14 @@ async def add_part(
                 called.tenant,
                 upload.id,
                 part,
-                max_parts=_PARTS_MAX,
-                # Parts may be sent again, all of them, and one more.
+                max_parts=_MAX_PARTS,
+                # Room to send every part twice, and one more.
                 max_bytes=2 * upload.bytes + maximum,
             )
         if created_at is None:
             arrival.ours = True
             await _pending(context, called, upload_id)
-            message = f"The parts are more than the {upload.bytes:,} bytes that were announced."
+            message = f"The parts have more bytes than the upload's {upload.bytes:,}."
             raise ApiError(400, message, code="invalid_value", param="data")
     return PartObject(
         id=ids.show(ids.PART, part.id),
@@ -151,7 +153,7 @@ async def add_part(
 async def complete_upload(
     upload_id: str, requested: CompleteUpload, context: InContext, called: Called, intake: InIntake
 ) -> UploadObject:
-    """Make the file: the parts in the order of `part_ids`. Asked again, it gives the same file."""
+    """Create the file from the parts, in the order of `part_ids`. Repeating it returns the same file."""
     upload = await _found(context, called, upload_id)
     if upload.status is UploadStatus.COMPLETED:
         return await _completed(context, upload)
@@ -169,13 +171,13 @@ async def complete_upload(
                 parts_of.joined(context.objects, parts), upload.bytes, with_md5=requested.md5 is not None
             )
             if requested.md5 is not None and requested.md5.lower() != content.md5:
-                message = f"The md5 of the parts is {content.md5}, not the one that was given."
+                message = f"The md5 of the parts is {content.md5}, not the given one. Send the parts again."
                 raise ApiError(400, message, code="md5_mismatch", param="md5")
             await intake.record(arrival, content, described, rules(context.settings), upload_id=upload.id)
         except TooLate:
             raise too_late() from None
         except (UploadEnded, ObjectNotFound):
-            # Somebody else was quicker: to complete it, which is what was asked for, or to cancel it.
+            # A concurrent request has completed or cancelled the upload.
             upload = await _found(context, called, upload_id)
             if upload.status is not UploadStatus.COMPLETED:
                 _check_pending(upload)
@@ -187,7 +189,7 @@ async def complete_upload(
 
 @router.post("/{upload_id}/cancel", responses=documented(404, 409))
 async def cancel_upload(upload_id: str, context: InContext, called: Called) -> UploadObject:
-    """No more parts are taken, and those that came are removed."""
+    """Accept no more parts and delete the existing ones."""
     upload = await _found(context, called, upload_id)
     if upload.status is not UploadStatus.CANCELLED:
         _check_pending(upload)
@@ -196,7 +198,12 @@ async def cancel_upload(upload_id: str, context: InContext, called: Called) -> U
         upload = await _found(context, called, upload_id)
         if not cancelled and upload.status is not UploadStatus.CANCELLED:
             _check_pending(upload)
-            raise ApiError(409, "The upload is being completed.", code="upload_in_use", param="upload_id")
+            raise ApiError(
+                409,
+                "The upload is being completed. Wait until it has ended.",
+                code="upload_in_use",
+                param="upload_id",
+            )
     async with context.sessions.one() as session:
         await parts_of.clear(session, context.objects, upload.id)
     return _show(upload)
@@ -216,13 +223,13 @@ def _show(upload: Upload, file: File | None = None) -> UploadObject:
 
 
 async def _completed(context: Context, upload: Upload) -> UploadObject:
-    """With its file; that may have been deleted since, and is shown as it was."""
+    """With its file, even if that was deleted since."""
     assert upload.file_id is not None
     async with context.sessions.one() as session:
         return _show(upload, await files.get(session, upload.file_id))
 
 
-async def _found(context: Context, called: Caller, displayed: str) -> Upload:
+async def _found(context: Context, called: Actor, displayed: str) -> Upload:
     upload_id = ids.read(ids.UPLOAD, displayed)
     if upload_id is not None:
         async with context.sessions.one() as session:
@@ -232,7 +239,7 @@ async def _found(context: Context, called: Caller, displayed: str) -> Upload:
     raise not_found("upload", displayed, "upload_id")
 
 
-async def _pending(context: Context, called: Caller, displayed: str) -> Upload:
+async def _pending(context: Context, called: Actor, displayed: str) -> Upload:
     upload = await _found(context, called, displayed)
     _check_pending(upload)
     return upload
@@ -240,25 +247,27 @@ async def _pending(context: Context, called: Caller, displayed: str) -> Upload:
 
 def _check_pending(upload: Upload) -> None:
     if upload.status is not UploadStatus.PENDING:
-        message = f"The upload is {upload.status}."
+        message = f"The upload is {upload.status}. Create a new one."
         raise ApiError(400, message, code=f"upload_{upload.status}", param="upload_id", headers=NO_RETRY)
 
 
 async def _chosen(context: Context, upload: Upload, displayed: Sequence[str]) -> list[Part]:
-    """The parts that the file is made of. Each once, and as many bytes as were announced."""
+    """The parts of the file. Raises ApiError unless they are distinct and have the upload's size."""
     async with context.sessions.one() as session:
         existing = await uploads.parts(session, upload.id)
     chosen: list[Part] = []
     for part_id in displayed:
         part = existing.get(ids.read(ids.PART, part_id) or upload.id)
         if part is None:
-            message = f"No such part of this upload: {part_id}"
+            message = f"This upload has no part {part_id}."
             raise ApiError(400, message, code="invalid_value", param="part_ids")
         chosen.append(part)
     if len({part.id for part in chosen}) < len(chosen):
-        raise ApiError(400, "A part is given more than once.", code="invalid_value", param="part_ids")
+        raise ApiError(
+            400, "part_ids contains a part more than once.", code="invalid_value", param="part_ids"
+        )
     size = sum(part.bytes for part in chosen)
     if size != upload.bytes:
-        message = f"The parts have {size:,} bytes together; {upload.bytes:,} were announced."
+        message = f"The parts have {size:,} bytes together, but the upload has {upload.bytes:,}."
         raise ApiError(400, message, code="size_mismatch", param="part_ids")
     return chosen

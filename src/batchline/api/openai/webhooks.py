@@ -1,43 +1,39 @@
-"""/v1/webhook_endpoints: who is told when a batch ends, as OpenAI's clients manage it (`client.webhooks`).
+"""/v1/webhook_endpoints: URLs that get an event when a batch ends (`client.webhooks` of OpenAI's clients).
 
-What was said to an endpoint, `…/deliveries`, is our own. A secret is answered once, by what has made it.
+`…/deliveries` is not part of OpenAI's API. A secret is shown once, by the call that creates it.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from batchline.api.auth import Called, Caller
+from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.config.settings import ServerSettings
+from batchline.governance import webhooks as changes
+from batchline.governance.access import Actor
 from batchline.model import ids
-from batchline.secrets.masking import masked
 from batchline.store import webhooks
-from batchline.store.audit import AuditEvent
 from batchline.store.session import Session
 from batchline.store.webhooks import Delivery, Message, Webhook
-from batchline.webhooks import signing as words
+from batchline.webhooks import signing
 from batchline.webhooks.addresses import AddressRefused, locate
 from batchline.webhooks.sender import Sender
 
 router = APIRouter(prefix="/v1", tags=["webhooks"], route_class=AuthenticatedRoute)
-
-# An event is written once for each, so a tenant's number is bounded.
-MAX_WEBHOOKS = 100
 
 EventType = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=100)]
 
 
-# What is asked
+# Requests
 
 
 class CreateWebhook(BaseModel):
@@ -68,7 +64,7 @@ class TestWebhook(BaseModel):
     event_type: EventType
 
 
-# What is answered
+# Responses
 
 
 class WebhookEndpoint(BaseModel):
@@ -86,12 +82,8 @@ class WebhookEndpointWithSecret(WebhookEndpoint):
     signing_secret: Annotated[str, Field(repr=False)]
 
 
-class WebhookEndpointList(BaseModel):
-    object: Literal["list"] = "list"
+class WebhookEndpointList(ListPage):
     data: list[WebhookEndpoint]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class WebhookEndpointDeleted(BaseModel):
@@ -109,7 +101,7 @@ class WebhookEndpointTest(BaseModel):
 
 
 class DeliveryObject(BaseModel):
-    id: Annotated[str, Field(description="The event's id, which the receiver gets as webhook-id.")]
+    id: Annotated[str, Field(description="The event's id, sent to the receiver as webhook-id.")]
     object: Literal["webhook_endpoint.delivery"] = "webhook_endpoint.delivery"
     webhook_endpoint_id: str
     event_type: str
@@ -124,12 +116,8 @@ class DeliveryObject(BaseModel):
     last_error: str | None
 
 
-class DeliveryList(BaseModel):
-    object: Literal["list"] = "list"
+class DeliveryList(ListPage):
     data: list[DeliveryObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class EventTypeList(BaseModel):
@@ -144,24 +132,20 @@ class EventTypeList(BaseModel):
 async def create_webhook_endpoint(
     requested: CreateWebhook, context: InContext, caller: Called
 ) -> WebhookEndpointWithSecret:
-    """Tell a URL of the tenant's batches that end. The secret is shown here and never again."""
+    """Send an event to a URL whenever a batch of the tenant ends. The secret is shown only in this answer."""
     await _checked(requested.url, context.settings)
-    secret = words.new_secret()
-    webhook_id = ids.new_id()
+    secret = signing.new_secret()
     async with context.sessions.one() as session:
-        made = await webhooks.add(
+        made = await changes.add(
             session,
-            webhook_id,
-            caller.tenant,
+            caller,
             name=requested.name,
             url=requested.url,
             events=_distinct(requested.event_types),
             secret=secret,
-            maximum=MAX_WEBHOOKS,
-            event=_event(caller, "webhook.created", webhook_id, requested.model_dump()),
         )
     if made is None:
-        message = f"There are {MAX_WEBHOOKS} webhook endpoints already. Delete one first."
+        message = f"You already have {changes.MAX_WEBHOOKS} webhook endpoints. Delete one first."
         raise ApiError(409, message, code="too_many_webhooks", headers=NO_RETRY)
     return _with_secret(made, secret)
 
@@ -170,20 +154,14 @@ async def create_webhook_endpoint(
 async def list_webhook_endpoints(
     context: InContext,
     caller: Called,
-    after: Annotated[str | None, Query(description="The last endpoint of the page before.")] = None,
+    after: Annotated[str | None, Query(description="The last endpoint of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> WebhookEndpointList:
     """Webhook endpoints, newest first."""
     async with context.sessions.one() as session:
         last = None if after is None else (await _named(session, caller, after, "after")).id
         page = await webhooks.list_newest(session, caller.tenant, limit=limit + 1, after=last)
-    data = [_displayed(webhook) for webhook in page[:limit]]
-    return WebhookEndpointList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(page) > limit,
-    )
+    return WebhookEndpointList.of([_displayed(webhook) for webhook in page], limit)
 
 
 @router.get("/webhook_endpoints/{webhook_endpoint_id}", responses=documented(404))
@@ -198,20 +176,19 @@ async def get_webhook_endpoint(
 async def update_webhook_endpoint(
     webhook_endpoint_id: str, requested: UpdateWebhook, context: InContext, caller: Called
 ) -> WebhookEndpoint:
-    """What is not named stays. What is not delivered yet goes to the new URL."""
+    """Change the given fields. Events that are not delivered yet go to the new URL."""
     async with context.sessions.one() as session:
         found = await _named(session, caller, webhook_endpoint_id)
     if requested.url is not None:
         await _checked(requested.url, context.settings)
     async with context.sessions.one() as session:
-        changed = await webhooks.change(
+        changed = await changes.change(
             session,
-            caller.tenant,
+            caller,
             found.id,
             name=requested.name,
             url=requested.url,
             events=None if requested.event_types is None else _distinct(requested.event_types),
-            event=_event(caller, "webhook.changed", found.id, requested.model_dump(exclude_none=True)),
         )
     if changed is None:
         raise _unknown(webhook_endpoint_id)
@@ -222,12 +199,10 @@ async def update_webhook_endpoint(
 async def delete_webhook_endpoint(
     webhook_endpoint_id: str, context: InContext, caller: Called
 ) -> WebhookEndpointDeleted:
-    """Nothing more is sent to it; what was sent is forgotten."""
+    """Delete an endpoint, its pending events and its list of deliveries."""
     webhook_id = ids.read(ids.WEBHOOK, webhook_endpoint_id)
     async with context.sessions.one() as session:
-        if webhook_id is None or not await webhooks.delete(
-            session, caller.tenant, webhook_id, _event(caller, "webhook.deleted", webhook_id)
-        ):
+        if webhook_id is None or not await changes.delete(session, caller, webhook_id):
             raise _unknown(webhook_endpoint_id)
     return WebhookEndpointDeleted(id=ids.show(ids.WEBHOOK, webhook_id))
 
@@ -239,18 +214,13 @@ async def rotate_webhook_secret(
     caller: Called,
     requested: Annotated[RotateSecret | None, Body()] = None,
 ) -> WebhookEndpointWithSecret:
-    """A new secret, shown here and never again. The one before may sign along for 24 hours."""
+    """Create a new secret, shown only in this answer. The old secret can also sign for 24 hours."""
     keep = requested is not None and requested.keep_old_secret_active_for_24_hours
-    secret = words.new_secret()
+    secret = signing.new_secret()
     async with context.sessions.one() as session:
         found = await _named(session, caller, webhook_endpoint_id)
-        rotated = await webhooks.rotate(
-            session,
-            caller.tenant,
-            found.id,
-            secret,
-            event=_event(caller, "webhook.secret_rotated", found.id, {"previous_signs_along": keep}),
-            keep=words.KEEP_PREVIOUS if keep else 0.0,
+        rotated = await changes.rotate(
+            session, caller, found.id, secret, keep=signing.KEEP_PREVIOUS if keep else 0.0
         )
     if rotated is None:
         raise _unknown(webhook_endpoint_id)
@@ -261,7 +231,7 @@ async def rotate_webhook_secret(
 async def test_webhook_endpoint(
     webhook_endpoint_id: str, requested: TestWebhook, context: InContext, caller: Called
 ) -> WebhookEndpointTest:
-    """Send a sample event at once, about a batch that does not exist, and say what was answered."""
+    """Send a sample event now, about a batch that does not exist, and return the status of the answer."""
     async with context.sessions.one() as session:
         found = await _named(session, caller, webhook_endpoint_id)
         secrets = await webhooks.secrets(session, caller.tenant, found.id)
@@ -270,7 +240,7 @@ async def test_webhook_endpoint(
         found.url, message, secrets
     )
     if sent.attempt.status is None:
-        reported = f"The endpoint was not reached: {sent.attempt.error}."
+        reported = f"The endpoint could not be reached: {sent.attempt.error}."
         raise ApiError(422, reported, code="webhook_unreachable", headers=NO_RETRY)
     return WebhookEndpointTest(
         webhook_endpoint_id=ids.show(ids.WEBHOOK, found.id),
@@ -284,38 +254,32 @@ async def list_deliveries(
     webhook_endpoint_id: str,
     context: InContext,
     caller: Called,
-    after: Annotated[str | None, Query(description="The last delivery of the page before.")] = None,
+    after: Annotated[str | None, Query(description="The last delivery of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> DeliveryList:
-    """What was said to an endpoint, newest first, for 30 days. OpenAI's API has no such call."""
+    """Deliveries to an endpoint in the last 30 days, newest first. OpenAI's API has no such call."""
     async with context.sessions.one() as session:
         found = await _named(session, caller, webhook_endpoint_id)
         last = None if after is None else await _delivered(session, found.id, after)
         page = await webhooks.deliveries(session, found.id, limit=limit + 1, after=last)
-    data = [_reported(delivery) for delivery in page[:limit]]
-    return DeliveryList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(page) > limit,
-    )
+    return DeliveryList.of([_reported(delivery) for delivery in page], limit)
 
 
 @router.get("/webhook_event_types", responses=documented())
 async def list_webhook_event_types(caller: Called) -> EventTypeList:
-    """What an endpoint can be told of."""
-    return EventTypeList(data=list(words.EVENTS))
+    """Event types that an endpoint can subscribe to."""
+    return EventTypeList(data=list(signing.EVENTS))
 
 
 async def _checked(url: str, settings: ServerSettings) -> None:
-    """A URL that could never be sent to is refused at once; each delivery asks anew."""
+    """Refuse a URL that could never be used. Each delivery checks the address again."""
     try:
         await locate(url, allow_private=settings.allow_private_webhooks)
     except AddressRefused as error:
         raise ApiError(400, f"Invalid 'url': {error}.", code="invalid_webhook_url", param="url") from None
 
 
-async def _named(session: Session, caller: Caller, text: str, param: str = "webhook_endpoint_id") -> Webhook:
+async def _named(session: Session, caller: Actor, text: str, param: str = "webhook_endpoint_id") -> Webhook:
     webhook_id = ids.read(ids.WEBHOOK, text)
     found = None if webhook_id is None else await webhooks.get(session, caller.tenant, webhook_id)
     if found is None:
@@ -324,22 +288,11 @@ async def _named(session: Session, caller: Caller, text: str, param: str = "webh
 
 
 async def _delivered(session: Session, webhook_id: UUID, text: str) -> UUID:
-    """The event of a delivery that a page may begin after."""
+    """The event id of the delivery after which a page begins."""
     event_id = ids.read(ids.EVENT, text)
     if event_id is None or not await webhooks.has_delivery(session, webhook_id, event_id):
         raise not_found("delivery", text, "after")
     return event_id
-
-
-def _event(
-    caller: Caller, action: str, webhook_id: UUID, detail: Mapping[str, object] | None = None
-) -> AuditEvent:
-    """For the audit log: where a tenant's events go is nothing that changes unseen."""
-    reported = {"webhook_id": ids.show(ids.WEBHOOK, webhook_id), **masked(detail or {})}
-    if "url" in reported:
-        # Its path is all that many receivers ask for as a password.
-        reported["url"] = f"{urlsplit(reported['url']).scheme}://{urlsplit(reported['url']).hostname}/…"
-    return AuditEvent(caller.tenant, caller.user, action, detail=reported)
 
 
 def _unknown(text: str, param: str = "webhook_endpoint_id") -> ApiError:
@@ -356,7 +309,7 @@ def _displayed(webhook: Webhook) -> WebhookEndpoint:
         name=webhook.name,
         url=webhook.url,
         event_types=webhook.events,
-        signing_secret_hint=words.hint(webhook.secret_end),
+        signing_secret_hint=signing.hint(webhook.secret_end),
         created_at=int(webhook.created_at.timestamp()),
         updated_at=int(webhook.updated_at.timestamp()),
     )

@@ -1,4 +1,4 @@
-"""`batchline audit`: what was done with operations, by whom and why, as JSON lines."""
+"""`batchline audit`: exports the audit log as JSON lines."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def export(
     tenant: options.OnlyTenant = None,
     batch: Annotated[
-        str | None, typer.Option("--batch", metavar="ID", help="What became of one batch.")
+        str | None, typer.Option("--batch", metavar="ID", help="Only entries about this batch.")
     ] = None,
     since: Annotated[
         str | None,
@@ -40,9 +40,11 @@ def export(
     ] = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of one a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document instead of one per line.")
+    ] = False,
 ) -> None:
-    """Export the audit log, oldest first, one JSON object a line. Secrets were never written to it."""
+    """Export the audit log, oldest first, one JSON object per line. It contains no secrets."""
     with reported_errors(as_json):
         begin = None if since is None else _moment(since)
         batch_id = None if batch is None else read_governed_id(batch)
@@ -101,4 +103,4 @@ def _moment(text: str) -> datetime:
     try:
         return datetime.fromtimestamp(datetime.now(UTC).timestamp() - durations.seconds(text), UTC)
     except ValueError:
-        raise CommandError(f"--since: {text!r} is neither a moment nor a time such as 24h") from None
+        raise CommandError(f"--since: {text!r} is neither a date nor a time such as 24h") from None

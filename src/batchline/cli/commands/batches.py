@@ -1,10 +1,10 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 import typer
@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.cli import options
-from batchline.cli.commands.run import check_window, run_settings
+from batchline.cli.commands.run import check_window, run_settings, run_upstream
 from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
@@ -30,7 +30,15 @@ from batchline.cli.runtime import Runtime, open_runtime, run_async, written_file
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, ids
 from batchline.store import batches, outputs
+from batchline.store.outputs import Which
 from batchline.store.session import Session
+
+Change: TypeAlias = Literal["cancel", "pause", "resume"]
+CHANGES: dict[Change, str] = {
+    "cancel": "Cancel a batch: requests in flight finish, the rest never runs, results so far are kept.",
+    "pause": "Pause a batch: requests in flight finish, the rest waits.",
+    "resume": "Resume a paused batch.",
+}
 
 _REFRESH = 0.5
 
@@ -41,29 +49,28 @@ def register(app: typer.Typer) -> None:
     app.command("watch")(watch)
     app.command("results")(results)
     app.command("list")(list_batches)
-    app.command("cancel")(cancel)
-    app.command("pause")(pause)
-    app.command("resume")(resume)
+    for change, help in CHANGES.items():
+        app.command(change, help=help)(change_command(change))
 
 
 def submit(
     inputs: options.Inputs,
     upstream: options.Upstream = None,
     api_key_env: options.ApiKeyEnv = None,
-    max_attempts: options.MaxAttempts = 5,
-    timeout: options.Timeout = 600.0,
-    window: options.Window = "24h",
+    max_attempts: options.MaxAttempts = None,
+    timeout: options.Timeout = None,
+    window: options.Window = options.DEFAULT_WINDOW,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a batch of the lines of INPUT for `batchline worker` to run, and print its id."""
+    """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id."""
     with reported_errors(as_json):
-        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        server = run_upstream(upstream, api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout)
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
-            batch = run_async(_submit(runtime, inputs, settings, window, as_json))
+            batch = run_async(_submit(runtime, inputs, run_settings(server), window, as_json))
         _tell(batch, as_json)
 
 
@@ -94,7 +101,7 @@ def watch(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Watch a batch until it has ended. Exit code as of `run`."""
+    """Show the progress of a batch until it has ended. Exit codes as for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
         _tell(ended, as_json)
@@ -106,7 +113,7 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
         if batch_id is None:
             newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
             if not newest:
-                raise CommandError("there is no batch yet")
+                raise CommandError("there is no batch yet; create one with `run` or `submit`")
             batch_id = newest[0].id
         gauge = progress.Gauge(session, batch_id)
         with progress.display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
@@ -120,21 +127,23 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
 
 def results(
     batch: options.BatchId,
-    errors: Annotated[bool, typer.Option("--errors", help="The error lines instead.")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A file instead of stdout.")] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="Write the error lines instead.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")
+    ] = None,
     force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the output lines of a batch in input order, also while it still runs."""
+    """Write the output lines of a batch in input order, also while it runs."""
     with reported_errors(as_json):
         target = target_at(output or Path("-"))
         if as_json and target.is_stdout:
-            raise CommandError("--json prints one document; give -o FILE for the lines")
+            raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         allowed = Outputs(written_files(data_dir), force)
         allowed.check(target)
-        which: Literal["output", "errors"] = "errors" if errors else "output"
+        which: Which = "errors" if errors else "output"
         with open_runtime(database, data_dir) as runtime:
             written, complete = run_async(_results(runtime, read_batch_id(batch), which, target, allowed))
         if as_json:
@@ -144,7 +153,7 @@ def results(
 async def _results(
     runtime: Runtime,
     batch_id: UUID,
-    which: Literal["output", "errors"],
+    which: Which,
     target: OutputTarget,
     allowed: Outputs,
 ) -> tuple[int, bool]:
@@ -155,15 +164,15 @@ async def _results(
 
 
 async def _lines(
-    runtime: Runtime, session: Session, batch: Batch, which: Literal["output", "errors"]
+    runtime: Runtime, session: Session, batch: Batch, which: Which
 ) -> AsyncGenerator[bytes, None]:
-    """What is finished so far; of a batch that has ended, what its files hold."""
+    """The lines so far, from the database; for a batch that has ended, the lines of its file."""
     if batch.ended_at is not None:
         async with aclosing(stored_lines(runtime, session, batch, which)) as blocks:
             async for block in blocks:
                 yield block
         return
-    async with outputs.lines(session, batch.id, which) as lines:
+    async with aclosing(aiter(await outputs.lines(session, batch.id, which))) as lines:
         async for block in lines:
             yield block
 
@@ -171,7 +180,7 @@ async def _lines(
 def list_batches(
     limit: options.Limit = 20,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="The page behind this batch.")
+        str | None, typer.Option("--after", metavar="ID", help="The page after this batch.")
     ] = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -206,48 +215,22 @@ async def _list(runtime: Runtime, limit: int, after: UUID | None) -> list[Batch]
         return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=last)
 
 
-def cancel(
-    batch: options.BatchId,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Cancel a batch: what is in flight finishes, the rest never runs, results so far are kept."""
-    _change(batch, "cancel", database, data_dir, as_json)
+def change_command(change: Change) -> Callable[..., None]:
+    """The command that cancels, pauses or resumes a batch."""
+
+    def command(
+        batch: options.BatchId,
+        database: options.Database = None,
+        data_dir: options.DataDir = None,
+        as_json: options.Json = False,
+    ) -> None:
+        with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+            _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
+
+    return command
 
 
-def pause(
-    batch: options.BatchId,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Pause a batch: what is in flight finishes, the rest waits."""
-    _change(batch, "pause", database, data_dir, as_json)
-
-
-def resume(
-    batch: options.BatchId,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """Let a paused batch go on."""
-    _change(batch, "resume", database, data_dir, as_json)
-
-
-def _change(
-    batch: str,
-    change: Literal["cancel", "pause", "resume"],
-    database: str | None,
-    data_dir: Path | None,
-    as_json: bool,
-) -> None:
-    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
-
-
-async def _changed(runtime: Runtime, batch_id: UUID, change: Literal["cancel", "pause", "resume"]) -> Batch:
+async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
     async with Session(runtime.url, change) as session:
         before = await _found(session, batch_id)
         if change == "resume":
@@ -267,7 +250,7 @@ async def _get(runtime: Runtime, batch_id: UUID) -> Batch:
 async def _found(session: Session, batch_id: UUID) -> Batch:
     batch = await batches.get(session, batch_id)
     if batch is None:
-        raise CommandError(f"there is no batch {batch_id}")
+        raise CommandError(f"there is no batch {batch_id}; `batchline list` shows all")
     return batch
 
 

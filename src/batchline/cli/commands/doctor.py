@@ -1,4 +1,4 @@
-"""`batchline doctor`: is everything as it must be?"""
+"""`batchline doctor`: checks the database."""
 
 from typing import Annotated
 from uuid import UUID
@@ -10,6 +10,7 @@ from batchline.cli.display.console import err, out, print_json, read_batch_id
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.cli.server_settings import read_settings
 from batchline.store.doctor import Report, examine
 from batchline.store.session import Session
 
@@ -20,14 +21,17 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     batch: Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: all batches.")] = None,
+    config: options.Config = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     objects: options.ObjectsUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check the invariant of every lane and every counter, on the live database. Exit code 1: unwell."""
-    with reported_errors(as_json), open_runtime(database, data_dir, objects=objects) as runtime:
-        report = run_async(_examine(runtime, None if batch is None else read_batch_id(batch)))
+    """Check every lane, counter and file on the live database. Exit code 1: there are findings."""
+    with reported_errors(as_json):
+        located = read_settings({"config": config, "objects": objects}).server.objects
+        with open_runtime(database, data_dir, objects=located) as runtime:
+            report = run_async(_examine(runtime, None if batch is None else read_batch_id(batch)))
         _tell(report, as_json)
         raise typer.Exit(Exit.SOME_FAILED if report.findings else Exit.OK)
 

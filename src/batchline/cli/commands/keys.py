@@ -1,4 +1,4 @@
-"""`batchline keys`: who may call the server."""
+"""`batchline keys`: creates, lists and revokes API keys of the server."""
 
 from typing import Annotated, Any
 
@@ -11,10 +11,10 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.ops_context import User, current_actor
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.governance import keys as making
-from batchline.governance.keys import InvalidKeyOrder
+from batchline.governance import keys
+from batchline.governance.keys import InvalidKeyRequest
 from batchline.model import DEFAULT_TENANT, ApiKey, Role, ids
-from batchline.store import keys
+from batchline.store.keys import list_all
 from batchline.store.session import Session
 
 _keys = typer.Typer(help="API keys of the server: create, list, revoke.", no_args_is_help=True)
@@ -36,21 +36,23 @@ def create(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a key and print it. Only a hash of it is stored: it cannot be shown again."""
+    """Create a key and print it. Only its hash is stored, so it cannot be shown again."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         key, secret = run_async(_create(runtime, name, tenant, role, current_actor(user)))
         if as_json:
             print_json({**_displayed(key), "key": secret})
             return
         out().print(secret, markup=False)
-        err().print(f"{_id(key)}: role {key.role} of tenant {key.tenant}. Keep it: it is not shown again.")
+        err().print(
+            f"{_id(key)}: role {key.role} of tenant {key.tenant}. Store it now: it cannot be shown again."
+        )
 
 
 async def _create(runtime: Runtime, name: str, tenant: str, role: Role, actor: str) -> tuple[ApiKey, str]:
     async with Session(runtime.url, "keys") as session:
         try:
-            return await making.create(session, name, tenant, role, actor=actor)
-        except InvalidKeyOrder as error:
+            return await keys.create(session, name, tenant, role, actor=actor)
+        except InvalidKeyRequest as error:
             raise CommandError(str(error)) from error
 
 
@@ -61,7 +63,7 @@ def list_keys(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """List keys, oldest first, by their first characters."""
+    """List keys, oldest first, with their first characters."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         found = run_async(_list(runtime, tenant))
         if as_json:
@@ -79,7 +81,7 @@ def list_keys(
 
 async def _list(runtime: Runtime, tenant: str | None) -> list[ApiKey]:
     async with Session(runtime.url, "keys") as session:
-        return await keys.list_all(session, tenant)
+        return await list_all(session, tenant)
 
 
 @_keys.command("revoke")
@@ -90,7 +92,7 @@ def revoke(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Revoke a key: from now on it opens nothing."""
+    """Revoke a key: it stops working at once."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         revoked = run_async(_revoke(runtime, key, current_actor(user)))
         if as_json:
@@ -104,7 +106,9 @@ async def _revoke(runtime: Runtime, displayed: str, actor: str) -> ApiKey:
     async with Session(runtime.url, "keys") as session:
         revoked = None if key_id is None else await keys.revoke(session, key_id, actor)
     if revoked is None:
-        raise CommandError(f"there is no key {displayed} that could be revoked", Exit.SOME_FAILED)
+        raise CommandError(
+            f"no active key {displayed}; `batchline keys list` shows all keys", Exit.SOME_FAILED
+        )
     return revoked
 
 

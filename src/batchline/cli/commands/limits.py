@@ -1,25 +1,24 @@
-"""`batchline limits`: who has how much pending, and who may have more."""
+"""`batchline limits`: pending work per user, exemptions and limits of single users."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.table import Column, Table
 
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import Tenant, User, admin, governor
-from batchline.cli.options import Exit
+from batchline.cli.ops_context import Tenant, User, admin, load_rules, refusing
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.config import durations
 from batchline.config.settings import LimitSettings
+from batchline.governance import limit_changes, limits
 from batchline.governance.access import Actor
+from batchline.governance.limits import GlobalLevels, Level, UserLevels
 from batchline.model import DEFAULT_TENANT
-from batchline.secrets.masking import masked_text
-from batchline.store import limits
-from batchline.store.audit import AuditEvent
-from batchline.store.limits import Exemption, Measured, Override
+from batchline.store.limits import Exemption, Override
 from batchline.store.session import Session
 
 _limits = typer.Typer(help="Limits on operations: status, exempt, set.", no_args_is_help=True)
@@ -40,72 +39,42 @@ def status(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what is pending, of all and of each user, and what is allowed."""
+    """Show pending work and limits, of each user and of all users together."""
     with reported_errors(as_json):
-        allowed = governor(config)[1].limits
+        allowed = load_rules(config)[1].limits
         with open_runtime(database, data_dir) as runtime:
-            found = run_async(_status(runtime, tenant, allowed))
+            overall, users = run_async(_status(runtime, tenant, allowed))
         if as_json:
-            print_json(found)
+            print_json({"global": msgspec.to_builtins(overall), "users": msgspec.to_builtins(users)})
             return
-        everybody = found["global"]
         out().print(
-            f"of all: {_level(everybody['pending_parents'])} batches pending,"
-            f" {_level(everybody['reads_per_minute'])} reads and"
-            f" {_level(everybody['writes_per_minute'])} writes this minute"
+            f"all users: {_level(overall.pending_parents)} batches pending,"
+            f" {_level(overall.reads_per_minute)} reads and"
+            f" {_level(overall.writes_per_minute)} writes this minute"
         )
         table = Table(
             Column("user", no_wrap=True), "batches", "children", "cooldown", "exempt until", box=None
         )
-        for user in found["users"]:
+        for user in users:
             table.add_row(
-                user["user_id"],
-                _level(user["pending_parents"]),
-                _level(user["pending_children"]),
-                f"{user['cooldown_left']} of {user['cooldown_seconds']} s",
-                user["exempt_until"] or "",
+                user.user_id,
+                _level(user.pending_parents),
+                _level(user.pending_children),
+                f"{user.cooldown_left} of {user.cooldown_seconds} s",
+                user.exempt_until.isoformat() if user.exempt_until else "",
             )
         out().print(table, markup=False)
 
 
-async def _status(runtime: Runtime, tenant: str, allowed: LimitSettings) -> dict[str, Any]:
+async def _status(
+    runtime: Runtime, tenant: str, allowed: LimitSettings
+) -> tuple[GlobalLevels, list[UserLevels]]:
     async with Session(runtime.url, "limits") as session:
-        users = await limits.users(session, tenant)
-        measured = {user: await limits.measure(session, tenant, user) for user in users}
-        everybody = await limits.measure(session, tenant, "")
-        exempt = {each.user_id: each for each in await limits.exemptions(session, tenant)}
-        window = await limits.requests_now(session)
-    return {
-        "global": {
-            "pending_parents": _of(everybody.all_parents, allowed.max_pending_parents),
-            "reads_per_minute": _of(window.reads, allowed.requests_per_minute),
-            "writes_per_minute": _of(window.writes, allowed.requests_per_minute),
-        },
-        "users": [_user(user, now, allowed, exempt.get(user)) for user, now in measured.items()],
-    }
+        return await limits.levels(session, tenant, allowed)
 
 
-def _user(user: str, now: Measured, allowed: LimitSettings, exemption: Exemption | None) -> dict[str, Any]:
-    cooldown = allowed.cooldown_seconds if now.cooldown is None else now.cooldown
-    left = 0.0 if now.since_last is None else max(0.0, cooldown - now.since_last)
-    return {
-        "user_id": user,
-        "pending_parents": _of(now.parents, now.max_parents or allowed.user_pending_parents),
-        "pending_children": _of(now.children, now.max_children or allowed.user_pending_children),
-        "cooldown_seconds": cooldown,
-        "cooldown_left": round(left),
-        "exempt": now.exempt,
-        "exempt_until": exemption.expires_at.isoformat() if exemption and exemption.active else None,
-    }
-
-
-def _of(current: int, maximum: int) -> dict[str, int]:
-    """As the API has it."""
-    return {"current_value": current, "max_value": maximum}
-
-
-def _level(displayed: dict[str, int]) -> str:
-    return f"{displayed['current_value']} of {displayed['max_value']}"
+def _level(level: Level) -> str:
+    return f"{level.current_value} of {level.max_value}"
 
 
 @_limits.command("exempt")
@@ -125,15 +94,15 @@ def exempt(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Lift the limits of users for one, for a time. Those of all together hold for everybody."""
+    """Lift the limits of one user for a time. The global limits still apply."""
     with reported_errors(as_json):
         if remove + (lasting is not None) + (until is not None) != 1:
-            raise CommandError("give one of --for, --until and --remove")
+            raise CommandError("give exactly one of --for, --until and --remove")
         who = admin(tenant, actor)
         if remove:
             with open_runtime(database, data_dir) as runtime:
                 run_async(_remove(runtime, who, user, reason))
-            _reported(f"{user} is not exempt any more", {"user_id": user, "exempt": False}, as_json)
+            _reported(f"{user} is no longer exempt", {"user_id": user, "exempt": False}, as_json)
             return
         moment = _moment(lasting, until)
         with open_runtime(database, data_dir) as runtime:
@@ -148,29 +117,15 @@ def exempt(
 
 
 async def _exempt(runtime: Runtime, actor: Actor, user: str, reason: str, until: datetime) -> Exemption:
-    displayed = masked_text(reason)
-    event = AuditEvent(
-        actor.tenant,
-        actor.user,
-        "limits.exempted",
-        subject=user,
-        detail={"reason": displayed, "expires_at": until.isoformat()},
-    )
     async with Session(runtime.url, "limits") as session:
-        made = await limits.exempt(
-            session, actor.tenant, user, reason=displayed, expires_at=until, event=event
-        )
-    if made is None:
-        raise CommandError("that moment is past already")
-    return made
+        with refusing():
+            return await limit_changes.exempt(session, actor, user, reason=reason, expires_at=until)
 
 
 async def _remove(runtime: Runtime, actor: Actor, user: str, reason: str) -> None:
-    detail = {"reason": masked_text(reason)}
-    event = AuditEvent(actor.tenant, actor.user, "limits.exemption_dropped", subject=user, detail=detail)
     async with Session(runtime.url, "limits") as session:
-        if not await limits.drop_exemption(session, actor.tenant, user, event):
-            raise CommandError(f"{user} is not exempt", Exit.SOME_FAILED)
+        with refusing():
+            await limit_changes.drop_exemption(session, actor, user, reason=reason)
 
 
 @_limits.command("set")
@@ -190,7 +145,7 @@ def set_limits(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give one user limits of his own, instead of those of the settings."""
+    """Give one user other limits than those in the settings."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         made = run_async(_set(runtime, admin(tenant, actor), user, reason, parents, children, cooldown))
         displayed = {
@@ -207,29 +162,15 @@ def set_limits(
 async def _set(
     runtime: Runtime, actor: Actor, user: str, reason: str, parents: int, children: int, cooldown: int
 ) -> Override:
-    displayed = masked_text(reason)
-    event = AuditEvent(
-        actor.tenant,
-        actor.user,
-        "limits.set",
-        subject=user,
-        detail={
-            "reason": displayed,
-            "max_pending_parents": parents,
-            "max_pending_children": children,
-            "cooldown_seconds": cooldown,
-        },
-    )
     async with Session(runtime.url, "limits") as session:
-        return await limits.set_override(
+        return await limit_changes.set_limits(
             session,
-            actor.tenant,
+            actor,
             user,
             parents=parents,
             children=children,
             cooldown=cooldown,
-            reason=displayed,
-            event=event,
+            reason=reason,
         )
 
 
@@ -238,7 +179,10 @@ def _moment(lasting: str | None, until: str | None) -> datetime:
         if lasting is not None:
             return datetime.now(UTC) + timedelta(seconds=durations.seconds(lasting))
         moment = datetime.fromisoformat(until or "")
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if moment <= datetime.now(UTC):
+            raise ValueError(f"{until} is in the past")
+        return moment
     except ValueError as error:
         raise CommandError(f"{'--for' if lasting else '--until'}: {error}") from None
 

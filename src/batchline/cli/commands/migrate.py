@@ -1,4 +1,4 @@
-"""`batchline migrate`: the schema's version, up and down."""
+"""`batchline migrate`: upgrades and downgrades the schema."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from batchline.cli.runtime import open_runtime
 from batchline.store import migrate, schema
 from batchline.store.address import parse
 
-commands = typer.Typer(help="Bring the schema up to date, or back.", no_args_is_help=True)
+commands = typer.Typer(help="Upgrade or downgrade the schema.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -20,12 +20,12 @@ def register(app: typer.Typer) -> None:
 
 @commands.command("up")
 def up(
-    revision: Annotated[str, typer.Argument(help="How far.")] = "head",
+    revision: Annotated[str, typer.Argument(help="The revision to upgrade to.")] = "head",
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Bring the schema up to date."""
+    """Upgrade the schema."""
     with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
         migrate.up(runtime.url, revision)
         _tell(runtime.url, as_json)
@@ -33,12 +33,12 @@ def up(
 
 @commands.command("down")
 def down(
-    revision: Annotated[str, typer.Argument(help="How far back; `base` removes everything.")],
+    revision: Annotated[str, typer.Argument(help="The revision to go back to; `base` removes everything.")],
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Take the schema back. What a later version stored is lost."""
+    """Downgrade the schema. Data that only newer revisions have is lost."""
     with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
         migrate.down(runtime.url, revision)
         _tell(runtime.url, as_json)
@@ -50,7 +50,7 @@ def status(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show where the schema stands."""
+    """Show the revision of the schema."""
     with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
         _tell(runtime.url, as_json)
 

@@ -1,4 +1,4 @@
-"""`batchline ops`: operations and their batches, on the database itself. Here: what there is."""
+"""`batchline ops`: lists operations, and lists and shows their batches, directly in the database."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.ops_context import (
     Tenant,
     admin,
-    governor,
+    load_rules,
     read_governed_id,
     refusing,
     show_child,
@@ -26,6 +26,7 @@ from batchline.governance import access, children
 from batchline.governance.access import Actor
 from batchline.governance.operations import Operation
 from batchline.model import DEFAULT_TENANT, Approval, Child, GovernedBatch, ids
+from batchline.store import operations
 from batchline.store.session import Session
 
 _MAX_CHILDREN = 1000
@@ -45,14 +46,16 @@ def register(app: typer.Typer) -> None:
 
 
 def list_operations(config: options.Config = None, as_json: options.Json = False) -> None:
-    """List the operations of the settings: those of packs, and their own."""
+    """List the operations of the settings: those of packs, and [[operations]]."""
     with reported_errors(as_json):
-        found = governor(config)[0].registry.all()
+        found = load_rules(config)[0].registry.all()
         if as_json:
             print_json({"data": [_displayed(operation) for operation in found]})
             return
         if not found:
-            raise CommandError("no operation is registered: see [[operations]] and [packs] in batchline.toml")
+            raise CommandError(
+                "no operations are configured; add [[operations]] or [packs] to batchline.toml"
+            )
         table = Table(
             Column("operation", no_wrap=True),
             "largest batch",
@@ -146,10 +149,10 @@ def show(
 ) -> None:
     """Show a governed batch and its children."""
     with reported_errors(as_json):
-        operations = governor(config)[0].registry
+        registry = load_rules(config)[0].registry
         with open_runtime(database, data_dir) as runtime:
             found, rows = run_async(_show(runtime, admin(tenant, None), read_governed_id(batch)))
-        operation = operations.find(found.operation)
+        operation = registry.find(found.operation)
         displayed = [(child, children.reported(child, found, operation)) for child in rows]
         if as_json:
             print_json({**show_governed(found), "children": [show_child(*each) for each in displayed]})
@@ -167,4 +170,4 @@ async def _show(runtime: Runtime, actor: Actor, batch_id: UUID) -> tuple[Governe
     async with Session(runtime.url, "ops") as session:
         with refusing():
             batch = await access.visible(session, actor, batch_id)
-        return batch, await access.children(session, batch, after=0, limit=_MAX_CHILDREN)
+        return batch, await operations.children(session, batch.id, after=0, limit=_MAX_CHILDREN)

@@ -1,7 +1,7 @@
 """`batchline ops approve`, `reject`, `retry`, `release` and `cancel`: each changes one governed batch.
 
-Those that decide have options of their own. The others differ only in what the governor is asked, so their
-options are stated once.
+Those that decide have options of their own. The others differ only in the act, so their options are
+stated once.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,14 +14,24 @@ import typer
 
 from batchline.cli import options
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import Reason, Tenant, User, admin, governor, read_governed_id, refusing, tell
+from batchline.cli.ops_context import (
+    Reason,
+    Tenant,
+    User,
+    admin,
+    load_rules,
+    read_governed_id,
+    refusing,
+    tell,
+)
 from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.governance import changes, decisions
 from batchline.governance.access import Actor
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.model import DEFAULT_TENANT, GovernedBatch
 from batchline.store.session import Session
 
-Ask: TypeAlias = Callable[[Governor, Session, Actor, UUID], Awaitable[GovernedBatch]]
+Ask: TypeAlias = Callable[[Rules, Session, Actor, UUID], Awaitable[GovernedBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +43,17 @@ class Change:
 
 CHANGES = (
     Change(
-        "retry", "Run the failed children of a batch again, those that have attempts left.", Governor.retry
+        "retry", "Run the failed children of a batch again, those that have attempts left.", changes.retry
     ),
-    Change("release", "Release a batch that was submitted with --hold.", Governor.release),
+    Change(
+        "release",
+        "Release a batch that was submitted with --hold.",
+        lambda _, session, actor, batch_id: changes.release(session, actor, batch_id),
+    ),
     Change(
         "cancel",
         "Cancel a governed batch: what is in flight finishes, the rest never runs.",
-        Governor.cancel,
+        lambda _, session, actor, batch_id: changes.cancel(session, actor, batch_id),
     ),
 )
 
@@ -49,7 +63,7 @@ def approve(
     reason: Reason = None,
     children: Annotated[
         int | None,
-        typer.Option("--children", min=1, metavar="N", help="Only if it has as many children as you saw."),
+        typer.Option("--children", min=1, metavar="N", help="Approve only if it has this many children."),
     ] = None,
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
@@ -58,10 +72,10 @@ def approve(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Approve a batch that waits for it: it runs from now on."""
+    """Approve a batch that waits for an approval. It then runs."""
 
-    def ask(rules: Governor, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
-        return rules.approve(session, actor, batch_id, reason, children)
+    def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
+        return decisions.approve(rules, session, actor, batch_id, reason, children)
 
     _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
 
@@ -76,10 +90,10 @@ def reject(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Reject a batch that waits for an approval: none of it ever runs."""
+    """Reject a batch that waits for an approval. It never runs."""
 
-    def ask(rules: Governor, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
-        return rules.reject(session, actor, batch_id, reason)
+    def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
+        return decisions.reject(session, actor, batch_id, reason)
 
     _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
 
@@ -108,9 +122,9 @@ def _change(
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Ask the governor, and tell what became of the batch."""
+    """Change the batch and print it."""
     with reported_errors(as_json):
-        batch_id, (rules, _) = read_governed_id(batch), governor(config)
+        batch_id, (rules, _) = read_governed_id(batch), load_rules(config)
         with open_runtime(database, data_dir) as runtime:
             changed = run_async(_changed(runtime, lambda session: ask(rules, session, actor, batch_id)))
         tell(changed, as_json)

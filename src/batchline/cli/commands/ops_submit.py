@@ -1,4 +1,4 @@
-"""`batchline ops submit`: a file of items becomes a governed batch."""
+"""`batchline ops submit`: creates a governed batch from a file of items."""
 
 import sys
 from pathlib import Path
@@ -11,10 +11,11 @@ import typer
 from batchline.cli import options
 from batchline.cli.display.console import CommandError
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import Reason, Tenant, User, admin, governor, refusing, tell
+from batchline.cli.ops_context import Reason, Tenant, User, admin, load_rules, refusing, tell
 from batchline.cli.runtime import Runtime, open_runtime, run_async
+from batchline.governance import submissions
 from batchline.governance.access import Actor
-from batchline.governance.governor import Governor
+from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission
 from batchline.model import DEFAULT_TENANT, GovernedBatch
 from batchline.model.json_limits import MAX_DEPTH, why_not_json
@@ -22,17 +23,19 @@ from batchline.store.session import Session
 
 
 def submit(
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="As `batchline ops list` shows it.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="A name from `batchline ops list`.")],
     items: Annotated[
         Path,
-        typer.Argument(metavar="ITEMS", help="A JSON array of items, or one item a line. - is stdin."),
+        typer.Argument(metavar="ITEMS", help="A JSON array of items, or one item per line. - is stdin."),
     ],
     request_id: Annotated[
         str | None,
-        typer.Option("--request-id", metavar="UUID", help="Sent again with the same, it is one batch."),
+        typer.Option(
+            "--request-id", metavar="UUID", help="Submitting again with the same id creates no second batch."
+        ),
     ] = None,
     reason: Reason = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Do not run it before it is released.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not run it until `ops release`.")] = False,
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
@@ -40,19 +43,19 @@ def submit(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Submit a batch of items: all of them, or none and why. The limits hold here as everywhere."""
+    """Submit a batch of items. If one item is refused, none is submitted. All limits apply."""
     with reported_errors(as_json):
         requested = Submission(operation, _items(items), _request_id(request_id), reason, hold)
-        rules, _ = governor(config)
+        rules, _ = load_rules(config)
         with open_runtime(database, data_dir) as runtime:
             batch = run_async(_submit(runtime, rules, admin(tenant, user), requested))
         tell(batch, as_json)
 
 
-async def _submit(runtime: Runtime, rules: Governor, actor: Actor, requested: Submission) -> GovernedBatch:
+async def _submit(runtime: Runtime, rules: Rules, actor: Actor, requested: Submission) -> GovernedBatch:
     async with Session(runtime.url, "ops") as session:
         with refusing():
-            return (await rules.submit(session, actor, requested)).batch
+            return (await submissions.submit(rules, session, actor, requested)).batch
 
 
 def _request_id(text: str | None) -> UUID | None:
@@ -61,7 +64,7 @@ def _request_id(text: str | None) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
-        raise CommandError(f"--request-id: {text!r} is no UUID") from None
+        raise CommandError(f"--request-id: {text!r} is not a UUID") from None
 
 
 def _items(path: Path) -> list[Any]:
@@ -72,7 +75,7 @@ def _items(path: Path) -> list[Any]:
     except msgspec.DecodeError:
         return _lines(path, content)
     except RecursionError:
-        raise CommandError(f"{path}: it is nested more than {MAX_DEPTH} levels deep") from None
+        raise CommandError(f"{path} is nested more than {MAX_DEPTH} levels deep") from None
     if isinstance(read, dict) and isinstance(read.get("items"), list):
         read = read["items"]
     return read if isinstance(read, list) else [read]
@@ -86,5 +89,5 @@ def _lines(path: Path, content: bytes) -> list[Any]:
                 items.append(msgspec.json.decode(line))
             except (msgspec.DecodeError, RecursionError) as error:
                 why = why_not_json(line) or error
-                raise CommandError(f"{path}, line {number}: it is not JSON: {why}") from None
+                raise CommandError(f"{path}, line {number} is not JSON: {why}") from None
     return items

@@ -1,8 +1,8 @@
-"""`batchline run`, as the command line sees it."""
+"""`batchline run`: its options. `run_batch` does the work."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,9 @@ from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
+from batchline.config.settings import UpstreamSettings
 from batchline.model import RunSettings
+from batchline.upstreams.urls import SCHEMES
 
 
 def register(app: typer.Typer) -> None:
@@ -31,23 +33,29 @@ def run_inputs(
         Path | None, typer.Option("--errors", metavar="ERR.jsonl", help="Default: OUT.errors.jsonl")
     ] = None,
     api_key_env: options.ApiKeyEnv = None,
-    concurrency: options.Concurrency = 64,
-    max_attempts: options.MaxAttempts = 5,
-    timeout: options.Timeout = 600.0,
-    window: options.Window = "24h",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
+    concurrency: options.Concurrency = None,
+    max_attempts: options.MaxAttempts = None,
+    timeout: options.Timeout = None,
+    window: options.Window = options.DEFAULT_WINDOW,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run every line of INPUT against a model server; the same command again goes on where it stopped.
+    """Run every line of INPUT against a model server. The same command again continues where it stopped.
 
-    Exit code 0: all completed. 1: some failed, and where their errors are. 2: bad input or usage, nothing
-    was run. 130: interrupted.
+    Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
+    was sent. 130: interrupted.
     """
     with reported_errors(as_json):
-        settings = run_settings(upstream, api_key_env, max_attempts, timeout)
+        server = run_upstream(
+            upstream,
+            api_key_env=api_key_env,
+            concurrency=concurrency,
+            max_attempts=max_attempts,
+            timeout=timeout,
+        )
         check_window(window)
         check_inputs(inputs)
         usual = inputs[0].with_suffix(".output.jsonl")
@@ -56,15 +64,15 @@ def run_inputs(
         outputs = Outputs(written_files(data_dir), force)
         _check_targets(outputs, target, errors_target, inputs)
         if as_json and target.is_stdout:
-            raise CommandError("--json prints one document; give -o FILE for the lines")
+            raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=settings,
+            settings=run_settings(server),
             output=target,
             errors=errors_target,
             outputs=outputs,
             window=window,
-            concurrency=concurrency,
+            concurrency=server.concurrency,
             fresh=fresh,
             as_json=as_json,
             command=run_batch.resume_command(),
@@ -80,16 +88,19 @@ def run_inputs(
         raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
 
 
-def run_settings(
-    upstream: str | None, api_key_env: str | None, max_attempts: int, timeout: float
-) -> RunSettings:
-    if upstream is None:
+def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
+    """The upstream of `run` or `submit`, with the options that the user gave."""
+    if url is None:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
-    if not upstream.startswith(("http://", "https://")):
-        raise CommandError(f"--upstream {upstream!r}: give a URL that begins with http:// or https://")
-    return RunSettings(
-        upstream=upstream.rstrip("/"), api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout
-    )
+    if not url.startswith(SCHEMES):
+        raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
+    options = {key: value for key, value in given.items() if value is not None}
+    return UpstreamSettings("", url.rstrip("/"), **options)
+
+
+def run_settings(upstream: UpstreamSettings) -> RunSettings:
+    """What is stored with the batch."""
+    return RunSettings(upstream.base_url, upstream.api_key_env, upstream.max_attempts, upstream.timeout)
 
 
 def check_window(window: str) -> None:
@@ -100,15 +111,15 @@ def check_window(window: str) -> None:
 
 
 def _errors_beside(target: OutputTarget, usual: Path) -> Path:
-    """Beside the output; where that is no file, beside the usual one."""
+    """The error file beside the output, or beside the default output if that is not a file."""
     return (target.given if target.is_file else usual).with_suffix(".errors.jsonl")
 
 
 def _check_targets(
     outputs: Outputs, target: OutputTarget, errors: OutputTarget, inputs: Sequence[Path]
 ) -> None:
-    """What stands in the way is found out before anything runs, not after."""
+    """Check before anything runs that both files may be written."""
     if target.is_file and target.path == errors.path:
-        raise CommandError(f"{target.name}: output and errors cannot go to the same file")
+        raise CommandError(f"{target.name}: output and errors need two files")
     for each in (target, errors):
         outputs.check(each, inputs)

@@ -1,4 +1,4 @@
-"""`batchline serve`: the API, and by default a worker in a process of its own."""
+"""`batchline serve`: the API, and by default a worker in a separate process."""
 
 import asyncio
 import ipaddress
@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -20,9 +19,10 @@ from batchline.cli import options
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, folder_of, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, find_config, registry, server_settings, with_upstream
+from batchline.cli.server_settings import check_keys, read_settings, registry, with_upstream
 from batchline.cli.worker_process import WorkerProcess
-from batchline.config.settings import ServerSettings
+from batchline.config.definitions import settings_of
+from batchline.config.settings import ServerSettings, Settings
 from batchline.governance import keys
 from batchline.store.pool import Sessions
 
@@ -35,45 +35,49 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     context: typer.Context,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
+    host: options.Host = None,
+    port: options.Port = None,
     config: options.Config = None,
     upstream: options.Upstream = None,
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Run no worker: others work on this database.")
+        bool, typer.Option("--no-worker", help="Run no worker; other workers use this database.")
     ] = False,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Ask for no keys. On this machine's own address only.")
+        bool, typer.Option("--no-auth", help="Require no keys. Only on a loopback address.")
     ] = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     objects: options.ObjectsUrl = None,
 ) -> None:
-    """Serve OpenAI's Batch API on your own models.
+    """Serve OpenAI's Batch API for your own models.
 
-    The first start makes an admin key and prints it once. Ctrl-C finishes what is under way, here and at the
-    worker; a second one leaves at once.
+    The first start creates an admin key and prints it once. Ctrl-C finishes the requests in flight of the
+    server and the worker; a second one stops both at once.
     """
     with reported_errors(as_json=False):
-        if no_auth and not _is_loopback(host):
-            raise CommandError(f"without keys the server listens on loopback only, not on {host}")
-        found = find_config(config)
-        settings = with_upstream(server_settings(found, objects), upstream)
+        settings = read_settings(context.params)
+        server = with_upstream(settings.server, upstream)
+        loopback = _is_loopback(server.host)
+        if no_auth and not loopback:
+            raise CommandError(
+                f"--no-auth: without keys the server listens on loopback only, not on {server.host}"
+            )
         if not no_worker:
-            check_keys(settings)
-        # What is wrong with an operation is said before anything is started.
-        registry(settings)
-        settings = replace(settings, authentication=not no_auth)
-        if settings.public_openapi is None:
-            settings = replace(settings, public_openapi=_is_loopback(host))
+            check_keys(server)
+        # A mistake in an operation ends the command before anything is started.
+        registry(server)
+        server = replace(
+            server,
+            authentication=not no_auth,
+            public_openapi=loopback if server.public_openapi is None else server.public_openapi,
+        )
         with (
-            open_runtime(database, data_dir, objects=settings.objects, to_work=True) as runtime,
-            _listening(host, port) as sock,
+            open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime,
+            _listening(server.host, server.port) as sock,
         ):
-            environment = _environment(database, data_dir, found, upstream, objects)
             verbose = bool(context.find_root().params.get("verbose"))
-            worker = None if no_worker else WorkerProcess(environment, verbose=verbose)
-            run_async(_serve(runtime, settings, sock, worker))
+            worker = None if no_worker else WorkerProcess(_environment(settings), verbose=verbose)
+            run_async(_serve(runtime, server, sock, worker))
 
 
 async def _serve(
@@ -85,7 +89,7 @@ async def _serve(
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, server, worker)
     try:
-        await _greet(sessions, settings, sock)
+        await _announce(sessions, settings, sock)
         async with runtime.kept_running(), asyncio.TaskGroup() as services:
             services.create_task(_answer(server, worker))
             if worker is not None:
@@ -96,7 +100,7 @@ async def _serve(
 
 async def _answer(server: Server, worker: WorkerProcess | None) -> None:
     await server.run_until_stopped()
-    # Also where it could not even start.
+    # Also if the server could not start.
     if worker is not None and not worker.stopping:
         worker.stop()
 
@@ -107,15 +111,15 @@ def _stop(server: Server, worker: WorkerProcess | None) -> None:
         worker.stop()
 
 
-async def _greet(sessions: Sessions, settings: ServerSettings, sock: socket.socket) -> None:
-    """Where to find the server, and, the first time, the key to it."""
+async def _announce(sessions: Sessions, settings: ServerSettings, sock: socket.socket) -> None:
+    """Print the address of the server and, the first time, an admin key."""
     if settings.authentication:
         async with sessions.one() as session:
             first = await keys.create_first(session)
         if first is not None:
             out().print(f"admin key, shown this once: {first[1]}", markup=False)
     if not settings.upstreams:
-        _log.warning("no upstream is configured: every batch will fail with model_not_found")
+        _log.warning("no upstream: every batch will fail with model_not_found; give --upstream or --config")
     host, port, *_ = sock.getsockname()
     displayed = f"[{host}]" if ":" in host else host
     out().print(f"listening on http://{displayed}:{port}/v1", markup=False)
@@ -136,20 +140,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _environment(
-    database: str | None,
-    data_dir: Path | None,
-    config: Path | None,
-    upstream: str | None,
-    objects: str | None,
-) -> Mapping[str, str]:
-    """What the worker is told, not on its command line, which everybody on the machine can read."""
-    reported = {
-        "BATCHLINE_DATABASE_URL": database,
-        "BATCHLINE_DATA_DIR": str(folder_of(data_dir)),
-        "BATCHLINE_CONFIG": None if config is None else str(config),
-        "BATCHLINE_UPSTREAM": upstream,
-        "BATCHLINE_OBJECTS": objects,
-    }
-    kept = {name: value for name, value in os.environ.items() if name not in reported}
-    return kept | {name: value for name, value in reported.items() if value is not None}
+def _environment(settings: Settings) -> Mapping[str, str]:
+    """The worker's environment, with this command's flags: everybody can read a command line."""
+    located = replace(settings, data_dir=folder_of(settings.data_dir))
+    flags = {each.variable_name(): getattr(located, key) for key, each in settings_of(Settings).items()}
+    objects = {settings_of(ServerSettings)["objects"].variable_name("server"): settings.server.objects}
+    given = {name: str(value) for name, value in (flags | objects).items() if value is not None}
+    return {**os.environ, **given}

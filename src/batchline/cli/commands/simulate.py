@@ -1,4 +1,4 @@
-"""`batchline simulate`: an upstream to try and test against."""
+"""`batchline simulate`: a simulated upstream for demos and tests."""
 
 from typing import Annotated
 
@@ -14,65 +14,58 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0 picks a free one.")] = 8000,
-    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
-    latency: Annotated[float, typer.Option("--latency", min=0, metavar="MS", help="Of each answer.")] = 0.0,
-    jitter: Annotated[float, typer.Option("--jitter", min=0, metavar="MS", help="Added at random.")] = 0.0,
+    context: typer.Context,
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0 picks a free port.")] = 8000,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    latency_ms: Annotated[
+        float, typer.Option("--latency", min=0, metavar="MS", help="Of each answer.")
+    ] = 0.0,
+    jitter_ms: Annotated[
+        float,
+        typer.Option("--jitter", min=0, metavar="MS", help="Maximum random time to add to the latency."),
+    ] = 0.0,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=0, help="Answered at once; others queue. 0: no limit.")
+        int, typer.Option("--concurrency", min=0, help="Requests at once; others queue. 0: no limit.")
     ] = 0,
     rate_limit: Annotated[
-        float, typer.Option("--rate-limit", min=0, metavar="RPS", help="Beyond it: 429. 0: no limit.")
+        float, typer.Option("--rate-limit", min=0, metavar="RPS", help="Above this rate: 429. 0: no limit.")
     ] = 0.0,
     error_rate: Annotated[
-        float, typer.Option("--error-rate", min=0, max=1, help="Share answered 5xx.")
+        float, typer.Option("--error-rate", min=0, max=1, help="Share answered with 5xx.")
     ] = 0.0,
     refuse_rate: Annotated[
-        float, typer.Option("--refuse-rate", min=0, max=1, help="Share answered 429.")
+        float, typer.Option("--refuse-rate", min=0, max=1, help="Share answered with 429.")
     ] = 0.0,
     hang_rate: Annotated[
         float, typer.Option("--hang-rate", min=0, max=1, help="Share never answered.")
     ] = 0.0,
     drop_rate: Annotated[
-        float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is cut.")
+        float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is closed.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="Decides answers and faults.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Determines answers and faults.")] = 0,
     keyless: Annotated[
-        bool,
-        typer.Option("--keyless", help="Ignore Idempotency-Keys; skip what a client no longer waits for."),
+        bool, typer.Option("--keyless", help="Ignore Idempotency-Keys; skip requests of clients that left.")
     ] = False,
     answer_bytes: Annotated[
-        int, typer.Option("--answer-bytes", min=0, metavar="N", help="Make good answers at least this long.")
+        int, typer.Option("--answer-bytes", min=0, metavar="N", help="Minimum size of good answers.")
     ] = 0,
     record: Annotated[
         bool, typer.Option("--record", help="Keep every execution for GET /executions.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, as told.
+    """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, by its options.
 
-    GET /stats says what it really executed.
+    GET /stats reports what it executed.
     """
-    # Here, because no other command needs it and it takes a tenth of their start.
+    # Imported here because no other command needs it and it takes a tenth of their start.
     from batchline.simulate import SimulateSettings, serve
 
     with reported_errors(as_json):
         try:
+            # The parameters have the names of the settings.
             settings = SimulateSettings(
-                host=host,
-                port=port,
-                latency_ms=latency,
-                jitter_ms=jitter,
-                concurrency=concurrency,
-                rate_limit=rate_limit,
-                error_rate=error_rate,
-                refuse_rate=refuse_rate,
-                keyless=keyless,
-                hang_rate=hang_rate,
-                drop_rate=drop_rate,
-                seed=seed,
-                answer_bytes=answer_bytes,
-                record=record,
+                **{key: context.params[key] for key in context.params if key != "as_json"}
             )
         except ValueError as error:
             raise CommandError(str(error)) from error
@@ -86,4 +79,4 @@ def _ready(host: str, port: int, as_json: bool) -> None:
     if as_json:
         print_json({"url": f"http://{host}:{port}"})
     else:
-        err().print(f"simulated upstream at http://{host}:{port}, Ctrl-C ends it")
+        err().print(f"simulated upstream at http://{host}:{port}, Ctrl-C stops it")

@@ -1,1 +1,1 @@
-"""What people and programs read: the console, JSON documents, the live progress."""
+"""Output for people and programs: the console, JSON documents, the progress display."""

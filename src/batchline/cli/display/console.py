@@ -1,4 +1,4 @@
-"""What people and programs read: words on the terminal, or one JSON document on stdout."""
+"""Output for people and programs: text on the terminal, or one JSON document on stdout."""
 
 import re
 import sys
@@ -23,25 +23,31 @@ class CommandError(Exception):
         self.details = details or []
 
 
-# What would move a terminal's cursor, change its colours, or turn the text after it around. Upstreams decide
-# what errors say, and users what reasons do.
+# Characters that move a terminal's cursor, change its colours, or reverse the text after them. Errors contain
+# text from upstreams, and reasons contain text from users.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class SafeConsole(Console):
-    """Writes control characters as escapes such as \\u001b, so that no text controls the terminal."""
+    """Writes control characters as escapes such as \\u001b, so that text cannot control the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
 
 def printable(text: str) -> str:
-    """Text for a terminal, as JSON would escape it. Tabs and line feeds stay."""
+    """Text for a terminal, escaped as in JSON. Tabs and line feeds stay."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+_TIMES = (
+    *("created_at", "in_progress_at", "expires_at", "paused_at", "cancelling_at", "finalizing_at"),
+    *("completed_at", "failed_at", "expired_at", "cancelled_at"),
+)
+
+
 def out() -> Console:
-    # In a pipe nothing is cut to eighty columns.
+    # In a pipe, lines are not cut to 80 columns.
     width = None if sys.stdout.isatty() else 10_000
     return SafeConsole(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
 
@@ -51,13 +57,13 @@ def err() -> Console:
 
 
 def print_json(document: Any) -> None:
-    # Outside of texts, JSON has no control characters but line feeds, so that escapes change nothing.
+    # Outside of strings, JSON has no control characters except line feeds, so escapes change nothing.
     sys.stdout.write(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n")
     sys.stdout.flush()
 
 
 def report(error: CommandError, as_json: bool) -> typer.Exit:
-    """Say what went wrong, where it is looked for; give what to raise."""
+    """Print the error, on stderr and as JSON if requested. Returns the exit to raise."""
     if as_json:
         print_json({"error": {"message": str(error), "details": error.details}})
     err().print(f"[red]error:[/red] {_plain(str(error))}")
@@ -67,7 +73,7 @@ def report(error: CommandError, as_json: bool) -> typer.Exit:
 
 
 def show_batch(batch: Batch) -> dict[str, Any]:
-    """A batch as every command shows it."""
+    """A batch as all commands print it."""
     return {
         "id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
@@ -85,21 +91,7 @@ def show_batch(batch: Batch) -> dict[str, Any]:
             "input_tokens_details": {"cached_tokens": batch.cached_tokens},
             "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
         },
-        **{
-            name: _time(getattr(batch, name))
-            for name in (
-                "created_at",
-                "in_progress_at",
-                "expires_at",
-                "paused_at",
-                "cancelling_at",
-                "finalizing_at",
-                "completed_at",
-                "failed_at",
-                "expired_at",
-                "cancelled_at",
-            )
-        },
+        **{name: _time(getattr(batch, name)) for name in _TIMES},
         "finalize_failures": batch.finalize_failures,
         "finalize_error": batch.finalize_error,
         "summary": batch.summary,
@@ -107,7 +99,7 @@ def show_batch(batch: Batch) -> dict[str, Any]:
 
 
 def finalize_trouble(batch: Batch) -> str | None:
-    """Why a batch whose lines are all done has not ended, if that was tried in vain."""
+    """Why a batch whose lines are all done has not ended: the last error of finalizing."""
     if not batch.finalize_failures or batch.ended_at is not None:
         return None
     times = "once" if batch.finalize_failures == 1 else f"{batch.finalize_failures} times"
@@ -131,5 +123,5 @@ def _time(value: datetime | None) -> int | None:
 
 
 def _plain(text: str) -> str:
-    """Text from outside must not be read as markup."""
+    """Escape text that is not ours, so that it is not read as markup."""
     return text.replace("[", "\\[")

@@ -1,12 +1,11 @@
-"""A live display of a batch: done of total, rate, time left, failed, retrying, tokens.
+"""The progress display of a batch: done of total, rate, time left, failed, retrying, tokens.
 
-On a terminal it is one bar that moves; elsewhere it is a plain line now and then.
+On a terminal it is a bar. Elsewhere it is a line every few seconds.
 """
 
 import time
 from collections import deque
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 from uuid import UUID
 
 import msgspec
@@ -26,7 +25,7 @@ _RATE_WINDOW = 10.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a display shows at one moment."""
+    """The progress of a batch at one moment."""
 
     status: BatchStatus
     total: int
@@ -48,7 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Gauge:
-    """Reads a batch and measures how fast it goes."""
+    """Reads a batch and measures its rate."""
 
     def __init__(self, session: Session, batch_id: UUID) -> None:
         self._session = session
@@ -58,7 +57,7 @@ class Gauge:
     async def read(self, note: str = "") -> tuple[Batch, Snapshot]:
         batch = await batches.get(self._session, self._batch_id)
         if batch is None:
-            raise batches.FileNotFound(f"no batch {self._batch_id}")
+            raise batches.FileNotFound(f"there is no batch {self._batch_id}")
         in_flight, retrying = await batches.progress(self._session, self._batch_id)
         return batch, Snapshot(
             status=batch.status,
@@ -81,15 +80,20 @@ class Gauge:
         return (after - before) / (last - first) if last > first else 0.0
 
 
-class Display(Protocol):
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def show(self, snapshot: Snapshot) -> None: ...
+class Display:
+    """Shows nothing: with `--json`, stdout is for the document."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return
+
+    def show(self, snapshot: Snapshot) -> None:
+        return
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A bar on a terminal."""
 
     def __init__(self, console: Console, title: str) -> None:
@@ -114,20 +118,14 @@ class LiveDisplay:
         self._live.update(Group(grid, _facts(snapshot)))
 
 
-class PlainDisplay:
-    """A line now and then, and one whenever the status changes."""
+class PlainDisplay(Display):
+    """A line every few seconds, and one whenever the status changes."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
         self._title = title
         self._next = 0.0
         self._last: tuple[BatchStatus, str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return
 
     def show(self, snapshot: Snapshot) -> None:
         now, key = time.monotonic(), (snapshot.status, snapshot.note)
@@ -138,22 +136,9 @@ class PlainDisplay:
         self._console.print(line, markup=False)
 
 
-class NoDisplay:
-    """For `--json`, where stdout belongs to the one document."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return
-
-    def show(self, snapshot: Snapshot) -> None:
-        return
-
-
 def display(console: Console, title: str, *, silent: bool = False) -> Display:
     if silent:
-        return NoDisplay()
+        return Display()
     return LiveDisplay(console, title) if console.is_terminal else PlainDisplay(console, title)
 
 

@@ -1,4 +1,4 @@
-"""Operations that come with the program, a pack for each system, switched on in `[packs]` of the settings."""
+"""Operations that come with Batchline: one pack per system, enabled in `[packs]` of the settings."""
 
 from collections.abc import Callable
 
@@ -13,9 +13,9 @@ PACKS: dict[str, Callable[[PackSettings], tuple[Operation, ...]]] = {"kubevirt":
 
 
 def registry(settings: ServerSettings) -> Registry:
-    """All operations of the settings: those of its packs, and its own. Raises SettingsError."""
+    """All operations of the settings: those of packs, and `[[operations]]`. Raises SettingsError."""
     made = [operation for pack in settings.packs for operation in _made(pack)]
-    # Without other operations there is nothing to approve.
+    # Only other operations can need approval.
     own = [APPROVE] if made or settings.operations else []
     return registry_of(settings, [*own, *made])
 
@@ -23,7 +23,7 @@ def registry(settings: ServerSettings) -> Registry:
 def _made(pack: PackSettings) -> tuple[Operation, ...]:
     make = PACKS.get(pack.name)
     if make is None:
-        raise SettingsError(f"{pack.position}: there is no pack {pack.name!r}; there are {', '.join(PACKS)}")
+        raise SettingsError(f"{pack.position}: unknown pack {pack.name!r}; known packs: {', '.join(PACKS)}")
     try:
         return make(pack)
     except InvalidOperation as error:

@@ -1,8 +1,8 @@
 """Virtual machines on KubeVirt: create, delete, start, stop and restart, as requests to a Kubernetes API.
 
-What the API refuses because it is so already is the outcome that was asked for: a machine that is gone, that
-runs, that does not run. An attempt whose answer was lost can so be made again. The messages are those of
-KubeVirt's virt-api; its conflicts all have the same reason, so that only the message tells them apart.
+If the API refuses a request because the machine is already gone, running or stopped, the item is done. So an
+attempt whose answer was lost can be repeated. The messages below are those of KubeVirt's virt-api: its
+conflicts all have the same reason, and only the message distinguishes them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _CLOUD_INIT = "cloudinit"
 
 
 def operations(settings: PackSettings) -> tuple[Operation, ...]:
-    """The pack as it is wanted here. Raises InvalidOperation."""
+    """The operations of the pack, with the settings applied. Raises InvalidOperation."""
     made = {operation.name: operation for operation in _defaults(settings.upstream)}
     rules = settings.approval
     if isinstance(rules, str):
@@ -34,7 +34,9 @@ def operations(settings: PackSettings) -> tuple[Operation, ...]:
     for key, table in (("approval", rules or {}), ("largest_batch", settings.largest_batch)):
         for name, value in table.items():
             if name not in made:
-                raise InvalidOperation(key, f"there is no operation {name!r}; there are {', '.join(made)}")
+                raise InvalidOperation(
+                    key, f"unknown operation {name!r}; known operations: {', '.join(made)}"
+                )
             changes: dict[str, Any] = {key: value}
             made[name] = replace(made[name], **changes)
     return tuple(replace(each, self_approval=settings.self_approval) for each in made.values())
@@ -52,12 +54,12 @@ def _defaults(upstream: str) -> tuple[Operation, ...]:
                     "memory": {
                         "type": "string",
                         "pattern": "^[1-9][0-9]*(Mi|Gi|Ti)$",
-                        "description": "As Kubernetes writes it, such as 4Gi.",
+                        "description": "A Kubernetes quantity, such as 4Gi.",
                     },
                     "image": {"type": "string", "minLength": 1, "description": "A container disk's image."},
                     "run_strategy": {"enum": ["Always", "Halted", "Manual", "RerunOnFailure", "Once"]},
                     "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-                    "user_data": {"type": "string", "description": "cloud-init, never shown again."},
+                    "user_data": {"type": "string", "description": "cloud-init data. It is never shown."},
                 },
                 "cpu",
                 "memory",
@@ -90,9 +92,9 @@ def _defaults(upstream: str) -> tuple[Operation, ...]:
             largest_batch=50,
             approval=NEVER,
             outcomes=(
-                _said(Means.DONE, "VM is already running"),
-                # Its start has been asked for, by us or by its maker, and it does not run yet.
-                _said(Means.DONE, "Always does not support manual start requests"),
+                _conflict(Means.DONE, "VM is already running"),
+                # A start was requested, by us or at creation, and the machine does not run yet.
+                _conflict(Means.DONE, "Always does not support manual start requests"),
                 *_CONFLICTS,
             ),
         ),
@@ -104,9 +106,9 @@ def _defaults(upstream: str) -> tuple[Operation, ...]:
             largest_batch=50,
             approval=NEVER,
             outcomes=(
-                _said(Means.DONE, "VM is not running"),
-                # Its stop has been asked for, and it still runs.
-                _said(Means.DONE, "Halted only supports manual stop requests with a shorter graceperiod"),
+                _conflict(Means.DONE, "VM is not running"),
+                # A stop was requested, and the machine still runs.
+                _conflict(Means.DONE, "Halted only supports manual stop requests with a shorter graceperiod"),
                 *_CONFLICTS,
             ),
         ),
@@ -122,16 +124,16 @@ def _defaults(upstream: str) -> tuple[Operation, ...]:
     )
 
 
-def _said(means: Means, message: str) -> Outcome:
+def _conflict(means: Means, message: str) -> Outcome:
     return Outcome(409, means, f"contains(answer.message, '{message}')")
 
 
-# Somebody else changed the object in the same moment: next time is another time. All other conflicts say
-# that the machine is not in a state for this, which trying again does not change.
+# A concurrent change of the object: retry. All other conflicts mean that the machine is in the wrong state,
+# which a retry does not change.
 _CONFLICTS = (
-    _said(Means.RETRY, "the object has been modified"),
-    _said(Means.RETRY, "the server rejected our request due to an error in our request"),
-    _said(Means.RETRY, "jsonpatch test operation does not apply"),
+    _conflict(Means.RETRY, "the object has been modified"),
+    _conflict(Means.RETRY, "the server rejected our request due to an error in our request"),
+    _conflict(Means.RETRY, "jsonpatch test operation does not apply"),
     Outcome(409, Means.FAILED),
 )
 
@@ -146,7 +148,7 @@ def _schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
 
 
 def _machine(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The VirtualMachine that the item asks for."""
+    """The VirtualMachine for an item."""
     disks = [{"name": _DISK, "disk": {"bus": "virtio"}}]
     volumes: list[dict[str, Any]] = [{"name": _DISK, "containerDisk": {"image": item["image"]}}]
     if "user_data" in item:

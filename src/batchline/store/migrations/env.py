@@ -1,4 +1,4 @@
-"""Alembic's entry point. `batchline.store.migrate` hands in the connection and the schema."""
+"""Alembic's entry point. `batchline.store.migrate` passes the connection and the schema."""
 
 from alembic import context
 

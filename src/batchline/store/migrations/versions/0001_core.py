@@ -1,8 +1,8 @@
-"""The nouns of the design: files, lines, batches, lanes, spans, results, and who works on them.
+"""Core tables: files, lines, batches, lanes, spans, results and workers.
 
-Nothing is written for an item until it is finished, so the tables come in two kinds. `lines` and
-`results` are large and insert-only. `batches`, `lanes`, `spans` and `workers` are small and hot: they
-leave half of each page free, so that updates stay on the page (HOT), and are vacuumed early.
+Nothing is written for an item until it is finished, so there are two kinds of tables. `lines` and
+`results` are large and insert-only. `batches`, `lanes`, `spans` and `workers` are small and hot: half of
+each page stays free, so that updates stay on the page (HOT), and they are vacuumed early.
 """
 
 from alembic import op
@@ -12,7 +12,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Small hot tables: vacuum after some hundred dead rows and never pause for it.
+# Small hot tables: vacuum after a few hundred dead rows, without cost-based delays.
 HOT = """
     fillfactor = 50,
     autovacuum_vacuum_threshold = 500,
@@ -26,16 +26,16 @@ CREATE TYPE outcome AS ENUM ('completed', 'failed');
 
 CREATE TABLE files (
     id          uuid PRIMARY KEY,
-    -- The short name of the file in `lines`, where sixteen bytes a row would be felt.
+    -- Identifies the file in `lines`, where a uuid would cost eight more bytes per row.
     no          bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
     tenant      text NOT NULL,
     purpose     text NOT NULL,
     filename    text NOT NULL,
     bytes       bigint NOT NULL,
     line_count  integer NOT NULL,
-    -- SHA-256 of the input: the same file given again is found, not stored again.
+    -- SHA-256 of the input: the same input is found and not stored again.
     digest      bytea,
-    -- Where the content lies in the object store; NULL when it lies in `lines`.
+    -- Key of the content in the object store; NULL if the content is in `lines`.
     object_key  text,
     created_at  timestamptz NOT NULL DEFAULT now(),
     expires_at  timestamptz
@@ -43,7 +43,7 @@ CREATE TABLE files (
 CREATE INDEX files_digest ON files (tenant, digest) WHERE digest IS NOT NULL;
 CREATE INDEX files_newest ON files (tenant, created_at, id);
 
--- The lines of a file that share a model and a url; every batch over the file makes one lane of each.
+-- The lines of a file that share a model and a url. Every batch over the file has one lane for each.
 CREATE TABLE file_lanes (
     file_no  bigint NOT NULL,
     lane_no  integer NOT NULL,
@@ -53,8 +53,8 @@ CREATE TABLE file_lanes (
     PRIMARY KEY (file_no, lane_no)
 );
 
--- No foreign key: a trigger for each of a million rows would halve the speed of COPY. A file's rows
--- are written and its `files` row is inserted in one transaction.
+-- No foreign key: one trigger per row would halve the speed of COPY. One transaction writes the lines and
+-- inserts the `files` row.
 CREATE TABLE lines (
     file_no    bigint NOT NULL,
     lane_no    integer NOT NULL,
@@ -74,7 +74,7 @@ CREATE TABLE batches (
     -- How its lines are run: upstream, api_key_env, max_attempts, timeout.
     settings          jsonb NOT NULL,
     metadata          jsonb,
-    -- What makes a repeated command find its batch again.
+    -- Lets a repeated command find its batch.
     resume_key        text,
 
     total             integer NOT NULL CHECK (total > 0),
@@ -107,7 +107,7 @@ CREATE TABLE batches (
     CHECK (completed + failed <= total)
 ) WITH ({HOT});
 CREATE INDEX batches_newest ON batches (tenant, created_at, id);
--- Two commands that start at once make one batch: the second finds the first's.
+-- Two identical commands that start at once create one batch: the second finds the first's.
 CREATE UNIQUE INDEX batches_resume ON batches (tenant, resume_key) WHERE resume_key IS NOT NULL;
 CREATE INDEX batches_file ON batches (file_id);
 CREATE INDEX batches_running ON batches (expires_at) WHERE finalizing_at IS NULL AND ended_at IS NULL;
@@ -116,7 +116,7 @@ CREATE INDEX batches_closing ON batches (id)
 CREATE INDEX batches_finalizing ON batches (finalizing_at)
     WHERE finalizing_at IS NOT NULL AND ended_at IS NULL;
 
--- [0, next) is handed out, [next, total) is pending and has no row anywhere.
+-- [0, next) is claimed or finished; [next, total) is pending and has no row anywhere.
 CREATE TABLE lanes (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     batch_id  uuid NOT NULL REFERENCES batches ON DELETE CASCADE,
@@ -130,14 +130,14 @@ CREATE TABLE lanes (
     next      integer NOT NULL DEFAULT 0,
     total     integer NOT NULL,
     open      boolean NOT NULL DEFAULT true,
-    -- next = total, as a column of its own: an index predicate on `next` would end HOT updates of it.
+    -- next = total, as a separate column: an index predicate on `next` would prevent HOT updates of it.
     drained   boolean NOT NULL DEFAULT false,
     CHECK (next BETWEEN 0 AND total)
 ) WITH ({HOT});
 CREATE INDEX lanes_claim ON lanes (key, tenant, deadline, id) WHERE open AND NOT drained;
 CREATE INDEX lanes_batch ON lanes (batch_id);
 
--- Handed-out, unfinished ordinals. Held while worker_id is set, else free from available_at on.
+-- Claimed, unfinished ordinals. Held while worker_id is set, else free from available_at on.
 CREATE TABLE spans (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     lane_id       bigint NOT NULL,
@@ -154,8 +154,8 @@ CREATE INDEX spans_held ON spans (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX spans_batch ON spans (batch_id);
 CREATE UNIQUE INDEX spans_task ON spans (upstream, task_id) WHERE task_id IS NOT NULL;
 
--- One terminal outcome of one item. Keyed by line number, not by ordinal, so that an index scan of
--- each lane, merged, is the output file in input order: no sort.
+-- The one outcome of one item. Keyed by line number, not by ordinal, so that merging the index scans of the
+-- lanes returns the output in input order, without a sort.
 CREATE TABLE results (
     lane_id        bigint NOT NULL,
     line_no        integer NOT NULL,
@@ -170,7 +170,7 @@ CREATE TABLE results (
     PRIMARY KEY (lane_id, line_no)
 );
 
--- Append-only: every failed attempt, and when the next may start.
+-- Append-only: every failed attempt, and when the next one may start.
 CREATE TABLE retry_attempts (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     batch_id    uuid NOT NULL,
@@ -198,7 +198,7 @@ CREATE TABLE duties (
 ) WITH ({HOT});
 INSERT INTO duties (name) VALUES ('sweep'), ('orphans');
 
--- Events to tell the outside about, written in the transaction that made them true.
+-- Events for webhooks, written in the transaction that causes them.
 CREATE TABLE outbox (
     id            uuid PRIMARY KEY,
     batch_id      uuid NOT NULL,
@@ -229,7 +229,7 @@ RETURN (
 );
 """
 
-# Every item of every batch with its state, for people and for the API. It is read a batch at a time.
+# Every item of every batch with its state, for people and for the API. Queries read one batch at a time.
 REQUESTS = """
 CREATE VIEW requests AS
 SELECT
@@ -241,8 +241,8 @@ SELECT
     n.model,
     CASE
         WHEN r.outcome IS NOT NULL THEN r.outcome::text
-        -- Said only of what can have no outcome any more. What was handed out before the batch was closed
-        -- may still be finished until it is frozen.
+        -- Only for items that cannot get an outcome any more. Items that were claimed before the batch was
+        -- closed may still finish until it is frozen.
         WHEN b.cancelling_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
             THEN 'canceled'
         WHEN b.expiring_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
@@ -269,7 +269,7 @@ LEFT JOIN LATERAL (
 ) AS s ON l.ordinal < n.next AND r.outcome IS NULL;
 """
 
-# lz4 packs long bodies several times faster than the default; not every build of PostgreSQL has it.
+# lz4 compresses long bodies several times faster than the default, but not every build of PostgreSQL has it.
 COMPRESSION = """
 DO $$
 BEGIN

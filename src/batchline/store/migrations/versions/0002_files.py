@@ -1,8 +1,8 @@
-"""Files for a server: what is wrong with one, deletion in two steps, uploads in parts.
+"""Files for a server: validation errors, deletion in two steps, uploads in parts.
 
-A deleted file is hidden at once (`deleted_at`); its lines and its object go later, in chunks, once no batch
-that still runs needs them (`purged_at`). Its row stays, so that a lost file can be told from a deleted one.
-What an ended batch left in `results` and `retry_attempts` goes the same way (`purging_at`, `purged_at`).
+A deleted file is hidden at once (`deleted_at`). Its lines and its object are deleted later, in chunks, once
+no running batch needs them (`purged_at`). Its row stays, to distinguish a deleted file from a lost one. The
+results and attempts of ended batches are deleted in the same way (`purging_at`, `purged_at`).
 """
 
 from alembic import op
@@ -14,7 +14,7 @@ depends_on = None
 
 UP = """
 ALTER TABLE files
-    -- Why no batch can run over it, the first hundred: [{code, message, param, line}]. NULL: nothing.
+    -- The first hundred reasons why no batch can run over it: [{code, message, param, line}]; NULL if valid.
     ADD COLUMN errors      jsonb,
     ADD COLUMN deleted_at  timestamptz,
     ADD COLUMN purged_at   timestamptz;
@@ -23,7 +23,7 @@ CREATE INDEX files_deleted ON files (deleted_at, id) WHERE deleted_at IS NOT NUL
 CREATE INDEX files_object ON files (object_key) WHERE object_key IS NOT NULL;
 
 ALTER TABLE batches
-    -- From here on its results are not to be relied on.
+    -- From this time on, results may be missing.
     ADD COLUMN purging_at  timestamptz,
     ADD COLUMN purged_at   timestamptz;
 CREATE INDEX batches_kept ON batches (ended_at) WHERE ended_at IS NOT NULL AND purging_at IS NULL;
@@ -38,7 +38,7 @@ CREATE TABLE uploads (
     filename       text NOT NULL,
     mime_type      text NOT NULL,
     bytes          bigint NOT NULL CHECK (bytes >= 0),
-    -- Seconds that the file made of it is kept; NULL: the default.
+    -- Seconds until the resulting file expires; NULL: the default.
     expires_after  integer,
     created_at     timestamptz NOT NULL DEFAULT now(),
     expires_at     timestamptz NOT NULL,
@@ -60,8 +60,8 @@ CREATE INDEX upload_parts_upload ON upload_parts (upload_id);
 INSERT INTO duties (name) VALUES ('retention'), ('uploads');
 """
 
-# The view as it was, and without batches whose results are being cleared away: of their items nothing is
-# known any more, and they would look as if they were yet to run.
+# The same view, but without batches whose results are being purged: their items would look as if they had not
+# run yet.
 REQUESTS = """
 CREATE OR REPLACE VIEW requests AS
 SELECT
@@ -73,8 +73,8 @@ SELECT
     n.model,
     CASE
         WHEN r.outcome IS NOT NULL THEN r.outcome::text
-        -- Said only of what can have no outcome any more. What was handed out before the batch was closed
-        -- may still be finished until it is frozen.
+        -- Only for items that cannot get an outcome any more. Items that were claimed before the batch was
+        -- closed may still finish until it is frozen.
         WHEN b.cancelling_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
             THEN 'canceled'
         WHEN b.expiring_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
@@ -105,7 +105,7 @@ KNOWN = "WHERE b.purging_at IS NULL"
 DOWN = """
 DELETE FROM duties WHERE name IN ('retention', 'uploads');
 DROP TABLE upload_parts, uploads;
--- The version before knows neither deleted files nor batches without their results.
+-- The previous version supports neither deleted files nor batches without their results.
 DELETE FROM batches WHERE purging_at IS NOT NULL;
 DELETE FROM files AS f
 WHERE deleted_at IS NOT NULL

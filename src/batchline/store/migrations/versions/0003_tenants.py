@@ -1,4 +1,4 @@
-"""Tenants with keys, creation that can be repeated safely, and batches that fail while validating."""
+"""API keys of tenants, idempotency keys, and batches that fail validation."""
 
 from alembic import op
 
@@ -15,13 +15,13 @@ CREATE TABLE api_keys (
     role        text NOT NULL CHECK (role IN ('user', 'approver', 'admin')),
     -- SHA-256 of the key. The key has 256 random bits, so a slow hash would protect nothing more.
     hash        bytea NOT NULL UNIQUE,
-    -- The first characters, to tell keys apart in a list.
+    -- The first characters, to distinguish keys in a list.
     hint        text NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     revoked_at  timestamptz
 );
 
--- What a key of a caller's choosing has made, written in the transaction that made it.
+-- The object that a caller's idempotency key created, written in the same transaction as the object.
 CREATE TABLE idempotency (
     tenant       text NOT NULL,
     scope        text NOT NULL,
@@ -34,9 +34,9 @@ CREATE TABLE idempotency (
 CREATE INDEX idempotency_oldest ON idempotency (created_at);
 
 ALTER TABLE batches
-    -- Why it failed while validating: [{code, message, param, line}].
+    -- Why it failed validation: [{code, message, param, line}].
     ADD COLUMN errors                jsonb,
-    -- The model of all its lines, where they have one.
+    -- The model of all its lines, if they share one.
     ADD COLUMN model                 text,
     ADD COLUMN output_expires_after  integer,
     -- The id that its output file will have, so that it can be read while the batch runs.

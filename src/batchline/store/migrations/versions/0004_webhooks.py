@@ -1,8 +1,8 @@
-"""Webhooks: who wants to hear of a tenant's batches, and what has been said to them.
+"""Webhooks and their deliveries.
 
-An event of the outbox becomes one delivery for each of the tenant's webhooks that asked for its type. The
-webhook is what is scheduled: one delivery at a time is sent to it, and a receiver that fails is left in
-peace for a while, so that one deaf receiver holds up no other.
+An event of the outbox becomes one delivery for each of the tenant's webhooks that subscribes to its type.
+Webhooks are scheduled, not deliveries: each webhook gets one delivery at a time, and a receiver that fails is
+not tried for a while, so it does not delay the others.
 """
 
 from alembic import op
@@ -19,18 +19,18 @@ CREATE TABLE webhooks (
     name             text NOT NULL,
     url              text NOT NULL,
     events           text[] NOT NULL,
-    -- Standard Webhooks sign with the secret itself, so a hash of it would not do.
+    -- Standard Webhooks sign with the secret itself, so a hash is not enough.
     secret           text NOT NULL,
     -- After a rotation both secrets sign, until this moment.
     previous_secret  text,
     previous_until   timestamptz,
     created_at       timestamptz NOT NULL DEFAULT now(),
     updated_at       timestamptz NOT NULL DEFAULT now(),
-    -- Nothing is sent before: a worker is sending under this lease, or the receiver has failed and rests.
+    -- Nothing is sent before this time: a worker holds the lease, or the receiver has failed.
     rests_until      timestamptz,
-    -- Attempts in a row that failed, whatever they were about.
+    -- Consecutive failed attempts, of any delivery.
     failures         integer NOT NULL DEFAULT 0,
-    -- When there is something to send and it may be sent; NULL: nothing to send.
+    -- When the next delivery may be sent; NULL: nothing to send.
     due_at           timestamptz
 ) WITH (fillfactor = 50);
 CREATE INDEX webhooks_tenant ON webhooks (tenant, created_at, id);
@@ -41,12 +41,12 @@ CREATE TABLE deliveries (
     event_id      uuid NOT NULL,
     batch_id      uuid NOT NULL,
     type          text NOT NULL,
-    -- When what it tells of happened.
+    -- When the event occurred.
     occurred_at   timestamptz NOT NULL,
     attempts      integer NOT NULL DEFAULT 0,
     available_at  timestamptz NOT NULL DEFAULT now(),
     delivered_at  timestamptz,
-    -- Given up after a day of attempts.
+    -- Set when the delivery is abandoned, after a day of attempts.
     failed_at     timestamptz,
     last_status   integer,
     last_error    text,

@@ -1,11 +1,10 @@
-"""Governed operations: who submitted a batch, what holds it, the limits, and a log that nobody can change.
+"""Governed operations: submitters, approvals and holds, limits, and an append-only audit log.
 
-A governed batch is an ordinary one with a second row that says whose it is and what was decided about it.
-What must be counted before another one is let in (batches that are not over, by user) is found by a partial
-index of `batches` itself, so there is no counter that could drift.
+A governed batch is an ordinary batch with a second row for its owner and the decision about it. The limits
+count pending batches per user in `batches`, by a partial index, so no counter can drift.
 
-The audit log refuses UPDATE, DELETE and TRUNCATE by triggers, which hold for the owner of the table too. The
-way back drops it.
+The audit log refuses UPDATE, DELETE and TRUNCATE by triggers, which also apply to the owner of the table. The
+downgrade drops it.
 """
 
 from alembic import op
@@ -17,11 +16,11 @@ depends_on = None
 
 UP = """
 ALTER TABLE batches
-    -- The user whose governed batch it is; NULL: an ordinary batch.
+    -- The owner of a governed batch; NULL for an ordinary batch.
     ADD COLUMN submitted_by  text,
-    -- It waits for an approval, or to be released: its lanes are shut, and a resume does not open them.
+    -- It waits for an approval or a release: its lanes are closed, and a resume does not open them.
     ADD COLUMN held_at       timestamptz;
--- All that counts against the limits.
+-- The batches that count towards the limits.
 CREATE INDEX batches_governed ON batches (tenant, submitted_by)
     WHERE submitted_by IS NOT NULL AND finalizing_at IS NULL AND ended_at IS NULL;
 
@@ -30,11 +29,11 @@ CREATE TABLE operation_batches (
     tenant            text NOT NULL,
     user_id           text NOT NULL,
     operation         text NOT NULL,
-    -- A name of the caller's choosing, and a hash of all that was asked for under it.
+    -- The caller's idempotency key, and a hash of the whole request.
     request_id        uuid,
     fingerprint       bytea NOT NULL,
     reason            text,
-    -- The clock, not the transaction's start: the cooldown counts from here, and transactions wait.
+    -- Not now(): the cooldown starts here, and the transaction may have waited for locks.
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
 
     approval          text NOT NULL CHECK (approval IN ('not_required', 'pending', 'approved', 'rejected')),
@@ -46,11 +45,11 @@ CREATE TABLE operation_batches (
     held              boolean NOT NULL DEFAULT false,
     released_at       timestamptz,
 
-    -- How often failed children were put back, how many of them in all, and when last.
+    -- Number of retries, children retried in total, and the time of the last retry.
     retries           integer NOT NULL DEFAULT 0,
     retried_children  integer NOT NULL DEFAULT 0,
     retried_at        timestamptz,
-    -- From submission to its first end, kept when it is opened again.
+    -- Time from submission to its first end, kept when a retry reopens it.
     first_took        interval,
 
     cancelled_by      text,
@@ -62,7 +61,7 @@ CREATE INDEX operation_batches_user ON operation_batches (tenant, user_id, creat
 CREATE INDEX operation_batches_newest ON operation_batches (tenant, created_at, batch_id);
 CREATE INDEX operation_batches_pending ON operation_batches (tenant, created_at) WHERE approval = 'pending';
 
--- What submissions lock, one after the other: the row of all, with empty names, then the user's.
+-- Rows that submissions lock, in this order: the global row, with empty names, then the user's.
 CREATE TABLE limit_subjects (
     tenant      text NOT NULL,
     user_id     text NOT NULL,
@@ -93,7 +92,7 @@ CREATE TABLE limit_exemptions (
     PRIMARY KEY (tenant, user_id)
 );
 
--- Requests by the minute in which they came.
+-- Requests per minute.
 CREATE TABLE api_windows (
     starts_at  timestamptz PRIMARY KEY,
     requests   integer NOT NULL
@@ -103,13 +102,13 @@ CREATE TABLE audit_log (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     tenant       text NOT NULL,
-    -- Who did it: a user, or `system`.
+    -- A user, or `system`.
     actor        text NOT NULL,
     action       text NOT NULL,
     batch_id     uuid,
-    -- Of a child's end.
+    -- The child's number, if the record is about the end of a child.
     sequence_no  integer,
-    -- The user whom an admin's change is about.
+    -- The user that an admin's change concerns.
     subject      text,
     detail       jsonb NOT NULL DEFAULT '{}'
 );
@@ -126,7 +125,7 @@ END
 $$;
 CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
--- Also where a session plays replica, in which ordinary triggers are silent.
+-- Also for sessions with session_replication_role = replica, in which ordinary triggers do not fire.
 ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_append_only;
 """
 
@@ -134,7 +133,7 @@ DOWN = """
 DROP TABLE audit_log;
 DROP FUNCTION refuse_change;
 DROP TABLE api_windows, limit_exemptions, limit_overrides, limit_subjects, operation_batches;
--- The version before knows a batch whose lanes are shut by one name only.
+-- In the previous version, only paused batches have closed lanes.
 UPDATE batches SET paused_at = coalesce(paused_at, held_at)
 WHERE held_at IS NOT NULL AND finalizing_at IS NULL AND cancelling_at IS NULL AND expiring_at IS NULL;
 DROP INDEX batches_governed;

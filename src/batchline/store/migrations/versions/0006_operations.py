@@ -1,12 +1,12 @@
-"""Governed operations over years: routing keys of their own, totals without a look at the past, retention.
+"""Governed operations in the long run: separate routing keys, totals, a view, and retention.
 
-The lanes of operations are routed by their URL. By the bare name of the operation they looked like a model's,
-and a worker without operations could not leave them alone.
+The lanes of operations are routed by their URL. The bare name of the operation looked like a model's, so a
+worker without operations could not exclude them.
 
-A batch that ends adds to the totals of its operation what it has not added before, in the commit that ends
-it. So whoever asks for them reads these and the few batches that have not ended, not all that ever were.
+A batch adds to the totals of its operation in the commit that ends it. So a query of the totals reads these
+rows and the few batches that have not ended, not all batches.
 
-One view says what a governed batch is to those who read it. The children of those that ended long ago go.
+One view returns a governed batch with its decision. The children of batches that ended long ago are deleted.
 """
 
 from alembic import op
@@ -27,9 +27,9 @@ UPDATE lanes SET key = model WHERE starts_with(url, '/operations/');
 
 TOTALS = """
 ALTER TABLE operation_batches
-    -- When it last added to the totals; NULL: it has not, or was opened again since.
+    -- When it last added to the totals; NULL if it has not, or was reopened since.
     ADD COLUMN counted_at         timestamptz,
-    -- What it has added; of failed children also those that were put back since.
+    -- What it has added; failed children include those that were retried since.
     ADD COLUMN counted_succeeded  integer NOT NULL DEFAULT 0,
     ADD COLUMN counted_failed     integer NOT NULL DEFAULT 0;
 
@@ -38,14 +38,14 @@ CREATE TABLE operation_totals (
     succeeded  bigint NOT NULL,
     failed     bigint NOT NULL,
     cancelled  bigint NOT NULL,
-    -- Batches that have ended, and the seconds that they took to their first end.
+    -- Ended batches, and the sum of the seconds until their first end.
     batches    bigint NOT NULL,
     seconds    double precision NOT NULL
 ) WITH (fillfactor = 50);
 
 CREATE TABLE operation_durations (
     operation  text NOT NULL,
-    -- They took no longer than this, but longer than the next smaller one.
+    -- Upper bound in seconds; the batches took longer than the next smaller bound.
     bound      double precision NOT NULL,
     batches    bigint NOT NULL,
     PRIMARY KEY (operation, bound)
@@ -59,7 +59,7 @@ SET counted_at = now(),
 FROM batches AS b
 WHERE b.id = o.batch_id AND b.ended_at IS NOT NULL;
 
--- One that a retry has opened again has had its first end, and has added nothing yet.
+-- A batch that a retry has reopened had its first end, but has added nothing yet.
 INSERT INTO operation_totals (operation, succeeded, failed, cancelled, batches, seconds)
 SELECT
     o.operation,
@@ -104,8 +104,8 @@ ALTER TABLE operation_batches
 
 
 GOVERNED = """
--- A governed batch as its user knows it: the batch, and what was decided about it. Found by the indexes of
--- operation_batches, whose tenant and number these are.
+-- Governed batches with their decisions. tenant and created_at come from operation_batches, so its indexes
+-- are used.
 CREATE VIEW governed_batches AS
 SELECT
     o.batch_id AS id,
@@ -136,7 +136,7 @@ SELECT
 FROM batches AS b
 JOIN operation_batches AS o ON o.batch_id = b.id;
 
--- What governed batches leave behind is kept longer than what others do.
+-- Governed batches have a longer retention than others.
 CREATE INDEX batches_governed_kept ON batches (ended_at)
     WHERE submitted_by IS NOT NULL AND ended_at IS NOT NULL AND purging_at IS NULL;
 """

@@ -1,7 +1,4 @@
-"""Workers that stand by: the creator of a batch claims its first lines for one of them.
-
-So the batch and its first claim are one commit, and the first request goes out without another one.
-"""
+"""Table of idle workers for which the creator of a batch claimed lines. Dropped again in 0008."""
 
 from alembic import op
 
@@ -11,22 +8,22 @@ branch_labels = None
 depends_on = None
 
 STANDBYS = """
--- What a crew of an idle worker would take at once. A row is made, used up and replaced, never changed: a
--- worker that stands by anew waits for nobody who is just using its former word.
+-- Lines that an idle worker would accept. A row is inserted and deleted, never updated, so a worker that
+-- becomes idle again never waits for a transaction that uses its previous row.
 CREATE TABLE standbys (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     worker_id  uuid NOT NULL,
-    -- Which of the worker's crews.
+    -- Which part of the worker.
     post       integer NOT NULL,
     until      timestamptz NOT NULL,
-    -- When the worker said so, by its own clock.
+    -- When the worker became idle, by its own clock.
     said       double precision NOT NULL,
-    -- So many lines, with these routing keys (NULL: any) and none that is LIKE those.
+    -- The number of lines, the routing keys (NULL: any), and patterns of excluded keys.
     room       integer NOT NULL CHECK (room > 0),
     keys       text[],
     besides    text[] NOT NULL,
-    -- Where the worker listens, and nobody else: anybody may LISTEN who knows a channel's name, and lines are
-    -- not for everybody. Its hash is the advisory lock that the listening connection holds.
+    -- The private channel of the worker. Its name is secret, because anyone who knows it can LISTEN. Its hash
+    -- is the advisory lock that the listening connection holds.
     channel    text NOT NULL
 ) WITH (
     fillfactor = 50,

@@ -1,4 +1,4 @@
-"""Drop the table of workers that stand by: creating a batch claims nothing for anybody any more."""
+"""Drop the table of idle workers: creating a batch no longer claims lines."""
 
 from importlib import import_module
 

@@ -1,6 +1,6 @@
-"""A failed finalization has a back-off of its own, so that it holds up no other batch.
+"""Back-off per batch for failed finalizing, so that one batch does not delay the others.
 
-The index serves a claim that goes from tenant to tenant, and takes of each what has waited longest.
+The index serves a claim that goes from tenant to tenant and takes the batch that has waited longest.
 """
 
 from alembic import op
@@ -12,11 +12,11 @@ depends_on = None
 
 UP = """
 ALTER TABLE batches
-    -- Since it began to be finalized; all three are cleared when it ends.
+    -- Failures since finalizing began. All three columns are cleared when the batch ends.
     ADD COLUMN finalize_failures integer NOT NULL DEFAULT 0,
-    -- Not to be tried before.
+    -- Earliest time of the next try.
     ADD COLUMN finalize_after timestamptz,
-    -- Why the last try failed. For operators: it may name places that tenants need not know.
+    -- Why the last try failed. Only for operators: it may contain paths that tenants must not see.
     ADD COLUMN finalize_error text;
 DROP INDEX batches_finalizing;
 CREATE INDEX batches_finalizing ON batches (tenant, (coalesce(finalize_after, finalizing_at)))

@@ -1,4 +1,4 @@
-"""Requests of a minute by kind and by user, so that one user's flood is counted as that user's alone."""
+"""Count requests per minute by kind and by user, so that a flood of requests counts only for its user."""
 
 from alembic import op
 
@@ -7,14 +7,14 @@ down_revision = "0009"
 branch_labels = None
 depends_on = None
 
-# The count of the minute in which the schema changes starts anew: nothing else is lost.
+# Only the counts of the current minute are lost.
 BY_USER = """
 DELETE FROM api_windows;
 ALTER TABLE api_windows
     DROP CONSTRAINT api_windows_pkey,
     -- What is counted together: reads, writes, decisions.
     ADD COLUMN kind text NOT NULL CHECK (kind IN ('read', 'write', 'decision')),
-    -- Both are empty in the row of all users together.
+    -- Both are empty in the row that counts all users.
     ADD COLUMN tenant text NOT NULL,
     ADD COLUMN user_id text NOT NULL,
     ADD PRIMARY KEY (starts_at, kind, tenant, user_id);

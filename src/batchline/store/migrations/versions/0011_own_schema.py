@@ -1,7 +1,7 @@
-"""The schema says which programs may use it, and the table of maintenance tasks says what it is.
+"""Record which programs may use the schema, and rename the table of maintenance tasks.
 
-All tables live in a schema of their own. `batchline.store.relocation` moves those of version 0.1.0 before
-this migration runs.
+All tables are in a separate schema. `batchline.store.relocation` moves those of version 0.1.0 before this
+migration runs.
 """
 
 from alembic import op
@@ -15,8 +15,8 @@ UP = """
 ALTER TABLE duties RENAME TO maintenance_tasks;
 ALTER INDEX duties_pkey RENAME TO maintenance_tasks_pkey;
 
--- One row. A program whose newest known version is at least this one may use the schema, however much newer
--- the schema is. A migration that older programs cannot live with raises it to its own version.
+-- One row. A program whose newest known version is at least `compatible_from` may use the schema, even if the
+-- schema is newer. A migration that older programs cannot work with sets it to its own version.
 CREATE TABLE schema_compatibility (
     compatible_from  text NOT NULL
 );

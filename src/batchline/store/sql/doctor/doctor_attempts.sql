@@ -1,13 +1,13 @@
--- doctor_attempts: the history of attempts has no gap and no double, and everything that carries an attempt is one
--- ahead of it: an item with two failed attempts waits, runs or has ended in its third.
+-- doctor_attempts: check that the history of attempts has no gaps and no duplicates, and that results and spans are one
+-- attempt ahead of it: an item with two failed attempts waits, runs or has ended in its third.
 --
--- Items that never failed have no history, so this is one pass over `results` and small change.
+-- Items that never failed have no history, so this is one pass over `results` plus small tables.
 WITH
 lane AS (
     SELECT n.id, n.batch_id
     FROM batchline.lanes AS n
     JOIN batchline.batches AS b ON b.id = n.batch_id
-    -- What is being cleared away goes in any order.
+    -- A purge deletes rows in any order.
     WHERE b.purging_at IS NULL AND (%(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid)
 ),
 item AS (
@@ -17,7 +17,7 @@ item AS (
     GROUP BY a.lane_id, a.ordinal
 ),
 broken AS (
-    SELECT lane_id, format('%%s items have gaps or doubles in their history of attempts', count(*)) AS message
+    SELECT lane_id, format('%%s items have gaps or duplicates in their history of attempts', count(*)) AS message
     FROM item
     WHERE attempts <> last OR attempts <> kinds
     GROUP BY lane_id
@@ -35,7 +35,7 @@ unlike_result AS (
 unlike_span AS (
     SELECT
         s.lane_id,
-        format('span %%s is at attempt %%s, but its items have other failed attempts behind them', s.id, s.attempt)
+        format('span %%s is at attempt %%s, which does not follow the failed attempts of its items', s.id, s.attempt)
             AS message
     FROM batchline.spans AS s
     JOIN lane ON lane.id = s.lane_id

@@ -1,6 +1,6 @@
--- doctor_batches: a batch is frozen exactly when nothing is left to do, or it is closing; and it ends once, the way
--- it was going to, with the files that its counters call for: an output file if an item was completed, an error
--- file for the rest.
+-- doctor_batches: check that a batch is frozen exactly when no item is left or it is closing; that it ends once, in the
+-- way it was closing; and that it has the files that its counters require: an output file if an item was completed, an
+-- error file for the rest.
 --
 -- A batch that failed validation (failed_at) never ran and is frozen by that alone.
 WITH
@@ -13,7 +13,7 @@ batch AS (
     FROM batchline.current_batches AS b
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
--- What an ended batch must have and has.
+-- Files that an ended batch must have, and those that it has.
 made AS (
     SELECT b.id AS batch_id, b.ended_at, e.kind, e.file_id, e.lines, f.id AS found, f.line_count
     FROM batch AS b
@@ -35,15 +35,15 @@ finding AS (
     SELECT
         'finalizing',
         id,
-        'every item has its outcome, but finalizing has not begun: the batch is stuck'
+        'every item has an outcome, but finalizing has not begun: the batch is stuck'
     FROM batch
     WHERE done AND finalizing_at IS NULL AND failed_at IS NULL
     UNION ALL
-    SELECT 'finalizing', id, format('it is frozen with %%s of %%s items finished, and was not closed', completed + failed, total)
+    SELECT 'finalizing', id, format('it is frozen with %%s of %%s items finished, but was not closed', completed + failed, total)
     FROM batch
     WHERE finalizing_at IS NOT NULL AND NOT done AND NOT closing
     UNION ALL
-    SELECT 'end', id, format('it has ended %%s times over', ends)
+    SELECT 'end', id, format('it has ended %%s times', ends)
     FROM batch
     WHERE ends > 1
     UNION ALL
@@ -77,7 +77,7 @@ finding AS (
     FROM made
     WHERE ended_at IS NOT NULL AND file_id IS NULL AND lines > 0
     UNION ALL
-    SELECT 'end_files', batch_id, format('it has an %%s file, but no item for it', kind)
+    SELECT 'end_files', batch_id, format('it has an %%s file, but no items for it', kind)
     FROM made
     WHERE ended_at IS NOT NULL AND file_id IS NOT NULL AND lines = 0
     UNION ALL
@@ -85,7 +85,7 @@ finding AS (
     FROM made
     WHERE ended_at IS NULL AND file_id IS NOT NULL
     UNION ALL
-    SELECT 'end_files', batch_id, format('its %%s file %%s is not there', kind, file_id)
+    SELECT 'end_files', batch_id, format('its %%s file %%s does not exist', kind, file_id)
     FROM made
     WHERE file_id IS NOT NULL AND found IS NULL
     UNION ALL

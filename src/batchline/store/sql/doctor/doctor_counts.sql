@@ -1,4 +1,4 @@
--- doctor_counts: how much there is to examine: in all, or of one batch.
+-- doctor_counts: numbers of rows that the doctor checks: in total, or of one batch.
 WITH
 lane AS (
     SELECT id FROM batchline.lanes WHERE %(batch)s::uuid IS NULL OR batch_id = %(batch)s::uuid

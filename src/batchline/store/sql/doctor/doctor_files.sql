@@ -1,5 +1,6 @@
--- doctor_files: an input file has the lines that it says: in all, in each lane, numbered without gaps, and no
--- line number twice, for the line number names the item (its result's key, its Idempotency-Key).
+-- doctor_files: check that an input file has the recorded number of lines, in total and in each lane, with ordinals
+-- without gaps and unique line numbers. The line number identifies the item (the key of its result, its
+-- Idempotency-Key).
 --
 -- One pass over `lines` in the order of its key.
 WITH
@@ -7,7 +8,7 @@ file AS (
     SELECT f.id, f.no, f.line_count
     FROM batchline.files AS f
     WHERE f.purpose IN ('batch', 'operation')
-      -- The lines of a deleted file are cleared away, but not before its last batch has ended.
+      -- The lines of a deleted file are deleted only after its last batch has ended.
       AND (
           f.deleted_at IS NULL
           OR EXISTS (SELECT FROM batchline.batches AS b WHERE b.file_id = f.id AND b.ended_at IS NULL)
@@ -48,7 +49,7 @@ finding AS (
         'file_lanes',
         f.id,
         format(
-            'lane %%s is said to have %%s lines, and has %%s, with ordinals from %%s to %%s',
+            'lane %%s should have %%s lines, but has %%s, with ordinals from %%s to %%s',
             coalesce(part.lane_no, c.lane_no),
             coalesce(part.total, 0),
             coalesce(c.lines, 0),

@@ -1,5 +1,5 @@
--- doctor_lanes: the lanes of a batch are those of its file, they add up, their cursor and `drained` agree, a lane has no
--- more than one cursor, and they are open exactly while items may be handed out.
+-- doctor_lanes: check that the lanes of a batch match those of its file and add up, that cursor and `drained` agree, that a
+-- lane has no more than one cursor, and that lanes are open exactly while items may be claimed.
 --
 -- Small tables only. A file may be deleted once its batches have ended; then there is nothing to compare with.
 WITH
@@ -30,7 +30,7 @@ finding AS (
         'drained' AS name,
         batch_id,
         id AS lane_id,
-        format('drained is %%s, but %%s of %%s are handed out', drained, next, total) AS message
+        format('drained is %%s, but %%s of %%s items are claimed', drained, next, total) AS message
     FROM lane
     WHERE drained <> (next = total)
     UNION ALL
@@ -43,7 +43,7 @@ finding AS (
     FROM lane
     WHERE open AND shut
     UNION ALL
-    SELECT 'lane_open', batch_id, id, 'the lane is shut, but its batch is running: nobody will claim the rest'
+    SELECT 'lane_open', batch_id, id, 'the lane is closed, but its batch is running: no worker will claim the rest'
     FROM lane
     WHERE NOT open AND NOT shut AND running
     UNION ALL

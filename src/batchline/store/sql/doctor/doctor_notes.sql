@@ -1,5 +1,6 @@
--- doctor_notes: what is not wrong, but worth knowing: items in the hands of workers that are gone, which the next
--- claim takes over, batches whose files could not be written yet, and rows of deleted batches and files, which the orphans' duty removes.
+-- doctor_notes: list what is not wrong, but worth knowing: items held by dead workers, which the next claim takes over;
+-- batches whose files could not be written yet; and rows of deleted batches and files, which the maintenance task
+-- `orphans` removes.
 WITH
 note AS (
     SELECT
@@ -7,7 +8,7 @@ note AS (
         s.batch_id,
         s.lane_id,
         format(
-            'span %%s with %%s items is held by worker %%s, whose lease is over',
+            'span %%s with %%s items is held by worker %%s, whose lease has expired',
             s.id,
             batchline.span_size(s.outstanding),
             s.worker_id
@@ -22,7 +23,7 @@ note AS (
         b.id,
         NULL,
         format(
-            'finalizing has failed %%s times; not tried again before %%s; the last error was: %%s',
+            'finalizing has failed %%s times; the next try is not before %%s; the last error was: %%s',
             b.finalize_failures,
             to_char(b.finalize_after AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'),
             b.finalize_error
@@ -33,12 +34,12 @@ note AS (
       AND b.finalize_failures > 0
       AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
     UNION ALL
-    SELECT 'orphans', NULL, r.lane_id, format('%%s results are of a lane that is gone', count(*))
+    SELECT 'orphans', NULL, r.lane_id, format('%%s results belong to a lane that does not exist', count(*))
     FROM batchline.results AS r
     WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM batchline.lanes AS n WHERE n.id = r.lane_id)
     GROUP BY r.lane_id
     UNION ALL
-    SELECT 'orphans', NULL, NULL, format('file no. %%s is gone, but %%s of its lines are left', l.file_no, count(*))
+    SELECT 'orphans', NULL, NULL, format('file no. %%s does not exist, but %%s of its lines are left', l.file_no, count(*))
     FROM batchline.lines AS l
     WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = l.file_no)
     GROUP BY l.file_no

@@ -1,4 +1,4 @@
--- doctor_objects: a page of the files whose content lies in the object store: all, or those of one batch.
+-- doctor_objects: a page of the files whose content is in the object store: of all files, or of those of one batch.
 SELECT f.id, f.object_key
 FROM batchline.files AS f
 WHERE f.object_key IS NOT NULL

@@ -1,5 +1,6 @@
--- doctor_operations: a governed batch and the row that says whose it is belong together, and it is held exactly while
--- it waits for an approval or to be released. What was rejected never runs. The totals are what batches have added to them.
+-- doctor_operations: check that a governed batch and its row in operation_batches agree, that it is held exactly while
+-- it waits for an approval or a release, that a rejected batch is cancelled, and that the totals equal what batches
+-- have added to them.
 --
 -- Small tables only.
 WITH
@@ -22,7 +23,7 @@ batch AS (
       AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
 ),
 finding AS (
-    SELECT 'governed' AS name, id AS batch_id, 'the batch and its row in operation_batches do not say the same' AS message
+    SELECT 'governed' AS name, id AS batch_id, 'the batch and its row in operation_batches do not agree' AS message
     FROM batch
     WHERE NOT known OR (tenant, submitted_by) IS DISTINCT FROM (said_tenant, user_id)
     UNION ALL
@@ -30,20 +31,20 @@ finding AS (
         'held',
         id,
         CASE
-            WHEN held_at IS NULL THEN 'it waits for an approval or a release, and is not held: it may be running'
-            ELSE 'it is held, and nothing is waited for: nobody will open it'
+            WHEN held_at IS NULL THEN 'it waits for an approval or a release, but is not held: it may be running'
+            ELSE 'it is held, but waits for neither an approval nor a release: it will never run'
         END
     FROM batch
     WHERE known AND running AND (held_at IS NOT NULL) <> (held OR approval = 'pending')
     UNION ALL
-    SELECT 'rejected', id, 'it was rejected, and is not cancelled'
+    SELECT 'rejected', id, 'it was rejected, but is not cancelled'
     FROM batch
     WHERE approval = 'rejected' AND cancelling_at IS NULL
     UNION ALL
     SELECT
         'totals',
         NULL,
-        format('operation %%s has %%s in its totals, and its batches have added %%s', operation, added.totals, added.batches)
+        format('operation %%s has %%s in its totals, but its batches have added %%s', operation, added.totals, added.batches)
     FROM (
         SELECT
             coalesce(t.operation, o.operation) AS operation,

@@ -1,12 +1,12 @@
--- doctor_results: the one invariant, lane by lane: [0, next) is the ordinals of results and the outstanding of
--- spans, each item in one of them. And the batch's counters are what its results say.
+-- doctor_results: check the invariant of each lane: [0, next) is the disjoint union of the ordinals of results and the
+-- outstanding ordinals of spans. Also check that the batch's counters match its results.
 --
--- One pass over `results`, each compared with its line. A result's line number is its key, and lines have one
--- number for one ordinal; so where all results agree with their lines, no ordinal can occur twice, and the sum of
--- the counts proves the union. What is outstanding comes in from outside the pass (LATERAL), or a join that
--- spills to disk would write it out once a row.
+-- One pass over `results`, each compared with its line. A result's key is its line number, and each line has one number
+-- and one ordinal. So if all results match their lines, no ordinal occurs twice, and the sum of the counts proves the
+-- union. The outstanding ordinals come from outside the pass (LATERAL); otherwise a join that spills to disk would
+-- write them once per row.
 --
--- A frozen batch has dropped its spans: there, results are within [0, next), and need not fill it.
+-- A frozen batch has no spans: its results lie within [0, next) and need not fill it.
 WITH
 lane AS MATERIALIZED (
     SELECT
@@ -16,7 +16,7 @@ lane AS MATERIALIZED (
         n.lane_no,
         n.next,
         b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
-        -- The file of a batch that has ended may be deleted, and its lines with it.
+        -- The file of an ended batch may be deleted with its lines.
         b.ended_at IS NULL OR EXISTS (
             SELECT FROM batchline.files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
         ) AS has_lines,
@@ -67,15 +67,15 @@ finding AS (
         'partition' AS name,
         batch_id,
         id AS lane_id,
-        format('%%s items are handed out, but %%s have results and %%s are outstanding', next, results, held) AS message
+        format('%%s items are claimed, but %%s have results and %%s are outstanding', next, results, held) AS message
     FROM counted
     WHERE results + held <> next AND NOT frozen
     UNION ALL
-    SELECT 'result_range', batch_id, id, format('%%s results are of items outside [0,%%s)', outside, next)
+    SELECT 'result_range', batch_id, id, format('%%s results belong to items outside [0,%%s)', outside, next)
     FROM counted
     WHERE outside > 0
     UNION ALL
-    SELECT 'result_outstanding', batch_id, id, format('%%s items have a result and are outstanding as well', unfinished)
+    SELECT 'result_outstanding', batch_id, id, format('%%s items have a result but are still outstanding', unfinished)
     FROM counted
     WHERE unfinished > 0
     UNION ALL
@@ -83,7 +83,7 @@ finding AS (
         'result_line',
         batch_id,
         id,
-        format('%%s results do not agree with their line, first the one of line %%s', strangers, first_stranger)
+        format('%%s results do not match their line; the first is line %%s', strangers, first_stranger)
     FROM counted
     WHERE strangers > 0 AND has_lines
     UNION ALL

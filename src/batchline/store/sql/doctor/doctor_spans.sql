@@ -1,6 +1,6 @@
--- doctor_spans: what spans say is outstanding was handed out, is in one span only, and belongs to a batch that
--- still runs. Spans are few; the pieces of each lane's are laid side by side to see whether one begins before
--- all that come before it have ended.
+-- doctor_spans: check that outstanding ordinals of spans were claimed, are in only one span, and belong to a batch that
+-- still runs. Spans are few. Overlaps are found by sorting the ranges of each lane: a range overlaps if it starts
+-- before all previous ones have ended.
 WITH
 span AS (
     SELECT s.*, n.id AS known, n.batch_id AS lane_batch_id, n.next, b.finalizing_at, b.ended_at
@@ -26,8 +26,8 @@ finding AS (
         batch_id,
         lane_id,
         CASE
-            WHEN known IS NULL THEN format('span %%s is of a lane that is not there', id)
-            ELSE format('span %%s says it is of batch %%s', id, batch_id)
+            WHEN known IS NULL THEN format('span %%s belongs to a lane that does not exist', id)
+            ELSE format('span %%s has the wrong batch %%s', id, batch_id)
         END AS message
     FROM span
     WHERE known IS NULL OR batch_id <> lane_batch_id
@@ -36,11 +36,11 @@ finding AS (
         'span_range',
         lane_batch_id,
         lane_id,
-        format('span %%s holds %%s, but only [0,%%s) is handed out', id, outstanding, next)
+        format('span %%s contains %%s, but only [0,%%s) is claimed', id, outstanding, next)
     FROM span
     WHERE NOT outstanding <@ int4range(0, next)
     UNION ALL
-    SELECT 'span_frozen', lane_batch_id, lane_id, format('span %%s is left, but the batch is frozen or has ended', id)
+    SELECT 'span_frozen', lane_batch_id, lane_id, format('span %%s still exists, but the batch is frozen or has ended', id)
     FROM span
     WHERE finalizing_at IS NOT NULL OR ended_at IS NOT NULL
     UNION ALL
@@ -48,12 +48,12 @@ finding AS (
         'span_overlap',
         lane_batch_id,
         lane_id,
-        format('items are in two spans at once, the first of them item %%s', min(lower(piece)))
+        format('some items are in two spans; the first is item %%s', min(lower(piece)))
     FROM piece
     WHERE lower(piece) < reached
     GROUP BY lane_batch_id, lane_id
 )
--- A multirange of thousands of pieces is no help to read.
+-- Cut the message: nobody can read a multirange of thousands of ranges.
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, left(message, 500) AS message
 FROM finding
 ORDER BY name, batch_id, lane_id, message

@@ -1,7 +1,7 @@
--- add_file: the row of a file whose lines, if any, were copied in the same transaction, and its lanes.
+-- add_file: add the row of a file and its lanes, in the transaction that copied its lines, if any.
 --
--- Comes last, when size, digest and lanes are known; its commit is what makes the file exist.
--- `lane_models`, `lane_urls` and `lane_totals` are in the order of the lanes' numbers. Locks: none but its own rows.
+-- Runs last, when size, digest and lanes are known. Its commit makes the file exist. `lane_models`, `lane_urls` and
+-- `lane_totals` are in the order of the lanes' numbers. Locks: only its own rows.
 WITH
 file AS (
     INSERT INTO batchline.files (

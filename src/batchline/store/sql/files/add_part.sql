@@ -1,8 +1,8 @@
--- add_part: record a part whose object is stored. Returns no row when its upload takes no more: it has ended, its time
--- is over, or it has too many parts.
+-- add_part: record a part whose object is stored. Returns no row if the upload accepts no more: it has ended or
+-- expired, or has too many parts or bytes.
 --
--- Parts may be sent again, so together they may be larger than the file; `max_bytes` is a bound on what an upload may
--- occupy, not on what it makes. Locks: the upload's row FOR KEY SHARE, so parts come in side by side.
+-- Clients may send parts again, so together they may be larger than the file. `max_bytes` limits the space of an
+-- upload, not the size of its file. Locks: the upload's row FOR KEY SHARE, so parts can arrive concurrently.
 WITH
 upload AS (
     SELECT u.id

@@ -1,4 +1,4 @@
--- add_upload: announce a file that will come in parts.
+-- add_upload: start an upload in parts.
 INSERT INTO batchline.uploads (id, tenant, purpose, filename, mime_type, bytes, expires_after, expires_at)
 VALUES (
     %(id)s,

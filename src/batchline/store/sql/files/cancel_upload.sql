@@ -1,6 +1,6 @@
--- cancel_upload: no file will be made of it. Returns no row when it has ended, or is being completed right now.
+-- cancel_upload: cancel an upload. Returns no row if it has ended or is being completed.
 --
--- Locks: the upload's row, not waiting for one that is being completed.
+-- Locks: the upload's row. Does not wait if the upload is being completed.
 WITH
 upload AS (
     SELECT id

@@ -1,7 +1,7 @@
--- complete_upload: an upload has become a file; in the transaction that makes the file. Returns no row when it has
--- ended before.
+-- complete_upload: mark an upload as completed, in the transaction that adds its file. Returns no row if it has already
+-- ended.
 --
--- Locks: the upload's row until the file is there. Who else completes it waits, and finds it completed.
+-- Locks: the upload's row until the file is committed. A concurrent completion waits, and then finds it completed.
 UPDATE batchline.uploads
 SET completed_at = now(), file_id = %(file)s
 WHERE id = %(upload)s AND completed_at IS NULL AND cancelled_at IS NULL

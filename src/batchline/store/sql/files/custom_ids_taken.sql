@@ -1,4 +1,4 @@
--- custom_ids_taken: which of these names do children of the batch have already? Under lock_operation.
+-- custom_ids_taken: those of the given custom_ids that children of the batch already have. Runs under lock_operation.
 SELECT l.custom_id
 FROM batchline.batches AS b
 JOIN batchline.lanes AS n ON n.batch_id = b.id

@@ -1,7 +1,7 @@
--- delete_file: hide a file at once; what it holds goes later, off everybody's path. Returns no row if it is not there.
+-- delete_file: hide a file at once; maintenance deletes its data later. Returns no row if the file does not exist.
 --
--- Locks: the file's row FOR UPDATE, which waits for those who make a batch over it (create_batch, FOR KEY SHARE).
--- So once this is committed, every batch that needs its lines can be seen, and no other will come.
+-- Locks: the file's row FOR UPDATE, which waits for transactions that create a batch over it (create_batch, FOR KEY
+-- SHARE). So once this is committed, every batch that needs the lines is visible, and no new one can be created.
 WITH
 file AS (
     SELECT id

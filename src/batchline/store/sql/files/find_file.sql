@@ -1,4 +1,4 @@
--- find_file: the newest input file of a tenant that a command made of this content, if one is there.
+-- find_file: the newest visible input file of a tenant that a command created from this content.
 SELECT
     id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
 FROM batchline.files

@@ -1,4 +1,4 @@
--- get_file: one read by primary key, also of a file that was deleted.
+-- get_file: a file by primary key, even if it is deleted.
 SELECT
     id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
 FROM batchline.files

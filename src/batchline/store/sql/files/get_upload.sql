@@ -1,4 +1,4 @@
--- get_upload: an upload as its tenant sees it. One read by primary key.
+-- get_upload: an upload of a tenant, by primary key.
 SELECT
     id, tenant, purpose, filename, mime_type, bytes, expires_after, created_at, expires_at, completed_at, cancelled_at,
     file_id, expires_at <= now() AS expired

@@ -1,8 +1,8 @@
 -- list_files_newest: a tenant's files, newest first, page by page, all or those of one purpose.
 --
--- `after_at` and `after` are of the last file of the page before, or NULL. One range of an index, however far the page
--- is from the start: the longest page stands inside as a number, for with a parameter alone the planner takes a page for
--- a tenth of all there is, and sorts that. Locks: none.
+-- `after_at` and `after` belong to the last file of the previous page, or are NULL. Reads one range of an index,
+-- however far the page is from the start. The inner LIMIT is the largest page as a constant: with only a parameter, the
+-- planner expects a tenth of all rows and sorts them. Locks: none.
 SELECT *
 FROM (
     SELECT

@@ -1,5 +1,5 @@
--- visible_file: a file as its tenant sees it: a file of another tenant, a deleted one and one whose time is over
--- are not there, nor are those of governed batches. One read by primary key.
+-- visible_file: a file that its tenant can see, by primary key. Files of other tenants, deleted and expired files, and
+-- files of governed batches are not visible.
 SELECT
     id, tenant, purpose, filename, bytes, line_count, object_key, created_at, expires_at, errors, deleted_at
 FROM batchline.files

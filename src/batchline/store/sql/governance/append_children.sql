@@ -1,9 +1,9 @@
--- append_children: more lines for a batch that is held, under lock_operation: so either a release comes after this and
--- they run, or it came before and the caller was told so.
+-- append_children: add lines to a batch that is held. Runs under lock_operation, so either a later release includes the
+-- lines, or an earlier release makes the caller refuse the append.
 --
--- The lane is shut and nothing of it was handed out, but its cursor need not be looked at: lines come at its end.
--- One of them that needs an approval makes the batch wait for one, also where it was approved without it.
--- Locks: the lane and the file's rows, after the batch row.
+-- The lane is closed and nothing of it was claimed. Its cursor needs no change, because the lines go to its end. If one
+-- of them needs an approval, the whole batch waits for one, even if it was already approved. Locks: the lane and the
+-- rows of the file, after the batch row.
 WITH
 batch AS (
     SELECT b.id, b.file_id, b.total FROM batchline.batches AS b WHERE b.id = %(batch)s

@@ -1,11 +1,12 @@
--- count_request: one more request of a user in this minute. Returns the user's requests of this kind, those of all users
--- (NULL: not counted there), and the seconds until the next minute.
+-- count_request: count one more request of a user in this minute. Returns the user's requests of this kind, those of
+-- all users (NULL if this request does not count there), and the seconds until the next minute.
 --
--- Beyond `share` a request counts for its user alone, and a decision always does: so no user's flood uses up what the
--- others have, and others' load never refuses a decision.
+-- A request beyond `share`, and every decision, counts only for its user. So a flood from one user does not use up the
+-- limit of the others, and load from other users never blocks a decision.
 --
--- Locks, for this statement alone: the user's row, then the row of all (tenant and user empty). Everybody takes them in
--- this order, so nobody waits in a circle; each adds to what the one before has committed, so the counts are exact.
+-- Locks, for this statement only: the user's row, then the row of all users (tenant and user empty). All statements
+-- take them in this order, so there is no deadlock. Each adds to what the previous one committed, so the counts are
+-- exact.
 WITH mine AS (
     INSERT INTO batchline.api_windows AS w (starts_at, kind, tenant, user_id, requests)
     VALUES (date_trunc('minute', now()), %(kind)s, %(tenant)s, %(user)s, 1)

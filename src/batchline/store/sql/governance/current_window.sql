@@ -1,4 +1,4 @@
--- current_window: all users' reads and writes in this minute so far. Locks: none.
+-- current_window: reads and writes of all users in this minute so far. Locks: none.
 SELECT
     coalesce(sum(requests) FILTER (WHERE kind = 'read'), 0)::integer AS reads,
     coalesce(sum(requests) FILTER (WHERE kind = 'write'), 0)::integer AS writes

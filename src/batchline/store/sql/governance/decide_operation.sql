@@ -1,4 +1,5 @@
--- decide_operation: an approval or a rejection, by whom and why. Under lock_operation, which has seen it pending.
+-- decide_operation: record an approval or a rejection, with its author and reason. Runs under lock_operation, after the
+-- caller has checked that the batch is pending.
 UPDATE batchline.operation_batches
 SET approval = %(approval)s,
     decided_by = %(actor)s,

@@ -1,4 +1,4 @@
--- limit_users: users of a tenant with something pending, limits of their own, or an exemption. Locks: none.
+-- limit_users: users of a tenant with pending batches, an override or an exemption. Locks: none.
 SELECT user_id FROM batchline.limit_overrides WHERE tenant = %(tenant)s
 UNION
 SELECT user_id FROM batchline.limit_exemptions WHERE tenant = %(tenant)s

@@ -1,6 +1,6 @@
--- list_audit: what was done, oldest first, page by page; `after` is the number of the last row of the page before.
+-- list_audit: the audit log, oldest first, page by page. `after` is the id of the last row of the previous page.
 --
--- All tenants' where `tenant` is NULL, for an operator. One range of an index. Locks: none.
+-- If `tenant` is NULL, returns the entries of all tenants, for an operator. One range of an index. Locks: none.
 SELECT id, at, tenant, actor, action, batch_id, sequence_no, subject, detail
 FROM batchline.audit_log
 WHERE id > %(after)s

@@ -1,9 +1,8 @@
--- list_pending_operations: governed batches of a tenant that wait for an approval, newest first, page by page; of all users,
--- or of one. What was cancelled or expired before anybody decided waits for nobody.
+-- list_pending_operations: governed batches of a tenant that wait for an approval, newest first, page by page; of all
+-- users or of one. Batches that were cancelled or expired before a decision are not included.
 --
--- `after` is the last batch of the page before, or NULL. By the partial index of those that were never decided, however
--- many there are beside them: the plan is made once for all parameters, so what it looks for stands here as a constant.
--- Locks: none.
+-- `after` is the last batch of the previous page, or NULL. Uses the partial index of undecided batches, however many
+-- others there are. The plan is generic, so the conditions of that index must be constants here. Locks: none.
 SELECT *
 FROM (
     SELECT *

@@ -1,7 +1,7 @@
 -- list_user_operations: governed batches of one user, newest first, page by page.
 --
--- `after` is the last batch of the page before, or NULL. One range of an index, however far the page is from the start:
--- the longest page stands inside as a number, as in list_files_newest. Locks: none.
+-- `after` is the last batch of the previous page, or NULL. Reads one range of an index, however far the page is from
+-- the start. The inner LIMIT is a constant for the reason given in list_files_newest. Locks: none.
 SELECT *
 FROM (
     SELECT *

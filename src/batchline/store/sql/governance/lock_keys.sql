@@ -1,5 +1,6 @@
--- lock_keys, before add_first_key in one transaction: two servers that start at once make one key.
+-- lock_keys: lock the keys before add_first_key, in the same transaction, so that two servers that start at once create
+-- one key.
 --
--- A statement of its own because of READ COMMITTED: the next one must see what was committed while this one
--- waited. Locks: the table against others who write it; readers go on.
+-- A separate statement because of READ COMMITTED: the next one must see what was committed while this one waited.
+-- Locks: the table against other writers; readers are not blocked.
 LOCK TABLE batchline.api_keys IN SHARE ROW EXCLUSIVE MODE

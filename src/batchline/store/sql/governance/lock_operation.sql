@@ -1,6 +1,6 @@
--- lock_operation: as get_operation, and nobody changes it until the transaction ends. What comes next in the transaction
--- sees all that was committed before the lock was had.
+-- lock_operation: read a governed batch like get_operation, and lock it against changes until the transaction ends.
+-- Later statements of the transaction see everything that was committed before the lock was granted.
 --
--- Locks: the batch row, as close and settle take it, then its row in operation_batches: a lock on a row of a view is one
--- on the rows that it is made of, in the order of its FROM.
+-- Locks: the batch row, like close and settle, then its row in operation_batches. Locking a row of a view locks the
+-- rows behind it, in the order of its FROM.
 SELECT * FROM batchline.governed_batches WHERE id = %(batch)s AND tenant = %(tenant)s FOR NO KEY UPDATE

@@ -1,8 +1,9 @@
--- measure_limits, 3 of 3: what is pending now, of all and of one user, and what this user may have. Exact while the locks
--- of 1 and 2 are held: others can only make it less. Also read without them, for people to look at.
+-- measure_limits, 3 of 3: count what is pending, globally and for one user, and read the user's limits. The counts are
+-- exact while the locks of steps 1 and 2 are held: other transactions can only lower them. Also used without locks, for
+-- display.
 --
--- By the clock, not by the transaction's start: an exemption that ended while we waited for the locks is over.
--- What is pending is counted where it is, by a partial index of few rows.
+-- Uses the clock, not the start of the transaction: an exemption that ended while we waited for the locks no longer
+-- counts. Pending batches are counted in `batches`, by a partial index with few rows.
 SELECT
     (
         SELECT count(*)

@@ -1,6 +1,7 @@
--- open_operation: if nothing holds a governed batch any more, lift the hold and open its lanes, unless it is paused.
+-- open_operation: if a governed batch no longer waits for an approval or a release, remove its hold and open its lanes,
+-- unless it is paused.
 --
--- Under lock_operation. Locks: the lanes in id order, after the batch row, as close does.
+-- Runs under lock_operation. Locks: the lanes in id order, after the batch row, like close.
 WITH
 batch AS (
     UPDATE batchline.batches AS b

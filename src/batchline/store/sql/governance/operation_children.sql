@@ -1,7 +1,7 @@
--- operation_children: children of a governed batch with what became of them, page by page by their number.
+-- operation_children: the children of a governed batch with their outcomes, page by page, by number.
 --
--- One batch's lines, which are few. A child that never ran is cancelled only when its batch is frozen: until then it
--- counts as pending, as it does in the batch. Locks: none.
+-- Reads the lines of one batch, which are few. A child that never ran becomes cancelled only when its batch is frozen;
+-- until then it counts as pending, as in the batch's counters. Locks: none.
 SELECT
     q.line_no,
     q.custom_id,

@@ -1,6 +1,6 @@
--- operation_durations: how long governed batches took from submission until no child was pending for the first time: for
--- each operation how many there are, the sum of their seconds, and how many took no longer than each bound, but longer
--- than the one before. Small tables. Locks: none.
+-- operation_durations: time from submission until a governed batch first had no pending child, as a histogram per
+-- operation: number of batches, sum of seconds, and for each bound the batches that took at most that long, but longer
+-- than the previous bound. Small tables. Locks: none.
 SELECT
     t.operation,
     t.batches,

@@ -1,7 +1,8 @@
--- operation_submitter: who submitted a governed batch, and the most that his keys may do now; none: all are revoked.
+-- operation_submitter: the submitter of a governed batch, with the highest role among their current keys. No row if all
+-- their keys are revoked.
 --
--- `anybody` is who calls a server without authentication, the one admin of the default tenant, if no key was ever
--- called so.
+-- `anybody` is the user name of callers of a server without authentication. It is the only admin of the default tenant,
+-- unless a key of that name ever existed.
 SELECT o.tenant, o.user_id, coalesce(k.role, 'admin'), k.role IS NULL AS alone
 FROM batchline.operation_batches AS o
 LEFT JOIN LATERAL (

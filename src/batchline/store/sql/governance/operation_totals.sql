@@ -1,8 +1,8 @@
--- operation_totals: children by operation and what became of them, over all workers there ever were: what ended batches
--- have added to the totals, and what those that have not ended are yet to add. Never less than the last time: one snapshot
--- sees a batch on one side or the other.
+-- operation_totals: children by operation and outcome, over all workers since the beginning: what ended batches have
+-- added to the totals, plus what other batches have not added yet. A total never goes down, because one snapshot sees
+-- each batch on exactly one side.
 --
--- Cost: a row for each operation, and one for each batch that has not ended, by a partial index. Locks: none.
+-- Cost: one row per operation, and one per batch that has not ended, by a partial index. Locks: none.
 SELECT
     operation,
     sum(succeeded)::bigint AS succeeded,

@@ -1,5 +1,5 @@
--- revoke_key: from its commit on the key opens nothing. Returns no row where there is none that could be
--- revoked. Locks: the key's row.
+-- revoke_key: revoke a key, effective from the commit. Returns no row if the key does not exist or is already revoked.
+-- Locks: the key's row.
 UPDATE batchline.api_keys
 SET revoked_at = now()
 WHERE id = %(id)s AND revoked_at IS NULL

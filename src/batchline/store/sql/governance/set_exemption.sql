@@ -1,4 +1,5 @@
--- set_exemption: lift a user's limits until a moment that is yet to come; no row where it is not. Under lock_user_limits.
+-- set_exemption: exempt a user from the per-user limits until a time in the future. Returns no row if that time is
+-- past. Runs under lock_user_limits.
 INSERT INTO batchline.limit_exemptions AS e (tenant, user_id, reason, expires_at, exempted_by)
 SELECT %(tenant)s, %(user)s, %(reason)s, %(expires_at)s::timestamptz, %(actor)s
 WHERE %(expires_at)s::timestamptz > clock_timestamp()

@@ -1,4 +1,4 @@
--- set_override: limits of one user's own, in place of the defaults. Under lock_user_limits.
+-- set_override: set limits for one user that replace the defaults. Runs under lock_user_limits.
 INSERT INTO batchline.limit_overrides AS o (
     tenant, user_id, max_pending_parents, max_pending_children, cooldown_seconds, reason, set_by
 )

@@ -1,8 +1,8 @@
--- submit_operation: a governed batch with its lines, in the transaction that holds the limits' locks: the file, its one
--- lane, a line for each child, the batch, its lane, and whose it is. All of it or nothing.
+-- submit_operation: create a governed batch with its lines, in the transaction that holds the limit locks: the file,
+-- its one lane, one line per child, the batch, its lane, and its owner. All of it or nothing.
 --
 -- `custom_ids` and `bodies` are in the order of the children. A batch that waits for an approval or is submitted with
--- `hold` begins with its lane shut, so nobody claims from it. Locks: none but its own rows.
+-- `hold` starts with its lane closed, so no worker claims from it. Locks: only its own rows.
 WITH
 file AS (
     INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
@@ -68,7 +68,8 @@ lane AS (
     SELECT
         batch.id,
         batch.tenant,
-        -- Not the name, which a model might have too: workers without operations leave all such keys alone.
+        -- The key is the URL, not the name, which a model might also have: workers without operations skip all
+        -- keys of this form.
         %(url)s,
         batch.expires_at,
         file.no,

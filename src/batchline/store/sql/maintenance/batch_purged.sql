@@ -1,4 +1,4 @@
--- batch_purged: nothing is left of a batch but its own rows. Not so if another one still clears its results away.
+-- batch_purged: mark a batch as purged, unless results or attempts are left because another worker still deletes them.
 UPDATE batchline.batches AS b
 SET purged_at = now()
 WHERE b.id = %(batch)s

@@ -1,6 +1,6 @@
--- delete_expired_files: delete a chunk of the files whose time is over. Returns how many.
+-- delete_expired_files: mark a chunk of expired files as deleted. Returns their number.
 --
--- Locks: their rows FOR UPDATE as delete_file does, skipping those that somebody makes a batch over right now.
+-- Locks: their rows FOR UPDATE, like delete_file, skipping files over which a batch is being created.
 WITH
 expired AS (
     SELECT id

@@ -1,7 +1,8 @@
--- deleted_files: a page of deleted files of which something may be left, oldest first, but for those whose lines
--- a batch still needs: until it has ended, for its error file may yet be made of lines that never ran.
+-- deleted_files: a page of deleted files whose data may still exist, oldest first. Excludes files with a batch that has
+-- not ended: its error file may still need lines that never ran.
 --
--- `after` is the last file of the page before. Locks: none; no new batch can come (delete_file).
+-- `after` is the last file of the previous page. Locks: none; no new batch can be created over these files
+-- (delete_file).
 SELECT f.id, f.no, f.object_key
 FROM batchline.files AS f
 LEFT JOIN batchline.files AS a ON a.id = %(after)s::uuid

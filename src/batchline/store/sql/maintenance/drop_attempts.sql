@@ -1,7 +1,7 @@
--- drop_attempts: a chunk of the failed attempts of one batch that is being purged. Returns how many went.
+-- drop_attempts: delete a chunk of the failed attempts of one batch that is being purged. Returns their number.
 --
--- Found in the order of an index, so that a chunk is read and not the whole lane, and deleted by their place on disk,
--- as in drop_file_lines. Locks: these rows, skipping what another one clears away.
+-- Rows are found in the order of an index, so that only a chunk is read and not the whole lane, and are deleted by
+-- ctid, as in drop_file_lines. Locks: these rows, skipping those that another worker deletes.
 WITH
 chunk AS (
     SELECT r.row_id

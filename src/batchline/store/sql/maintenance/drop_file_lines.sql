@@ -1,12 +1,12 @@
--- drop_file_lines: delete a chunk of the lines of one deleted file. A chunk is small, so that
--- other statements never wait long for it.
+-- drop_file_lines: delete a chunk of the lines of one deleted file. A chunk is small, so that other statements never
+-- wait long for it.
 --
--- Its `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went. Locks: one
--- `file_lanes` row, skipping what another one clears away.
+-- The file's `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows.
+-- Locks: one `file_lanes` row, skipping those that another worker has.
 --
--- Found in the order of the key and deleted by their place on disk, which nothing changes: lines are never updated, and
--- nobody else deletes under that lock. A join by key reads the whole file for each chunk, where the planner takes it for
--- most of the table.
+-- Lines are found in the order of the key and deleted by ctid. The ctid cannot change: lines are never updated, and no
+-- other statement deletes them under that lock. A join by key reads the whole file for each chunk if the planner
+-- believes that the file is most of the table.
 WITH
 part AS (
     SELECT p.file_no, p.lane_no

@@ -1,9 +1,9 @@
--- drop_orphan_lines: delete a chunk of the lines of files whose row is gone. A chunk is small, so
--- that other statements never wait long for it.
+-- drop_orphan_lines: delete a chunk of the lines of files whose row is gone. A chunk is small, so that other statements
+-- never wait long for it.
 --
--- Their `file_lanes` rows say what is left to clear away, and go last. Returns how many rows went; the caller goes on
--- until it is none. Locks: one `file_lanes` row, skipping what another one clears away. Lines are found in the order of
--- the key and deleted by their place on disk, for the reasons given in drop_file_lines.
+-- Their `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows; the
+-- caller repeats until it is 0. Locks: one `file_lanes` row, skipping those that another worker has. Lines are found in
+-- the order of the key and deleted by ctid, for the reasons given in drop_file_lines.
 WITH
 part AS (
     SELECT p.file_no, p.lane_no

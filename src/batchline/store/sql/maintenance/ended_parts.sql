@@ -1,6 +1,6 @@
--- ended_parts: a page of parts that no file will be made of any more: of one upload, or of all.
+-- ended_parts: a page of parts of uploads that have ended: of one upload, or of all.
 --
--- An upload that was begun to be completed before its time was over may still read its parts for `grace`. Locks: none.
+-- An upload that began to be completed before it expired may still read its parts for `grace`. Locks: none.
 SELECT p.id, p.object_key
 FROM batchline.upload_parts AS p
 JOIN batchline.uploads AS u ON u.id = p.upload_id

@@ -1,4 +1,4 @@
--- file_purged: nothing is left of a deleted file but its row. Not so if another one still clears its lines away.
+-- file_purged: mark a deleted file as purged, unless lines are left because another worker still deletes them.
 UPDATE batchline.files AS f
 SET purged_at = now()
 WHERE f.id = %(file)s

@@ -1,4 +1,5 @@
--- forget_uploads: a chunk of uploads that were over long ago and have no parts left. Returns how many went.
+-- forget_uploads: delete a chunk of uploads that expired longer ago than `older_than` and have no parts left. Returns
+-- their number.
 WITH
 old AS (
     SELECT u.id

@@ -1,4 +1,4 @@
--- forget_workers: remove workers whose lease is over and that hold nothing any more.
+-- forget_workers: delete workers whose lease has expired and that hold neither spans nor a batch to finalize.
 --
 -- Locks: their rows, skipping those that are locked: a claim of such a worker may hold one while it waits for a lane.
 DELETE FROM batchline.workers

@@ -1,10 +1,9 @@
--- garbage_objects: of objects that were found in the object store, those that nobody needs.
+-- garbage_objects: of the objects found in the object store, those that nothing refers to.
 --
--- An object is needed if a file or a part of an upload is recorded for it, or if its batch has not ended: a finalizer
--- records its files and ends the batch in one commit. So for outputs this is safe at any age, as long as the objects
--- were listed before it is run; `older_than` only leaves the last uploads of those who lost that race to themselves.
--- For what comes in from outside, `older_than` is longer than anything may take to be recorded (files/intake.py).
--- Locks: none.
+-- An object is needed if a file or a part of an upload refers to it, or if its batch has not ended: a finalizer records
+-- its files and ends the batch in one commit. So for outputs this is safe at any age, if the objects were listed before
+-- this runs. `older_than` only spares the files of finalizers that lost their batch and still write. For uploaded files
+-- and parts, `older_than` is longer than it can take to record them (files/intake.py). Locks: none.
 SELECT o.key
 FROM unnest(%(keys)s::text[], %(batches)s::uuid[], %(modified)s::timestamptz[]) AS o (key, batch_id, modified)
 WHERE o.modified < now() - %(older_than)s::interval

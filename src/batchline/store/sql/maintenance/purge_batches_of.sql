@@ -1,5 +1,5 @@
--- purge_batches_of: begin to clear away the results of batches whose own files were deleted, all that they made;
--- `files` are some that were. A deleted input does not count: results outlive it.
+-- purge_batches_of: start to purge the batches whose output and error files are all deleted. `files` are deleted files.
+-- A deleted input does not count: results outlive it.
 --
 -- Locks: the batches' rows, skipping locked ones.
 WITH

@@ -1,6 +1,6 @@
--- purge_old_batches: begin to clear away what batches that ended long ago have left behind; a chunk of them.
--- Not of governed ones, which have a time of their own: purge_old_operations.
--- Returns how many. Locks: their rows, skipping locked ones.
+-- purge_old_batches: start to purge a chunk of the batches that ended longer ago than `older_than`. Governed batches
+-- have a separate retention: purge_old_operations. Returns the number of batches. Locks: their rows, skipping locked
+-- ones.
 WITH
 old AS (
     SELECT id

@@ -1,9 +1,9 @@
--- purge_old_operations: begin to clear away what governed batches that ended long ago have left behind: their children's
--- items and results, and the files of these; a chunk of batches. Their own rows stay, with counts, decisions and
--- request_id, and so does all that the audit log says of them.
+-- purge_old_operations: start to purge a chunk of the governed batches that ended longer ago than `older_than`: the
+-- items and results of their children, and the files of these. The batch rows remain, with counts, decisions and
+-- request_id, and so does the audit log.
 --
--- A retry that comes first opens the batch again, and it is not old any more; one that comes later is told that the
--- children are gone. Returns how many batches. Locks: their rows, skipping locked ones, then those of their files.
+-- A retry that comes first reopens the batch, so it is no longer old. A later retry is refused, because the children
+-- are gone. Returns the number of batches. Locks: their rows, skipping locked ones, then the rows of their files.
 WITH
 old AS (
     SELECT id, file_id, output_file_id, error_file_id

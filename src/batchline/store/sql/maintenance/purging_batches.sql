@@ -1,4 +1,4 @@
--- purging_batches: batches of which something may be left to clear away, a page.
+-- purging_batches: a page of batches whose purge has started and not finished.
 SELECT id
 FROM batchline.batches
 WHERE purging_at IS NOT NULL

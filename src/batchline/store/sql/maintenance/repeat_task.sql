@@ -1,2 +1,2 @@
--- repeat_task: an unfinished maintenance task is due again at once, after other work had its chance.
+-- repeat_task: make an unfinished maintenance task due again at once, after other work had its chance.
 UPDATE batchline.maintenance_tasks SET due_at = now() WHERE name = %(name)s

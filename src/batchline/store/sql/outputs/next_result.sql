@@ -1,6 +1,6 @@
--- next_result: the first line number after `after` with a result, of whatever outcome; NULL: there is none.
+-- next_result: the first line number after `after` with a result of any outcome; NULL if there is none.
 --
--- One look into the primary key for each lane. Locks: none.
+-- One lookup in the primary key per lane. Locks: none.
 SELECT min(following.line_no)
 FROM unnest(%(lanes)s::bigint[]) AS lane (id)
 CROSS JOIN LATERAL (

@@ -1,9 +1,9 @@
--- page_requests: the requests of a file with line numbers after `after` up to `until`, in input order, as far as they fit
--- into `room` bytes: the first that does not fit ends the page. A body that is larger than `room` itself comes as NULL.
+-- page_requests: the requests of a file with line numbers after `after` up to `until`, in input order, until `room`
+-- bytes are full; the line that reaches `room` is the last one. A body that is larger than `room` is returned as NULL.
 --
--- `cursors` has, for each of `lane_nos`, the ordinal of its first line after `after`. Lanes whose first line lies beyond the
--- page cost one look into the primary key each; the others have at most `until - after` lines in it.
--- Locks: none. Each page has a snapshot of its own, so nothing is held while a client reads slowly.
+-- `cursors` contains, for each of `lane_nos`, the ordinal of its first line after `after`. A lane whose first line lies
+-- beyond the page costs one lookup in the primary key; the others have at most `until - after` lines in it. Locks:
+-- none. Each page has a separate snapshot, so nothing is held while a client reads slowly.
 SELECT
     line_no,
     CASE

@@ -1,9 +1,9 @@
--- page_results: the completed lines of a batch with numbers after `after` up to `until`, in input order, as far as they
--- fit into `room` bytes: the first that does not fit ends the page. A line that is larger than `room` itself comes as NULL.
+-- page_results: the completed lines of a batch with numbers after `after` up to `until`, in input order, until `room`
+-- bytes are full; the line that reaches `room` is the last one. A line that is larger than `room` is returned as NULL.
 --
--- Every line number belongs to one lane, so there are at most `until - after` lines, however many lanes there are: for
--- each lane one range of the primary key. The size of a line is known without reading it from where large values lie.
--- Locks: none. Each page has a snapshot of its own, so nothing is held while a client reads slowly.
+-- Every line number belongs to one lane, so there are at most `until - after` lines, however many lanes there are: one
+-- range of the primary key per lane. The size of a line is known without reading its TOAST data. Locks: none. Each page
+-- has a separate snapshot, so nothing is held while a client reads slowly.
 SELECT line_no, CASE WHEN size <= %(room)s THEN output END AS line
 FROM (
     SELECT

@@ -6,6 +6,9 @@
 --
 -- A task that is still running is parked again by whoever asked: its old span goes before the new one comes.
 --
+-- Returns `closing` if the batch is being cancelled or has expired, as settle does: the caller must run conclude after
+-- this has committed. It is read without a lock; a batch that begins to close just now is concluded by a poll.
+--
 -- Locks: the span.
 WITH
 span AS (
@@ -43,4 +46,11 @@ SELECT
 FROM accepted
 -- Asking for the count makes the delete run first; else the insert would meet the task's own old span.
 WHERE (SELECT count(*) FROM emptied) >= 0
-RETURNING id, batchline.span_size(outstanding) AS size
+RETURNING
+    id,
+    batchline.span_size(outstanding) AS size,
+    (
+        SELECT b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL
+        FROM batchline.batches AS b
+        WHERE b.id = spans.batch_id
+    ) AS closing

@@ -1,5 +1,5 @@
--- change_webhook: another name, URL or set of events; NULL leaves what is there. What changes nothing is no
--- change. A receiver at another URL has not failed yet, so it need not rest.
+-- change_webhook: change name, URL or events; NULL keeps the current value. `updated_at` changes only if a value
+-- changes. A new URL resets the failures, because that receiver has not failed yet.
 UPDATE batchline.webhooks
 SET name = coalesce(%(name)s, name),
     url = coalesce(%(url)s, url),

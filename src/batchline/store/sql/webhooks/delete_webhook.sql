@@ -1,2 +1,2 @@
--- delete_webhook: with its deliveries. What is being sent to it just now may still arrive.
+-- delete_webhook: delete a webhook with its deliveries. A message that is being sent may still arrive.
 DELETE FROM batchline.webhooks WHERE id = %(webhook)s AND tenant = %(tenant)s RETURNING id

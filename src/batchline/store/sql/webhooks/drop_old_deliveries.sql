@@ -1,4 +1,4 @@
--- drop_old_deliveries: one chunk of those that are over and older than `seconds`. How many went.
+-- drop_old_deliveries: delete one chunk of ended deliveries that are older than `seconds`. Returns their number.
 WITH gone AS (
     DELETE FROM batchline.deliveries
     WHERE (webhook_id, event_id) IN (

@@ -1,8 +1,8 @@
--- fan_out: one delivery of an event for each webhook of its tenant that asked for its type. May be repeated:
--- a webhook gets an event once. How many webhooks heard of it.
+-- fan_out: create one delivery of an event for each webhook of its tenant that subscribes to its type. Returns the
+-- number of new deliveries. Safe to repeat: a webhook gets an event once.
 --
--- Locks: the webhooks, in the order of their ids, so that two events of one tenant cannot lock each other
--- out. A delivery is seen only together with its webhook's `due_at`, which is set in the same statement.
+-- Locks: the webhooks in id order, so that two events of one tenant cannot deadlock. A delivery becomes visible
+-- together with its webhook's `due_at`, which the same statement sets.
 WITH
 webhook AS MATERIALIZED (
     SELECT w.id, o.id AS event_id, o.batch_id, o.type, o.created_at AS occurred_at
@@ -21,7 +21,7 @@ delivery AS (
 ),
 notified AS (
     UPDATE batchline.webhooks AS w
-    -- greatest and least pass over NULL.
+    -- greatest and least ignore NULL.
     SET due_at = greatest(least(w.due_at, now()), w.rests_until)
     FROM delivery AS d
     WHERE w.id = d.webhook_id

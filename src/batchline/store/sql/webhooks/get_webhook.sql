@@ -1,2 +1,2 @@
--- get_webhook: a tenant's own, by its id.
+-- get_webhook: a webhook of a tenant, by id.
 SELECT * FROM batchline.webhooks WHERE id = %(webhook)s AND tenant = %(tenant)s

@@ -1,4 +1,4 @@
--- list_deliveries: what was said to a webhook, newest first, those after one of them. Events have ids that
+-- list_deliveries: the deliveries of a webhook, newest first; `after` is the last event of the previous page. Event ids
 -- grow with time.
 SELECT d.*
 FROM batchline.deliveries AS d

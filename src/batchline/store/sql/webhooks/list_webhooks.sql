@@ -1,4 +1,4 @@
--- list_webhooks: a tenant's, newest first, those after one of them.
+-- list_webhooks: the webhooks of a tenant, newest first; `after` is the last webhook of the previous page.
 SELECT *
 FROM batchline.webhooks
 WHERE tenant = %(tenant)s

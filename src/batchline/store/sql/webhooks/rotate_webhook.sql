@@ -1,4 +1,4 @@
--- rotate_webhook: a new secret; the one before signs along for `keep` seconds, or no more if that is 0.
+-- rotate_webhook: set a new secret. The previous one also signs for `keep` seconds, or not at all if that is 0.
 UPDATE batchline.webhooks
 SET secret = %(secret)s,
     previous_secret = CASE WHEN %(keep)s > 0 THEN secret END,

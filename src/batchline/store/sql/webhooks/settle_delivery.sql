@@ -1,6 +1,6 @@
--- settle_delivery: what came of an attempt, with the webhook's row locked (lock_webhook). Delivered; or to be
--- tried again after `delay` seconds, and the receiver is left in peace for `rest` seconds. What has waited
--- for a day is given up. `event` is NULL where there was nothing to send.
+-- settle_delivery: record the outcome of an attempt, with the webhook's row locked (lock_webhook). A failed delivery is
+-- tried again after `delay` seconds, and nothing is sent to the receiver for `rest` seconds. Deliveries older than
+-- `abandon` seconds are abandoned. `event` is NULL if there was nothing to send.
 WITH
 delivery AS (
     UPDATE batchline.deliveries
@@ -16,7 +16,7 @@ delivery AS (
 ),
 stale AS (
     UPDATE batchline.deliveries
-    SET failed_at = now(), last_error = coalesce(last_error, 'the receiver was not reached in time')
+    SET failed_at = now(), last_error = coalesce(last_error, 'the receiver could not be reached in time')
     WHERE webhook_id = %(webhook)s
       AND event_id IS DISTINCT FROM %(event)s::uuid
       AND delivered_at IS NULL

@@ -1,9 +1,9 @@
--- take_delivery: a webhook that is due, under a lease of `lease` seconds, and the delivery that has waited
--- longest for it. One that was just fanned out may not be seen by this statement yet: then there is a
--- webhook without a delivery, and to settle that finds the right time for it.
+-- take_delivery: lease a webhook that is due for `lease` seconds, with the delivery that has waited longest. A delivery
+-- that was just created may not be visible to this statement yet. Then the webhook comes without a delivery, and
+-- settle_delivery sets the right `due_at`.
 --
--- Locks: the webhook row, skipped if another one has it; then the delivery. Nobody else takes the webhook
--- until it is settled or the lease is over, so its deliveries are sent one at a time.
+-- Locks: the webhook row, skipped if another worker has it; then the delivery. No other worker takes the webhook until
+-- it is settled or the lease expires, so its deliveries are sent one at a time.
 WITH
 webhook AS (
     UPDATE batchline.webhooks

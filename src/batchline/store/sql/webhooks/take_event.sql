@@ -1,5 +1,5 @@
--- take_event: one event to deliver. Until it is marked delivered it comes again, later and later, for a
--- day: at least once.
+-- take_event: take one event to deliver. Until it is marked as delivered it is taken again, after increasing delays of
+-- up to an hour, so events are delivered at least once. Locks: the event's row, skipping locked ones.
 UPDATE batchline.outbox
 SET attempts = attempts + 1,
     available_at = now() + least(interval '1 hour', interval '5 seconds' * 2 ^ least(attempts, 10))

@@ -1,0 +1,180 @@
+"""The kinds of values that settings have: how each is written, checked and displayed."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from batchline.config import durations
+
+MIB = 2**20
+
+_NEVER = "never"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SIZE = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
+_UNITS = {unit: 1000**power for power, unit in enumerate(("B", "kB", "MB", "GB", "TB"))}
+_UNITS |= {unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _toml(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _display(value: Any) -> str:
+    """A value as TOML writes it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case str() | Path():
+            return f'"{value}"'
+        case tuple() | list():
+            return f"[{', '.join(map(_display, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{key} = {_display(each)}' for key, each in value.items())}}}"
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    # Completes the sentence "must be …".
+    expected: str
+    accepts: Callable[[Any], bool]
+    convert: Callable[[Any], Any] = _same
+    # From the text of a variable or a flag to the value that TOML would give.
+    from_text: Callable[[str], Any] = _toml
+    display: Callable[[Any], str] = _display
+    metavar: str = "TEXT"
+
+    def read(self, value: Any) -> Any:
+        """The setting's value, from TOML's. Raises ValueError with a reason for a person."""
+        if not self.accepts(value):
+            raise ValueError(f"must be {self.expected}")
+        return self.convert(value)
+
+
+def count(minimum: int, maximum: int) -> Kind:
+    def accepts(value: Any) -> bool:
+        return type(value) is int and minimum <= value <= maximum
+
+    return Kind(f"a whole number from {minimum:,} to {maximum:,}", accepts, metavar="N")
+
+
+def time(minimum: float = 0.0) -> Kind:
+    """Seconds. Without a minimum, any time above zero."""
+
+    def accepts(value: Any) -> bool:
+        seconds = _seconds(value) or 0.0
+        return 0 < seconds < float("inf") and seconds >= minimum
+
+    limit = f"of at least {minimum:g} s, " if minimum else ""
+    expected = f'a time {limit}such as "90m" or "7d", or a number of seconds'
+    return Kind(expected, accepts, _seconds, display=durations.text, metavar="TIME")
+
+
+def size(minimum: int = 1, unit: str = "B") -> Kind:
+    """Bytes. A number without a unit has the given one."""
+
+    def convert(value: Any) -> int:
+        match = _SIZE.fullmatch(str(value)) if type(value) in (int, str) else None
+        return 0 if match is None else int(match[1]) * _UNITS[match[2] or unit]
+
+    limit = f"of at least {_size_text(minimum)}, " if minimum > 1 else ""
+    expected = f'a size {limit}such as "200MB" or "8GiB", or a number of {unit if unit != "B" else "bytes"}'
+    return Kind(
+        expected, lambda value: convert(value) >= minimum, convert, display=_size_text, metavar="SIZE"
+    )
+
+
+def _size_text(size: int) -> str:
+    unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size % _UNITS[unit] == 0)
+    return f'"{size // _UNITS[unit]}{unit}"'
+
+
+def _seconds(value: Any) -> float | None:
+    if type(value) in (int, float):
+        return float(value)
+    try:
+        return durations.seconds(value) if type(value) is str else None
+    except ValueError:
+        return None
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str and value != "" and value.isprintable()
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is str and _seconds(value) is not None
+
+
+def _is_url(value: Any) -> bool:
+    parts = urlsplit(value if _is_text(value) else "")
+    plain = "@" not in parts.netloc and not parts.query and not parts.fragment
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain
+
+
+def _is(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    return lambda value: _is_text(value) and pattern.fullmatch(value) is not None
+
+
+def _list_of(accepts: Callable[[Any], bool], minimum: int = 0) -> Callable[[Any], bool]:
+    return lambda value: type(value) is list and len(value) >= minimum and all(map(accepts, value))
+
+
+def _table_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(accepts, value.values()))
+
+
+def _text(expected: str, accepts: Callable[[Any], bool] = _is_text, metavar: str = "TEXT") -> Kind:
+    return Kind(expected, accepts, from_text=str, metavar=metavar)
+
+
+SWITCH = Kind("true or false", lambda value: type(value) is bool)
+TEXT = _text("a text that is not empty")
+NAME = _text("letters, digits, dots, dashes and underscores, at most 64", _is(_NAME))
+VARIABLE = _text("the name of an environment variable, not the key itself", _is(_VARIABLE), "NAME")
+ADDRESS = _text("a URL", metavar="URL")
+_BASE_URL = (
+    "an http:// or https:// URL without user, query and fragment; name the key's variable in api_key_env"
+)
+BASE_URL = _text(_BASE_URL, _is_url, "URL")
+PATH = Kind("a path", _is_text, Path, from_text=str, metavar="PATH")
+TIME_OR_NEVER = Kind(
+    f'"{_NEVER}", or {time().expected}',
+    lambda value: value == _NEVER or time().accepts(value),
+    lambda value: None if value == _NEVER else _seconds(value),
+    display=lambda value: f'"{_NEVER}"' if value is None else durations.text(value),
+)
+WINDOW = _text("a time such as 24h, 90m or 7d", _is_time, "TIME")
+WINDOWS = Kind("a list of times such as 24h, 90m or 7d, at least one", _list_of(_is_time, 1), tuple, _split)
+TEXTS = Kind("a list of texts that is not empty", _list_of(_is_text, 1), tuple, _split)
+MODELS = Kind("a list of model names", _list_of(_is_text), tuple, _split)
+METHOD = Kind("an HTTP method", _is_text, str.upper)
+TEMPLATE = Kind("a template: a text, a table or a list", lambda value: type(value) in (str, dict, list))
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+TABLES = Kind("a list of tables", _list_of(TABLE.accepts), tuple)
+TEXT_TABLE = Kind("a table of texts", _table_of(lambda value: type(value) is str))
+RULES = Kind(
+    "a rule, or a table with a rule for each operation",
+    lambda value: _is_text(value) or TEXT_TABLE.accepts(value),
+)
+BATCH_SIZES = Kind(
+    "a table with a whole number from 1 to 100,000 for each operation", _table_of(count(1, 100_000).accepts)
+)

@@ -1,0 +1,27 @@
+"""What the producers of one worker share."""
+
+from dataclasses import dataclass
+
+from batchline.config.settings import WorkerSettings
+from batchline.executors.executor import Executor
+from batchline.store.session import Session
+from batchline.upstreams.memory import BodyMemory
+from batchline.worker.clock import Clock
+from batchline.worker.lease import Lease
+from batchline.worker.reconciler import Reconciler
+from batchline.worker.settler import Settler
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerContext:
+    """`session` is for claims. `max_request_bytes` is how many bytes of requests one producer may hold."""
+
+    session: Session
+    executor: Executor
+    settler: Settler
+    lease: Lease
+    reconciler: Reconciler
+    settings: WorkerSettings
+    memory: BodyMemory
+    clock: Clock
+    max_request_bytes: int

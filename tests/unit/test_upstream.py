@@ -1,0 +1,109 @@
+"""An upstream decides whether and when to send, without knowing how requests are made."""
+
+import asyncio
+
+import pytest
+
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.retry import Backoff
+from batchline.upstreams.upstream import Timing, Upstream
+
+
+class Clock:
+    """Time passes only in timers, and there at once."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.waits: list[float] = []
+
+    def timer(self, seconds: float) -> asyncio.Timeout:
+        self.waits.append(seconds)
+        self.now += seconds
+        return asyncio.timeout(0)
+
+
+def an_upstream(clock: Clock, stopping: asyncio.Event | None = None) -> Upstream:
+    timing = Timing(clock=lambda: clock.now, random=lambda: 1.0, timer=clock.timer)
+    return Upstream("handlers", 4, stopping or asyncio.Event(), timing, Backoff(1.0, 8.0))
+
+
+def test_an_upstream_that_answers_limits_nothing() -> None:
+    upstream = an_upstream(Clock())
+    upstream.answered()
+    assert not upstream.limited
+
+
+def test_after_a_refusal_requests_leave_one_by_one() -> None:
+    async def scenario() -> None:
+        upstream = an_upstream(clock := Clock())
+        upstream.refused(started=clock.now, requested=2.0)
+        assert upstream.limited
+        assert await upstream.may_send(lambda: "me")
+        assert clock.waits == [2.0]
+        await upstream.may_send(lambda: "me")
+        assert len(clock.waits) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_pace_is_forgotten_a_minute_after_the_last_refusal() -> None:
+    async def scenario() -> None:
+        upstream = an_upstream(clock := Clock())
+        upstream.refused(clock.now, 0.0)
+        clock.now += 61.0
+        assert await upstream.may_send(lambda: "me")
+        assert not upstream.limited
+        assert clock.waits == []
+
+    asyncio.run(scenario())
+
+
+def test_an_outage_lasts_from_the_first_failure_to_the_next_answer() -> None:
+    async def scenario() -> None:
+        upstream = an_upstream(clock := Clock())
+        assert upstream.unreached(clock.now, "no route") == 1.0
+        assert (upstream.limited, upstream.unreachable) == (True, "no route")
+        assert await upstream.may_send(lambda: "me")
+        assert clock.waits == [1.0]
+        upstream.reached()
+        assert (upstream.limited, upstream.unreachable) == (False, None)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("names", [(None, None), ("me", "another"), ("me", None)])
+def test_a_worker_that_lost_its_lease_meanwhile_sends_nothing(names: tuple[str | None, str | None]) -> None:
+    async def scenario() -> None:
+        upstream = an_upstream(clock := Clock())
+        upstream.unreached(clock.now, "away")
+        name = iter(names)
+        assert not await upstream.may_send(lambda: next(name))
+
+    asyncio.run(scenario())
+
+
+def test_nothing_waits_for_an_upstream_once_the_worker_stops() -> None:
+    async def scenario() -> None:
+        stopping = asyncio.Event()
+        upstream = an_upstream(clock := Clock(), stopping)
+        upstream.unreached(clock.now, "away")
+        stopping.set()
+        assert not await upstream.may_send(lambda: "me")
+
+    asyncio.run(scenario())
+
+
+def test_there_is_one_upstream_for_each_url_and_its_limit_can_change() -> None:
+    upstreams = Upstreams()
+    upstream = upstreams.get("http://a", 8)
+    assert upstreams.get("http://a") is upstream is not upstreams.get("http://b")
+    assert upstream.limit.value == 8
+    upstreams.get("http://a", 16)
+    assert upstream.limit.value == 16
+
+
+def test_only_upstreams_that_cannot_be_reached_are_listed_and_without_their_secrets() -> None:
+    upstreams = Upstreams()
+    upstreams.get("http://b").answered()
+    upstreams.get("http://user:password@a?key=1").unreached(0.0, "no route")
+    assert upstreams.unreachable == {"http://a": "no route"}

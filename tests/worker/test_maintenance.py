@@ -1,0 +1,56 @@
+"""The maintenance service alone: it runs what is due when it is woken, and keeps no connection."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batchline.batches import maintenance
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.store.session import Session, StoreUnavailable
+from batchline.worker.maintenance import Maintenance
+from tests.support.builders import a_batch, on, overrun, read
+
+PATIENCE = 60.0
+
+
+async def maintained(service: Maintenance) -> None:
+    running = asyncio.create_task(service.run())
+    service.wake()
+    async with asyncio.timeout(PATIENCE):
+        await service.idle.wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def test_it_closes_batches_that_are_overdue_and_keeps_no_connection(
+    database_url: str, tmp_path: Path
+) -> None:
+    async def scenario(db: Session) -> None:
+        batch = await a_batch(db, 3)
+        await overrun(db, batch.id)
+        session = Session(database_url, "maintenance")
+        await maintained(Maintenance(session, Objects.at(tmp_path), WorkerSettings()))
+        assert (await read(db, batch)).finalizing_at is not None
+        assert session._connection is None
+
+    on(database_url, scenario)
+
+
+def test_it_is_idle_again_when_the_database_is_away(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[int]()
+
+    async def attend(*_: object) -> None:
+        calls.append(1)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(maintenance, "attend", attend)
+
+    async def scenario(db: Session) -> None:
+        await maintained(Maintenance(db, Objects.at(tmp_path), WorkerSettings()))
+
+    on(database_url, scenario)
+    assert calls == [1]

@@ -177,7 +177,10 @@ DAMAGES = [
     Damage("result_line", f"UPDATE batchline.results SET line_no = 999 WHERE {RESULT}"),
     Damage("drained", f"UPDATE batchline.lanes SET drained = NOT drained WHERE id = {SMALL}"),
     Damage("drained", f"UPDATE batchline.lanes SET drained = NOT drained WHERE id = {LARGE}"),
-    Damage("cursors", "INSERT INTO batchline.cursors (lane_id, next) SELECT lane_id, next - 1 FROM batchline.cursors"),
+    Damage(
+        "cursors",
+        "INSERT INTO batchline.cursors (lane_id, next) SELECT lane_id, next - 1 FROM batchline.cursors",
+    ),
     Damage("cursors", f"INSERT INTO batchline.cursors (lane_id, next) VALUES ({SMALL}, 1)"),
     # Spans and their batch.
     Damage("span_lane", f"UPDATE batchline.spans SET batch_id = gen_random_uuid() WHERE {SPAN}"),
@@ -209,13 +212,18 @@ DAMAGES = [
     Damage("counters", "UPDATE batchline.counters SET input_tokens = input_tokens + 1"),
     Damage("counters", "UPDATE batchline.counters SET output_tokens = 0"),
     Damage("counters", "DELETE FROM batchline.counters"),
-    Damage("counters", f"INSERT INTO batchline.counters ({COUNTED}) SELECT {COUNTED} FROM batchline.counters"),
+    Damage(
+        "counters", f"INSERT INTO batchline.counters ({COUNTED}) SELECT {COUNTED} FROM batchline.counters"
+    ),
     Damage("counters", f"INSERT INTO batchline.counters ({COUNTED}) SELECT {COUNTED_ON_BATCH}", "frozen"),
     Damage("counters", f"UPDATE batchline.results SET outcome = 'failed' WHERE {RESULT}"),
     Damage("counters", f"DELETE FROM batchline.results WHERE {RESULT}", "frozen"),
     # The way to the end.
     Damage("finalizing", "UPDATE batchline.batches SET finalizing_at = now()"),
-    Damage("finalizing", "UPDATE batchline.counters AS c SET completed = b.total - c.failed FROM batchline.batches AS b"),
+    Damage(
+        "finalizing",
+        "UPDATE batchline.counters AS c SET completed = b.total - c.failed FROM batchline.batches AS b",
+    ),
     Damage("finalizing", "UPDATE batchline.batches SET finalizing_at = NULL", "completed"),
     Damage("end", "UPDATE batchline.batches SET finalizing_at = NULL", "completed"),
     Damage("end", "UPDATE batchline.batches SET cancelled_at = now()", "completed"),

@@ -30,7 +30,9 @@ def one_by_one(tenants: dict[str, tuple[int, int]], room: int) -> dict[str, int]
     for _ in range(room):
         waiting = [name for name, (_, items) in tenants.items() if given_[name] < items]
         if waiting:
-            given_[min(waiting, key=lambda name: (tenants[name][0] + given_[name], tenants[name][0], name))] += 1
+            given_[
+                min(waiting, key=lambda name: (tenants[name][0] + given_[name], tenants[name][0], name))
+            ] += 1
     return {name: items for name, items in given_.items() if items}
 
 
@@ -49,7 +51,9 @@ def one_by_one(tenants: dict[str, tuple[int, int]], room: int) -> dict[str, int]
         ({}, 10, {}),
     ],
 )
-def test_examples(stage: Stage, tenants: dict[str, tuple[int, int]], room: int, expected: dict[str, int]) -> None:
+def test_examples(
+    stage: Stage, tenants: dict[str, tuple[int, int]], room: int, expected: dict[str, int]
+) -> None:
     assert shares(stage, tenants, room) == expected
 
 
@@ -72,12 +76,13 @@ def test_shares_are_those_of_giving_one_item_at_a_time(
 
 
 def test_the_function_is_planned_with_the_statement_that_calls_it(stage: Stage) -> None:
-    """PostgreSQL before 18 plans an SQL function anew at each call, unless its body takes the place of the call."""
+    """PostgreSQL before 18 plans an SQL function at each call, unless its body replaces the call."""
     calls = (
         "SELECT * FROM batchline.fair_shares_v1('{a}', '{1}', '{1}', 1)",
         "SELECT * FROM batchline.returned_lanes_v1(NULL, '{}', NULL, NULL, '{}')",
         "SELECT * FROM batchline.waiting_tenants_v1(NULL, '{}', NULL, NULL, '{}')",
-        "SELECT * FROM batchline.waiting_lanes_v1('{a}', '{k}', '{a}', '{1}', '{}', '{}', NULL, '{}', NULL, NULL)",
+        "SELECT * FROM batchline.waiting_lanes_v1("
+        "'{a}', '{k}', '{a}', '{1}', '{}', '{}', NULL, '{}', NULL, NULL)",
     )
     for call in calls:
         with psycopg.ClientCursor(stage.db) as cursor:

@@ -1,7 +1,7 @@
-"""Claims and settles visit as many pages after hundreds of steps as at first, while a snapshot is held elsewhere.
+"""While a snapshot is held elsewhere, claims and settles visit as many pages after many steps as before.
 
-PostgreSQL cannot remove dead rows that a snapshot might still see. So nothing that a claim or a settle looks up may
-lie behind dead rows that earlier claims and settles have left (docs/decisions/0014).
+PostgreSQL cannot remove dead rows that a snapshot might still see. So nothing that a claim or a settle looks
+up may lie behind dead rows that earlier claims and settles have left (docs/decisions/0014).
 """
 
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def test_claims_and_settles_visit_no_more_pages_after_many_steps(stage: Stage, l
 
 
 def test_a_worker_that_has_expired_and_holds_nothing_costs_claims_nothing_for_long(stage: Stage) -> None:
-    """Its spans are dead, but as long as its row is there, claims look for them: the sweep removes the row."""
+    """Its spans are dead, but while its row is there, claims look for them: the sweep removes the row."""
     stage.batch(STEPS * LINES * 2)
     lost, hand = stage.hand(lease=3600), stage.hand(lease=3600)
     with held_snapshot(stage.url):

@@ -442,7 +442,7 @@ def test_concluding_waits_for_no_settle_that_waits_for_it(stage: Stage) -> None:
 
 
 def test_a_closing_batch_is_not_concluded_before_refused_verdicts_are_sent_again(stage: Stage) -> None:
-    """Of a group one verdict comes too late. Those beside it count, although nobody lives who holds the span."""
+    """Of a group one verdict comes too late. The others count, although the lease of their worker is over."""
     batch = stage.batch(6)
     hand, other = stage.hand(), stage.hand()
     items = hand.take(4)

@@ -504,9 +504,13 @@ class LifeOfItems(RuleBasedStateMachine):
         left = [self.spans[id].lane for id in free]
         pending = [lane for lane in self.lanes.values() if lane.pending and self.served(lane, scope)]
         for one, other in [(one, other) for one in fresh for other in left]:
-            assert self.later(other, one), "fresh lines were claimed before lines that had been claimed before"
+            assert self.later(other, one), (
+                "fresh lines were claimed before lines that had been claimed before"
+            )
         for one, other in [(one, other) for one in [*fresh, *returned] for other in pending]:
-            assert one.batch is other.batch or self.later(other, one), "a batch with a later deadline came first"
+            assert one.batch is other.batch or self.later(other, one), (
+                "a batch with a later deadline came first"
+            )
         if claims:
             self.live.add(worker)
 

@@ -428,7 +428,9 @@ class Stage:
 
     def counters(self, batch: Staged) -> tuple[int, int]:
         """Completed and failed."""
-        ((done, bad),) = self.rows("SELECT completed, failed FROM batchline.current_batches WHERE id = %s", batch.id)
+        ((done, bad),) = self.rows(
+            "SELECT completed, failed FROM batchline.current_batches WHERE id = %s", batch.id
+        )
         return done, bad
 
     def finalizing(self, batch: Staged) -> bool:

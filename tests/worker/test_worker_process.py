@@ -104,7 +104,9 @@ def test_a_batch_past_its_deadline_expires_with_its_results_so_far(
     with simulated("--latency", "50") as upstream:
         batch = submit(tmp_path, upstream.url, location, 5_000)
         with working(database_url, tmp_path / "data", "-c", "8"):
-            wait_for("results", lambda: count(database_url, "SELECT completed FROM batchline.current_batches") > 0)
+            wait_for(
+                "results", lambda: count(database_url, "SELECT completed FROM batchline.current_batches") > 0
+            )
             with psycopg.connect(database_url) as connection:
                 connection.execute("UPDATE batchline.batches SET expires_at = now()")
                 connection.execute("UPDATE batchline.lanes SET deadline = now()")

@@ -69,8 +69,7 @@ async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) ->
 
 
 def claim_of(row: Sequence[Any]) -> Claim:
-    *of_span, settings, lease_left = row
-    return Claim(*of_span, msgspec.convert(settings, RunSettings), lease_left)
+    return Claim(*(*row[:-2], msgspec.convert(row[-2], RunSettings), row[-1]))
 
 
 async def claim_new(

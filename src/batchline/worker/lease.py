@@ -38,8 +38,8 @@ class Lease:
         return self._clock()
 
     def renewed(self, requested_at: float, left: float | None = None) -> None:
-        """A renewal that was requested at `requested_at` has succeeded, or a claim, which renews the lease only
-        after a third of it and returns how many seconds are `left`. It comes too late for a lost lease.
+        """A renewal that was sent at `requested_at` has succeeded; or a claim, which renews the lease only
+        after a third of it and tells how many seconds are `left`. It comes too late for a lost lease.
         """
         if not self.lost:
             used = 0.0 if left is None else self._settings.lease - left

@@ -33,6 +33,7 @@ FUNCTIONS = (
     "claim_v1",
     "claim_new_v1",
     "freeze_v1",
+    "conclude_now_v1",
     "conclude_v1",
     "settle_v1",
     "leave_v1",

@@ -218,7 +218,7 @@ WAITS_FOR: dict[str, set[str]] = {
     "expire": {"batches", "lanes"},
     "pause": {"batches", "lanes"},
     "resume": {"batches", "lanes"},
-    "conclude": {"batches"},
+    "conclude": {"spans", "batches"},
 }
 
 

@@ -179,18 +179,12 @@ class Plan:
                     seq_scans.add(table)
         return cls(root["Total Cost"], seq_scans, rows)
 
-    def and_inside(self, before: "Counts", after: "Counts") -> "Plan":
-        """With what was done inside functions, which EXPLAIN does not look into. Where a statement calls none,
-        this is as much as its plan says, so the larger counts."""
-        more = {
-            table: (scans - before.get(table, (0, 0))[0], rows - before.get(table, (0, 0))[1])
-            for table, (scans, rows) in after.items()
-        }
-        return Plan(
-            self.cost,
-            self.seq_scans | {table for table, (scans, _) in more.items() if scans},
-            Counter({table: max(self.rows[table], rows) for table, (_, rows) in more.items()}),
-        )
+    @classmethod
+    def inside(cls, cost: float, before: "Counts", after: "Counts") -> "Plan":
+        """What was done inside a function: EXPLAIN does not look into it."""
+        scans = {table for table in after if after[table][0] > before.get(table, (0, 0))[0]}
+        rows = {table: after[table][1] - before.get(table, (0, 0))[1] for table in after}
+        return cls(cost, scans, Counter(rows))
 
 
 Counts = dict[str, tuple[int, int]]
@@ -235,7 +229,7 @@ class Ground:
                 assert row is not None
                 plan = Plan.of(row[0][0]["Plan"])
                 if not plan.rows:
-                    plan = plan.and_inside(before, counts(cursor))
+                    plan = Plan.inside(plan.cost, before, counts(cursor))
                 assert plan.cost < JIT_ABOVE_COST, "PostgreSQL would compile this, each time it runs"
                 return plan
             finally:
@@ -270,8 +264,6 @@ def ground(server_url: str, template: str) -> Iterator[Ground]:
         stage.db.execute(SPANS_SQL, {"held": HELD, "workers": workers})
         for command in ROWS_SQL.split(";"):
             stage.db.execute(command.encode())
-        # As sessions do.
-        stage.db.execute("SET enable_seqscan = off")
         yield Ground(stage, workers)
 
 
@@ -356,8 +348,8 @@ def test_a_claim_of_free_spans_stops_when_it_has_enough(ground: Ground) -> None:
         plan = ground.claim()
 
     assert not plan.seq_scans - {"workers"}
-    # One probe for each lane with free spans, and one look at what is in flight. Then of 1,800 due spans of five
-    # items each a hundred are enough; each is found, locked, updated, returned.
+    # One probe for each lane with free spans, and one look at what is in flight. Then of 1,800 due spans of
+    # five items each a hundred are enough; each is found, locked, updated, returned.
     assert plan.rows["spans"] <= IN_FLIGHT_LANES + HELD + LIMIT
 
 

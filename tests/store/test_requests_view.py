@@ -201,7 +201,6 @@ def test_what_had_no_outcome_when_the_batch_ended_is_canceled_or_expired(
         assert now[:2] == ["completed", "failed"]
         assert now[5] == "claimed", "what is in flight may finish"
         await complete(db, worker, [items[5]])
-        assert await batches.conclude(db, batch.id)
         frozen = ["completed", "failed", ending, ending, ending, "completed", ending]
         assert await states(db, batch) == frozen
         await finalize(db, worker, batch)

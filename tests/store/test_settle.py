@@ -271,7 +271,7 @@ def test_a_settle_that_waited_for_one_that_emptied_the_span(stage: Stage, kept: 
     assert not stage.broken()
 
 
-@pytest.mark.parametrize("act", ["settle", "release"])
+@pytest.mark.parametrize("act", ["settle", "release", "conclude"])
 def test_spans_are_locked_by_their_ids_whatever_their_place_on_disk(stage: Stage, act: str) -> None:
     """Who waits for the first span has not locked the second, or two could wait for each other."""
     batch = stage.batch(4)
@@ -284,6 +284,7 @@ def test_spans_are_locked_by_their_ids_whatever_their_place_on_disk(stage: Stage
     acts: dict[str, Callable[[], object]] = {
         "settle": lambda: hand.settle([completed(item) for item in items]),
         "release": hand.release,
+        "conclude": lambda: hand.conclude(batch.id),
     }
 
     with holder.holding():
@@ -433,7 +434,8 @@ def test_concluding_waits_for_no_settle_that_waits_for_it(stage: Stage) -> None:
         concluder.connection.execute("SELECT FROM batchline.batches WHERE id = %s FOR UPDATE", (batch.id,))
         settling = stage.meanwhile(late, lambda: late.settle([completed(item) for item in items]))
         assert settling.waits()
-        assert not concluder.conclude(batch.id)
+        concluded = concluder.connection.execute("SELECT batchline.conclude_now_v1(%s)", (batch.id,))
+        assert concluded.fetchall() == [(False,)]
 
     assert [row.finished for row in settling.result()] == [True]
     assert not gate.conclude(batch.id), "it is frozen already"
@@ -442,7 +444,7 @@ def test_concluding_waits_for_no_settle_that_waits_for_it(stage: Stage) -> None:
 
 
 def test_a_closing_batch_is_not_concluded_before_refused_verdicts_are_sent_again(stage: Stage) -> None:
-    """Of a group one verdict comes too late. Those beside it count, although nobody lives who holds the span."""
+    """Of a group one verdict comes too late. The others count, although the lease of their worker is over."""
     batch = stage.batch(6)
     hand, other = stage.hand(), stage.hand()
     items = hand.take(4)

@@ -441,7 +441,8 @@ def test_many_large_answers_stop_nobody_and_cost_no_more_memory_than_was_set(
 
         def counts(batch_id: UUID) -> tuple[int, int, bool]:
             """Completed, failed, and whether it has ended."""
-            query = "SELECT completed, failed, completed_at IS NOT NULL FROM batchline.current_batches WHERE id = %s"
+            columns = "completed, failed, completed_at IS NOT NULL"
+            query = f"SELECT {columns} FROM batchline.current_batches WHERE id = %s".encode()
             row = db.execute(query, (batch_id,)).fetchone()
             assert row is not None
             return row

@@ -1,59 +1,17 @@
--- conclude: freeze a batch that is being cancelled or has expired, once no live worker holds any of its lines.
+-- conclude: wait for everyone who has a span of a batch locked, then conclude_now.
 --
--- Its spans are deleted, so that a late verdict finds nothing to change, and finalizing begins. The children of a governed
--- batch that never ran have ended with it, and the audit log says so. Returns whether the batch was frozen now.
---
--- Locks: the batch row, waiting; then its spans, never waiting. Whoever has a span locked is about to settle or release it
--- and concludes afterwards: to wait for it would be a deadlock if it waits for the batch row. Each statement sees what was
--- committed before it began: so of two workers that settle the last two spans, the second to get the batch row freezes it.
+-- Locks: the spans in id order, waiting; then as conclude_now.
 CREATE FUNCTION batchline.conclude_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
-#variable_conflict use_column
-DECLARE
-    governed boolean;
-    locked bigint[];
 BEGIN
-    SELECT b.submitted_by IS NOT NULL INTO governed
+    PERFORM
     FROM batchline.batches AS b
-    WHERE b.id = batch AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL) AND b.finalizing_at IS NULL
-    FOR NO KEY UPDATE;
+    WHERE b.id = batch AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL) AND b.finalizing_at IS NULL;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    locked := ARRAY (SELECT s.id FROM batchline.spans AS s WHERE s.batch_id = batch FOR UPDATE SKIP LOCKED);
-    PERFORM
-    FROM batchline.spans AS s
-    WHERE s.batch_id = batch
-      AND (
-          s.id <> ALL (locked)
-          OR EXISTS (SELECT FROM batchline.workers AS w WHERE w.id = s.worker_id AND w.lease_until >= now())
-      )
-    LIMIT 1;
-    IF FOUND THEN
-        RETURN false;
-    END IF;
-    DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);
-    PERFORM batchline.freeze_v1(batch);
-    IF governed THEN
-        INSERT INTO batchline.audit_log (tenant, actor, action, batch_id, sequence_no, detail)
-        SELECT
-            b.tenant,
-            'system',
-            'child.ended',
-            b.id,
-            l.line_no,
-            jsonb_build_object(
-                'status', 'CANCELLED',
-                'code', CASE WHEN b.cancelling_at IS NULL THEN 'batch_expired' ELSE 'batch_cancelled' END
-            )
-        FROM batchline.batches AS b
-        JOIN batchline.lanes AS n ON n.batch_id = b.id
-        JOIN batchline.lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
-        WHERE b.id = batch
-          AND NOT EXISTS (SELECT FROM batchline.results AS r WHERE r.lane_id = n.id AND r.line_no = l.line_no)
-        ORDER BY l.line_no;
-    END IF;
-    RETURN true;
+    PERFORM FROM batchline.spans AS s WHERE s.batch_id = batch ORDER BY s.id FOR UPDATE;
+    RETURN batchline.conclude_now_v1(batch);
 END
 $$;

@@ -198,7 +198,7 @@ BEGIN
         IF finished THEN
             PERFORM batchline.freeze_v1(tally.batch_id);
         ELSIF closing AND tally.all_accepted THEN
-            finished := batchline.conclude_v1(tally.batch_id);
+            finished := batchline.conclude_now_v1(tally.batch_id);
         END IF;
         RETURN NEXT;
         accepted_groups := accepted_groups || tally.groups;

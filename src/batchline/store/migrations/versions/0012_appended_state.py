@@ -1,12 +1,13 @@
-"""Claim and settle as functions that append what moves, so that they stay fast while a snapshot is held elsewhere.
+"""Claim and settle are functions that append what changes. They stay fast while a snapshot is held elsewhere.
 
-A lane's cursor and a batch's counters changed with every claim and settle, in place. PostgreSQL cannot remove the
-old versions of a row while any transaction might still see them, and every look-up has to walk past them. Now
-the rows of lanes and batches stand still: the cursor and the counters are appended to tables of their own and
-read newest first. `lanes.next` and the counters of `batches` count where there is no such row: before the first
-claim or settle, when the lane is drained, and when the batch is frozen.
+A lane's cursor and a batch's counters changed with every claim and settle, in place. PostgreSQL cannot remove
+old versions of a row while any transaction might still see them, and every look-up has to walk past them.
+Now the rows of lanes and batches do not change: the cursor and the counters are appended to tables of their
+own and read newest first. Where there is no such row, `lanes.next` and the counters of `batches` count:
+before the first claim or settle, when the lane is drained, and when the batch is frozen.
 
-Every span that is held has a row in `workers`, so expired workers are found there. Free spans are indexed by lane.
+Every span that is held has a row in `workers`, so expired workers are found there. Free spans are indexed by
+lane.
 """
 
 from alembic import op
@@ -32,6 +33,7 @@ FUNCTIONS = (
     "claim_v1",
     "claim_new_v1",
     "freeze_v1",
+    "conclude_now_v1",
     "conclude_v1",
     "settle_v1",
     "leave_v1",
@@ -89,7 +91,10 @@ SELECT
     n.lane_no,
     n.model,
     n.url,
-    coalesce((SELECT c.next FROM cursors AS c WHERE c.lane_id = n.id ORDER BY c.next DESC LIMIT 1), n.next) AS next,
+    coalesce(
+        (SELECT c.next FROM cursors AS c WHERE c.lane_id = n.id ORDER BY c.next DESC LIMIT 1),
+        n.next
+    ) AS next,
     n.total,
     n.open,
     n.drained
@@ -217,8 +222,8 @@ FROM batches AS b
 JOIN operation_batches AS o ON o.batch_id = b.id
 """
 
-# Not over current_batches: its rows could not be locked through the view, because of the outer join. Of a batch that was
-# frozen while its row was waited for, the row says what counts.
+# Not over current_batches: rows cannot be locked through its outer join. If a batch was frozen while somebody
+# waited for its row, the row counts.
 COUNTED = """CASE
         WHEN b.finalizing_at IS NULL THEN coalesce(
             (SELECT c.{name} FROM counters AS c WHERE c.batch_id = b.id ORDER BY c.seq DESC LIMIT 1), b.{name}
@@ -249,7 +254,7 @@ UPDATE schema_compatibility SET compatible_from = '0011';
 
 def upgrade() -> None:
     bind = op.get_bind()
-    schema = bind.exec_driver_sql("SELECT current_schema()").scalar()
+    schema = bind.exec_driver_sql("SELECT current_schema()").scalar_one()
     governed = GOVERNED
     for name in ("completed", "failed"):
         governed = governed.replace(f"b.{name},", COUNTED.format(name=name) + ",")

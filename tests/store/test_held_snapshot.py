@@ -1,0 +1,100 @@
+"""While a snapshot is held elsewhere, claims and settles visit as many pages after many steps as before.
+
+PostgreSQL cannot remove dead rows that a snapshot might still see. So nothing that a claim or a settle looks
+up may lie behind dead rows that earlier claims and settles have left (docs/decisions/0014).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from batchline.model import Item
+from batchline.store import spans
+from batchline.store.statements import statement
+from batchline.store.verdicts import Grouped
+from tests.support import scenes
+from tests.support.scenes import Hand, Stage, completed
+
+STEPS = 400
+LINES = 5
+# Pages of results and indexes differ a little from step to step.
+SLACK = 10
+
+
+@pytest.fixture
+def stage(server_url: str, template: str) -> Iterator[Stage]:
+    """A database for each test: dead rows of one would be pages of the next."""
+    with scenes.database(server_url, template) as url, Stage(url) as stage:
+        yield stage
+
+
+@contextmanager
+def held_snapshot(url: str) -> Iterator[None]:
+    with psycopg.connect(url) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM batchline.batches")
+        yield
+
+
+def pages(hand: Hand, name: str, params: dict[str, object]) -> int:
+    """How many pages a statement visits. It is undone."""
+    with hand.connection.transaction(force_rollback=True), hand.connection.cursor() as cursor:
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {statement(name).text}"
+        row = cursor.execute(explain.encode(), params).fetchone()
+        assert row is not None
+        plan = row[0][0]["Plan"]
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def claim_params(hand: Hand) -> dict[str, object]:
+    worker = {"worker": hand.id, "name": "hand", "lease": hand.lease, "limit": LINES}
+    return {**spans.Scope().params(), **worker}
+
+
+def visited(hand: Hand, items: list[Item]) -> dict[str, int]:
+    """Pages that each act of a step visits. The plans are made before they are counted."""
+    params: dict[str, dict[str, object]] = {
+        "claim": claim_params(hand),
+        "fetch": {"spans": [item.claim.span_id for item in items[:1]], "worker": hand.id, "largest": 2**20},
+        "settle": {"worker": hand.id, **Grouped([completed(item) for item in items]).columns()},
+        "get_batch": {"batch": items[0].claim.batch_id},
+    }
+    for name, values in params.items():
+        pages(hand, name, values)
+    return {name: pages(hand, name, values) for name, values in params.items()}
+
+
+def drain(hand: Hand, steps: int) -> list[Item]:
+    """Claims and settles; what is claimed last is returned."""
+    for _ in range(steps):
+        hand.settle([completed(item) for item in hand.take(LINES)])
+    return hand.take(LINES)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_claims_and_settles_visit_no_more_pages_after_many_steps(stage: Stage, lanes: int) -> None:
+    stage.batch(*[STEPS * LINES * 2] * lanes)
+    hand = stage.hand(lease=timedelta(hours=1).total_seconds())
+    with held_snapshot(stage.url):
+        first = visited(hand, drain(hand, 10))
+        last = visited(hand, drain(hand, STEPS))
+
+    assert {name: (first[name], last[name]) for name in first if last[name] > first[name] + SLACK} == {}
+    assert not stage.broken()
+
+
+def test_a_worker_that_has_expired_and_holds_nothing_costs_claims_nothing_for_long(stage: Stage) -> None:
+    """Its spans are dead, but while its row is there, claims look for them: the sweep removes the row."""
+    stage.batch(STEPS * LINES * 2)
+    lost, hand = stage.hand(lease=3600), stage.hand(lease=3600)
+    with held_snapshot(stage.url):
+        first = visited(hand, drain(hand, 10))["claim"]
+        lost.settle([completed(item) for item in drain(lost, STEPS)])
+        stage.lease(lost.id, -1)
+        stage.db.execute(statement("forget_workers").text)
+        last = visited(hand, drain(hand, 1))["claim"]
+
+    assert last <= first + SLACK

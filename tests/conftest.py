@@ -1,9 +1,11 @@
 """A real PostgreSQL for all tests, and a fresh database from a migrated template for each."""
 
+import asyncio
 import itertools
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
+from batchline.store.session import Session
 from tests.support.logs import log_settings_restored
 
 _COUNTER = itertools.count()
@@ -20,6 +23,15 @@ _COUNTER = itertools.count()
 # How long an example takes says something about the machine, and nothing about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of asyncio, or uvloop for a test that is marked so."""
+    if sys.platform != "win32" and item.get_closest_marker("uvloop"):
+        import uvloop
+
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +78,10 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         yield with_database(server_url, name)
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def db(database_url: str) -> AsyncIterator[Session]:
+    """A session on a fresh, migrated database."""
+    async with Session(database_url, "test") as session:
+        yield session

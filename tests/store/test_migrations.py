@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -21,6 +22,7 @@ from batchline.model import BatchStatus, Verdict
 from batchline.store import batches, doctor, migrate, operations, spans
 from batchline.store import schema as versions
 from batchline.store.session import Session
+from batchline.store.spans import Scope
 from tests.support.builders import (
     LATER,
     a_batch,
@@ -157,6 +159,67 @@ def test_a_way_down_works_with_data_in(empty_url: str) -> None:
     on(empty_url, half_run)
     migrate.down(empty_url, "base")
     assert schema(empty_url) == nothing
+
+
+def test_cursors_and_counters_go_back_to_their_rows_and_work_continues_after_the_way_up(
+    empty_url: str,
+) -> None:
+    """One batch runs: it has a span that is held, one of a lost worker, a retry that is due and one that is
+    not. Another one has ended."""
+    lost, worker = a_worker(), a_worker()
+
+    async def half_run(db: Session) -> tuple[UUID, UUID]:
+        ended, running = await a_batch(db, 3), await a_batch(db, {"small": 4, "large": 9})
+        await run_to_the_end(db, worker, Scope(batch_id=ended.id))
+        await finalize(db, worker, ended)
+        await take(db, lost, 2, scope=Scope(batch_id=running.id))
+        await kill(db, lost)
+        items = await take(db, worker, 8, scope=Scope(keys=("large",)))
+        verdicts: list[Verdict] = [
+            completed(items[0]),
+            failed(items[1]),
+            retry(items[2]),
+            retry(items[3], LATER),
+        ]
+        await spans.settle(db, worker.id, verdicts)
+        return ended.id, running.id
+
+    async def counted(db: Session, running: UUID) -> None:
+        rows = await sql(
+            db,
+            """
+            SELECT n.model, n.next, n.drained, b.completed, b.failed, b.input_tokens
+            FROM batchline.lanes AS n
+            JOIN batchline.batches AS b ON b.id = n.batch_id
+            WHERE b.id = %(running)s
+            ORDER BY n.model
+            """,
+            running=running,
+        )
+        assert [row[:5] for row in rows] == [("large", 8, False, 1, 1), ("small", 2, False, 1, 1)]
+        assert rows[0][5] > 0
+
+    async def to_the_end(db: Session, ended: UUID, running: UUID) -> None:
+        assert (await doctor.examine(db)).findings == ()
+        assert (await read(db, ended)).status is BatchStatus.COMPLETED
+        await kill(db, worker)
+        await pass_time(db)
+        heir = a_worker()
+        await run_to_the_end(db, heir)
+        batch = await read(db, running)
+        assert (batch.status, batch.completed, batch.failed) == (BatchStatus.FINALIZING, 12, 1)
+        await finalize(db, heir, batch)
+        assert (await doctor.examine(db)).findings == ()
+
+    migrate.up(empty_url)
+    ended, running = on(empty_url, half_run)
+    migrate.down(empty_url, "0011")
+    on(empty_url, lambda db: counted(db, running))
+    # As an older version did it: a holder without a row.
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute("DELETE FROM batchline.workers WHERE id = %s", (lost.id,))
+    migrate.up(empty_url)
+    on(empty_url, lambda db: to_the_end(db, ended, running))
 
 
 def test_every_revision_has_a_way_back_to_the_one_before(empty_url: str) -> None:

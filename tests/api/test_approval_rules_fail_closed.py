@@ -50,7 +50,7 @@ def status_of(server: Server, operation: str, item: Any) -> str:
 
 
 @pytest.mark.parametrize("cpu", [9, 16.5, [16], [], {}, {"cores": 16}, True, False, "16", "", "4"])
-def test_what_is_no_small_number_waits_for_an_approval(server: Server, cpu: Any) -> None:
+def test_a_value_that_is_not_a_small_number_waits_for_approval(server: Server, cpu: Any) -> None:
     assert status_of(server, "by_cpu", {"cpu": cpu}) == "PENDING_APPROVAL"
 
 
@@ -60,7 +60,7 @@ def test_a_small_number_or_none_runs(server: Server, item: Any) -> None:
 
 
 @pytest.mark.parametrize("env", ["production", ["production"], {"production": 1}, 1, True])
-def test_what_is_no_other_text_waits_for_an_approval(server: Server, env: Any) -> None:
+def test_production_and_anything_that_is_not_text_waits_for_approval(server: Server, env: Any) -> None:
     assert status_of(server, "by_env", {"env": env}) == "PENDING_APPROVAL"
 
 

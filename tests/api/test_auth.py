@@ -1,6 +1,5 @@
 """Who may call: keys, tenants, and what a stranger is told."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,20 +146,17 @@ def test_without_keys_only_this_machine_is_answered(server_url: str, template: s
             assert http.get("/v1/batches", headers=headers).status_code == 200, headers
 
 
-def test_a_pool_with_all_sessions_taken_says_so_instead_of_waiting_for_ever(database_url: str) -> None:
-    async def scenario() -> None:
-        sessions = Sessions(database_url, maximum=1, patience=0.05)
-        async with sessions.one():
-            with pytest.raises(StoreUnavailable, match="all 1 connections are busy"):
-                async with sessions.one():
-                    pass
-            async with sessions.stream():
+async def test_a_pool_with_all_sessions_taken_says_so_instead_of_waiting_for_ever(database_url: str) -> None:
+    sessions = Sessions(database_url, maximum=1, patience=0.05)
+    async with sessions.one():
+        with pytest.raises(StoreUnavailable, match="all 1 connections are busy"):
+            async with sessions.one():
                 pass
-        async with sessions.one():
+        async with sessions.stream():
             pass
-        await sessions.close()
-
-    asyncio.run(scenario())
+    async with sessions.one():
+        pass
+    await sessions.close()
 
 
 def test_readiness_tells_which_store_is_away(tmp_path: Path) -> None:

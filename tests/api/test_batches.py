@@ -572,7 +572,7 @@ def test_another_tenants_batch_is_not_found_anywhere(server: Server, client: ope
 
 
 @pytest.mark.parametrize("batch_id", ["nonsense", "batch_", "%2e%2e", "batch_" + "f" * 5000, "\u2603"])
-def test_an_id_that_is_none_is_not_found(client: openai.OpenAI, batch_id: str) -> None:
+def test_a_malformed_batch_id_is_not_found(client: openai.OpenAI, batch_id: str) -> None:
     with pytest.raises(openai.NotFoundError):
         client.batches.retrieve(batch_id)
 

@@ -39,7 +39,7 @@ def test_a_custom_id_has_no_control_characters(server: Server, custom_id: str) -
 
 
 @pytest.mark.parametrize("custom_id", EVIL)
-def test_nor_has_that_of_a_line(custom_id: str) -> None:
+def test_a_line_whose_custom_id_has_control_characters_is_refused(custom_id: str) -> None:
     body = {"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": {"model": "m"}}
     (error,) = read(json.dumps(body).encode())[0].errors()
     assert error.code == "invalid_custom_id"

@@ -79,7 +79,7 @@ def test_a_file_is_there_from_its_answer_on_until_it_is_deleted(server: Server, 
             act(file.id)
 
 
-def test_the_asynchronous_client_does_all_of_it_too(server: Server) -> None:
+def test_the_async_client_creates_lists_reads_and_deletes_files(server: Server) -> None:
     key = server.key("acme")
 
     async def scenario() -> None:
@@ -245,7 +245,7 @@ def test_another_tenants_files_are_not_there(server: Server) -> None:
     assert error_of(caught)["param"] == "after"
 
 
-def test_ids_that_are_none_are_not_found(server: Server) -> None:
+def test_malformed_file_ids_are_not_found(server: Server) -> None:
     with server.http(server.key("acme")) as http:
         for displayed in ("file-", "file-1", "nonsense", "file-" + "f" * 500, "%00", "batch_" + "0" * 32):
             assert http.get(f"/v1/files/{displayed}").status_code == 404, displayed

@@ -189,20 +189,17 @@ def in_one_minute(by_user: dict[str, list[Counted]]) -> bool:
     )
 
 
-def test_decisions_are_counted_for_their_user_alone(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        counted = await limits.count_request(db, "acme", "anna", RequestKind.DECISION, 9)
-        assert (counted.mine, counted.everybody) == (1, None)
-        assert await limits.requests_now(db) == Window(0, 0)
-
-    on(database_url, scenario)
+async def test_decisions_are_counted_for_their_user_alone(db: Session) -> None:
+    counted = await limits.count_request(db, "acme", "anna", RequestKind.DECISION, 9)
+    assert (counted.mine, counted.everybody) == (1, None)
+    assert await limits.requests_now(db) == Window(0, 0)
 
 
 @pytest.mark.parametrize(
     ("requests", "percent", "alone", "share"),
     [(1000, 25, False, 250), (1, 25, False, 1), (10, 1, False, 1), (7, 100, False, 7), (7, 10, True, 7)],
 )
-def test_a_share_is_never_nothing_and_all_of_it_for_who_is_alone(
+def test_a_users_share_is_at_least_one_request_and_everything_when_alone(
     requests: int, percent: int, alone: bool, share: int
 ) -> None:
     settings = LimitSettings(requests_per_minute=requests, user_requests_percent=percent)

@@ -241,7 +241,9 @@ def test_a_limit_answers_429_with_all_that_one_needs_to_know(
             assert 'batch_submit_total{batch_type="resize",result="accepted"} 1.0' in text
 
 
-def test_thirty_one_of_thirty_is_a_400_that_says_so(database_url: str, tmp_path: Path) -> None:
+def test_a_batch_with_more_children_than_the_limit_is_a_400_with_the_limit(
+    database_url: str, tmp_path: Path
+) -> None:
     settings = replace(SETTINGS, limits=replace(SETTINGS.limits, user_pending_children=30))
     with serving(database_url, tmp_path, settings, REGISTRY) as server, Tenant(server).caller("anna") as anna:
         answer = anna.post("/operations/resize/batches", json={"items": items(31)})
@@ -399,7 +401,7 @@ def test_a_non_owner_finds_nothing_anywhere(server: Server, tenant: Tenant) -> N
         assert get(anna, batch_id) == before
 
 
-def test_the_openai_routes_do_not_show_it_either(server: Server, tenant: Tenant) -> None:
+def test_openai_routes_do_not_show_governed_batches(server: Server, tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("bert") as bert:
         batch_id = submit(anna, 1)["batch_id"]
         bert.base_url = server.url
@@ -725,7 +727,7 @@ def test_a_server_without_keys_has_one_user_who_may_do_everything(database_url: 
         assert get(http, many)["approval"]["state"] == "approved"
 
 
-def test_a_key_called_as_nobody_is_gets_around_no_rule(server: Server) -> None:
+def test_a_key_named_local_cannot_approve_its_own_submission(server: Server) -> None:
     """Whoever calls a server without keys is `local`, and may approve his own; a key of that name may not."""
     client = server.http(server.key("default", Role.ADMIN, "local"))
     with client as local:

@@ -1,6 +1,5 @@
 """A client that does not read its download holds a place of its tenant's and little memory, nothing else."""
 
-import asyncio
 import json
 import socket
 from contextlib import ExitStack
@@ -124,25 +123,22 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
 # Places
 
 
-def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database_url: str) -> None:
-    async def scenario() -> None:
-        downloads = Downloads(Sessions(database_url), maximum=3, max_per_tenant=2, patience=0.1)
-        async with downloads.slot("slow"), downloads.slot("slow"):
-            with pytest.raises(ApiError) as refused:
-                async with downloads.slot("slow"):
-                    pass
-            assert (refused.value.status, refused.value.code) == (503, "too_many_downloads")
-            assert int(refused.value.headers["retry-after"]) >= 1
-            async with downloads.slot("other"):
-                with pytest.raises(ApiError, match="Too many downloads are"):
-                    async with downloads.slot("third"):
-                        pass
-            async with downloads.slot("third"):
+async def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database_url: str) -> None:
+    downloads = Downloads(Sessions(database_url), maximum=3, max_per_tenant=2, patience=0.1)
+    async with downloads.slot("slow"), downloads.slot("slow"):
+        with pytest.raises(ApiError) as refused:
+            async with downloads.slot("slow"):
                 pass
-        async with downloads.slot("slow"), downloads.slot("slow"), downloads.slot("other"):
+        assert (refused.value.status, refused.value.code) == (503, "too_many_downloads")
+        assert int(refused.value.headers["retry-after"]) >= 1
+        async with downloads.slot("other"):
+            with pytest.raises(ApiError, match="Too many downloads are"):
+                async with downloads.slot("third"):
+                    pass
+        async with downloads.slot("third"):
             pass
-
-    asyncio.run(scenario())
+    async with downloads.slot("slow"), downloads.slot("slow"), downloads.slot("other"):
+        pass
 
 
 # The whole attack

@@ -247,7 +247,7 @@ def test_every_answer_is_what_the_official_types_say(server: Server) -> None:
     assert judge.statuses >= {"failed", "in_progress", "finalizing", "completed", "expired", "cancelled"}
 
 
-def test_the_document_has_no_answer_that_was_not_looked_at(server: Server) -> None:
+def test_every_documented_v1_call_is_checked_against_the_official_types(server: Server) -> None:
     """But those that OpenAI's client does not know."""
     ours = {("GET", "/v1/files/x/content"), ("GET", "/v1/webhook_endpoints/x/deliveries")}
     with server.http() as http:

@@ -164,21 +164,18 @@ def test_values_in_texts_do_not_count() -> None:
     assert has_too_many_values(json.dumps([0] * (MAX_VALUES + 2)).encode())
 
 
-def test_a_tenant_that_keeps_a_thread_busy_leaves_one_to_the_others() -> None:
-    async def run() -> None:
-        pool = PreparingPool()
-        release = threading.Event()
-        try:
-            slow = [asyncio.create_task(pool.run("snail", lambda _: release.wait())) for _ in range(5)]
-            assert await pool.run("hare", lambda _: "served") == "served"
-            assert not any(task.done() for task in slow)
-            release.set()
-            assert await asyncio.gather(*slow) == [True] * 5
-        finally:
-            release.set()
-            await pool.close()
-
-    asyncio.run(run())
+async def test_a_tenant_that_keeps_a_thread_busy_leaves_one_to_the_others() -> None:
+    pool = PreparingPool()
+    release = threading.Event()
+    try:
+        slow = [asyncio.create_task(pool.run("snail", lambda _: release.wait())) for _ in range(5)]
+        assert await pool.run("hare", lambda _: "served") == "served"
+        assert not any(task.done() for task in slow)
+        release.set()
+        assert await asyncio.gather(*slow) == [True] * 5
+    finally:
+        release.set()
+        await pool.close()
 
 
 # --- Patterns ----------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_the_official_client_manages_endpoints(server: Server) -> None:
     ]
 
 
-def test_the_asynchronous_client_does_too(server: Server) -> None:
+def test_the_async_client_manages_endpoints(server: Server) -> None:
     client = server.async_client("asynchronous")
 
     async def scenario() -> None:

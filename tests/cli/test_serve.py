@@ -14,8 +14,8 @@ import psutil
 import pytest
 from openai.types import Batch
 
-from tests.support.processes import Upstream, batchline, simulated, wait_for_executions, write_requests
-from tests.support.server_process import Served, ended, served, submit
+from tests.support.processes import batchline, simulated, wait_for_executions, write_requests
+from tests.support.server_process import ended, served, submit
 from tests.support.waiting import LIMIT, wait_for
 
 
@@ -94,7 +94,7 @@ def test_a_server_that_is_killed_takes_its_worker_with_it(database_url: str, tmp
         wait_for("the worker to leave", lambda: gone(worker))
 
 
-def test_the_worker_steps_back_for_the_server(database_url: str, tmp_path: Path) -> None:
+def test_the_worker_runs_at_a_lower_priority_than_the_server(database_url: str, tmp_path: Path) -> None:
     with served(database_url, tmp_path, "--upstream", "http://127.0.0.1:9") as server:
         worker = server.wait_for_worker()
         wait_for(
@@ -139,48 +139,12 @@ def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path)
         assert (small.stats()["executed"], large.stats()["executed"]) == (20, 40)
 
 
-def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
+async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
     database_url: str, tmp_path: Path
 ) -> None:
     few = write_requests(tmp_path / "few.jsonl", 20)
     many = write_requests(tmp_path / "many.jsonl", 3000)
     config = tmp_path / "batchline.toml"
-
-    async def scenario(server: Served, upstream: Upstream) -> None:
-        async with openai.AsyncOpenAI(api_key=server.key, base_url=f"{server.url}/v1", timeout=60) as client:
-
-            async def created(path: Path, window: Any = "24h") -> Batch:
-                file = await client.files.create(file=path, purpose="batch")
-                return await client.batches.create(
-                    input_file_id=file.id, endpoint="/v1/chat/completions", completion_window=window
-                )
-
-            async def over(batch: Batch, *ends: str) -> Batch:
-                async with asyncio.timeout(LIMIT):
-                    # As clients do it: they are not told.
-                    while (now := await client.batches.retrieve(batch.id)).status not in ends:  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-                return now
-
-            done = await over(await created(few), "completed")
-            assert done.request_counts is not None
-            assert done.request_counts.completed == 20
-
-            running = await created(many)
-            await asyncio.to_thread(wait_for_executions, upstream, 40)
-            await client.batches.cancel(running.id)
-            cancelled = await over(running, "cancelled")
-            expired = await over(await created(many, "1s"), "expired")
-            for ended, code in ((cancelled, "batch_cancelled"), (expired, "batch_expired")):
-                assert ended.request_counts is not None
-                assert ended.output_file_id is not None
-                assert ended.error_file_id is not None
-                output = (await client.files.content(ended.output_file_id)).text.splitlines()
-                errors = (await client.files.content(ended.error_file_id)).text.splitlines()
-                assert len(output) == ended.request_counts.completed > 0
-                assert len(output) + len(errors) == 3000
-                assert json.loads(errors[-1])["error"]["code"] == code
-
     with simulated("--latency", "100") as upstream:
         config.write_text(
             f"""
@@ -192,7 +156,41 @@ def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
             """
         )
         with served(database_url, tmp_path, "--config", str(config)) as server:
-            asyncio.run(scenario(server, upstream))
+            async with openai.AsyncOpenAI(
+                api_key=server.key, base_url=f"{server.url}/v1", timeout=60
+            ) as client:
+
+                async def created(path: Path, window: Any = "24h") -> Batch:
+                    file = await client.files.create(file=path, purpose="batch")
+                    return await client.batches.create(
+                        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window=window
+                    )
+
+                async def over(batch: Batch, *ends: str) -> Batch:
+                    async with asyncio.timeout(LIMIT):
+                        # As clients do it: they are not told.
+                        while (now := await client.batches.retrieve(batch.id)).status not in ends:  # noqa: ASYNC110
+                            await asyncio.sleep(0.05)
+                    return now
+
+                done = await over(await created(few), "completed")
+                assert done.request_counts is not None
+                assert done.request_counts.completed == 20
+
+                running = await created(many)
+                await asyncio.to_thread(wait_for_executions, upstream, 40)
+                await client.batches.cancel(running.id)
+                cancelled = await over(running, "cancelled")
+                expired = await over(await created(many, "1s"), "expired")
+                for ended, code in ((cancelled, "batch_cancelled"), (expired, "batch_expired")):
+                    assert ended.request_counts is not None
+                    assert ended.output_file_id is not None
+                    assert ended.error_file_id is not None
+                    output = (await client.files.content(ended.output_file_id)).text.splitlines()
+                    errors = (await client.files.content(ended.error_file_id)).text.splitlines()
+                    assert len(output) == ended.request_counts.completed > 0
+                    assert len(output) + len(errors) == 3000
+                    assert json.loads(errors[-1])["error"]["code"] == code
             assert (
                 batchline(
                     "doctor", "--data-dir", str(tmp_path / "data"), "--database", database_url

@@ -52,21 +52,17 @@ from tests.support.repository import ROOT
         "MERGE INTO batchline.audit_log AS l USING (SELECT 1) AS s ON true WHEN MATCHED THEN DELETE",
     ],
 )
-def test_the_database_itself_refuses_to_change_the_log(database_url: str, change: str) -> None:
+async def test_the_database_itself_refuses_to_change_the_log(db: Session, change: str) -> None:
     """Also to the owner of the table, who we are here."""
-
-    async def scenario(db: Session) -> None:
-        await submit(db, some_rules(), ANNA, 1)
-        before = await audit.page(db)
-        assert len(before) == 1
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
-            await sql(db, change)
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            await sql(db, "SET session_replication_role = replica; " + change)
-        await sql(db, "RESET session_replication_role")
-        assert await audit.page(db) == before
-
-    on(database_url, scenario)
+    await submit(db, some_rules(), ANNA, 1)
+    before = await audit.page(db)
+    assert len(before) == 1
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
+        await sql(db, change)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        await sql(db, "SET session_replication_role = replica; " + change)
+    await sql(db, "RESET session_replication_role")
+    assert await audit.page(db) == before
 
 
 def of_the_page(begin: str) -> str:
@@ -93,7 +89,7 @@ def test_the_owner_parts_with_old_rows_as_the_guide_says_and_the_rest_stays_guar
                 owner.execute("DELETE FROM batchline.audit_log")
 
 
-def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the_log(
+async def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the_log(
     database_url: str,
 ) -> None:
     role = f"app_{uuid4().hex}"
@@ -101,19 +97,16 @@ def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the
         owner.execute(f"CREATE ROLE {role} LOGIN")
         owner.execute(of_the_page("batchline_app").replace("batchline_app", role).encode())
     theirs = make_conninfo(database_url, user=role)
-
-    async def scenario(db: Session) -> None:
-        await keys.create_first(db)
-        rules = some_rules()
-        batch = await submit(db, rules, ANNA, production(2))
-        await decisions.approve(rules, db, CARLA, batch.id)
-        await work(db, failing={1})
-        await changes.retry(rules, db, ANNA, batch.id)
-        await work(db)
-        assert len(await audited(db, batch)) == 6
-
     try:
-        on(theirs, scenario)
+        async with Session(theirs, "test") as db:
+            await keys.create_first(db)
+            rules = some_rules()
+            batch = await submit(db, rules, ANNA, production(2))
+            await decisions.approve(rules, db, CARLA, batch.id)
+            await work(db, failing={1})
+            await changes.retry(rules, db, ANNA, batch.id)
+            await work(db)
+            assert len(await audited(db, batch)) == 6
         with psycopg.connect(theirs, autocommit=True) as app:
             for change in (
                 "DELETE FROM batchline.audit_log",
@@ -130,174 +123,143 @@ def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_open_the
             owner.execute(f"DROP ROLE {role}")
 
 
-def test_every_childs_end_is_there_from_the_moment_of_its_result(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await submit(db, some_rules(), ANNA, 3)
-        await work(db, limit=2, failing={2}, end=False)
-        entries = [entry for entry in await audit.page(db, batch_id=batch.id) if entry.sequence_no]
-        assert [(entry.sequence_no, entry.detail) for entry in entries] == [
-            (1, {"status": "SUCCEEDED", "attempt": 1, "status_code": 200}),
-            (2, {"status": "FAILED", "attempt": 1, "status_code": 400}),
-        ]
-        assert {entry.actor for entry in entries} == {"system"}
-
-    on(database_url, scenario)
+async def test_every_childs_end_is_there_from_the_moment_of_its_result(db: Session) -> None:
+    batch = await submit(db, some_rules(), ANNA, 3)
+    await work(db, limit=2, failing={2}, end=False)
+    entries = [entry for entry in await audit.page(db, batch_id=batch.id) if entry.sequence_no]
+    assert [(entry.sequence_no, entry.detail) for entry in entries] == [
+        (1, {"status": "SUCCEEDED", "attempt": 1, "status_code": 200}),
+        (2, {"status": "FAILED", "attempt": 1, "status_code": 400}),
+    ]
+    assert {entry.actor for entry in entries} == {"system"}
 
 
-def test_a_late_verdict_is_in_the_log_no_more_than_in_the_results(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await submit(db, some_rules(), ANNA, 1)
-        worker = a_worker()
-        (item,) = await take(db, worker)
-        for _ in range(3):
-            await spans.settle(db, worker.id, [failing(item)])
-        assert [row for row in await audited(db, batch) if row[2]] == [("child.ended", "system", 1)]
-
-    on(database_url, scenario)
+async def test_a_late_verdict_is_in_the_log_no_more_than_in_the_results(db: Session) -> None:
+    batch = await submit(db, some_rules(), ANNA, 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    for _ in range(3):
+        await spans.settle(db, worker.id, [failing(item)])
+    assert [row for row in await audited(db, batch) if row[2]] == [("child.ended", "system", 1)]
 
 
-def test_ordinary_batches_are_not_in_the_log(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 5)
-        await run_to_the_end(db, a_worker())
-        assert await count(db, "audit_log") == 0
-
-    on(database_url, scenario)
+async def test_ordinary_batches_are_not_in_the_log(db: Session) -> None:
+    await a_batch(db, 5)
+    await run_to_the_end(db, a_worker())
+    assert await count(db, "audit_log") == 0
 
 
-def test_no_secret_reaches_the_log(database_url: str) -> None:
+async def test_no_secret_reaches_the_log(db: Session) -> None:
     secrets = ("hunter2", "1234", "swordfish")
-
-    async def scenario(db: Session) -> None:
-        rules = some_rules()
-        requested = items(1, password="hunter2", pin="1234", env="production")
-        batch = await submit(db, rules, ANNA, requested, reason="postgres://me:swordfish@db/x", hold=True)
-        await append(rules, db, ANNA, batch.id, requested)
-        await changes.release(db, ANNA, batch.id)
-        await decisions.approve(rules, db, CARLA, batch.id, "token=swordfish")
-        text = msgspec.json.encode(await audit.page(db)).decode()
-        assert not [secret for secret in secrets if secret in text]
-        assert text.count(MASK) >= 6
-        stored = await sql(db, "SELECT reason, decision_reason FROM batchline.operation_batches")
-        assert "swordfish" not in str(stored)
-        assert await count(db, "lines", "body LIKE '%%hunter2%%'") == 2, "what runs is what was asked for"
-
-    on(database_url, scenario)
+    rules = some_rules()
+    requested = items(1, password="hunter2", pin="1234", env="production")
+    batch = await submit(db, rules, ANNA, requested, reason="postgres://me:swordfish@db/x", hold=True)
+    await append(rules, db, ANNA, batch.id, requested)
+    await changes.release(db, ANNA, batch.id)
+    await decisions.approve(rules, db, CARLA, batch.id, "token=swordfish")
+    text = msgspec.json.encode(await audit.page(db)).decode()
+    assert not [secret for secret in secrets if secret in text]
+    assert text.count(MASK) >= 6
+    stored = await sql(db, "SELECT reason, decision_reason FROM batchline.operation_batches")
+    assert "swordfish" not in str(stored)
+    assert await count(db, "lines", "body LIKE '%%hunter2%%'") == 2, "what runs is what was asked for"
 
 
-def test_a_submission_says_who_asked_for_what_and_why(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await submit(db, some_rules(), ANNA, production(2), reason="growth")
-        (entry,) = await audit.page(db, tenant="acme")
-        assert (entry.actor, entry.action, entry.batch_id) == ("anna", "batch.submitted", batch.id)
-        assert entry.detail["operation"] == "resize"
-        assert entry.detail["child_count"] == 2
-        assert entry.detail["reason"] == "growth"
-        assert entry.detail["approval"] == "pending"
-        assert entry.detail["items"] == production(2)
-
-    on(database_url, scenario)
+async def test_a_submission_says_who_asked_for_what_and_why(db: Session) -> None:
+    batch = await submit(db, some_rules(), ANNA, production(2), reason="growth")
+    (entry,) = await audit.page(db, tenant="acme")
+    assert (entry.actor, entry.action, entry.batch_id) == ("anna", "batch.submitted", batch.id)
+    assert entry.detail["operation"] == "resize"
+    assert entry.detail["child_count"] == 2
+    assert entry.detail["reason"] == "growth"
+    assert entry.detail["approval"] == "pending"
+    assert entry.detail["items"] == production(2)
 
 
-def test_every_change_of_limits_is_there(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        until = datetime.now(UTC) + timedelta(hours=1)
-        await limit_changes.exempt(db, EMIL, "anna", reason="token=swordfish", expires_at=until)
-        await limit_changes.set_limits(db, EMIL, "anna", parents=1, children=2, cooldown=0, reason="move")
+async def test_every_change_of_limits_is_there(db: Session) -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    await limit_changes.exempt(db, EMIL, "anna", reason="token=swordfish", expires_at=until)
+    await limit_changes.set_limits(db, EMIL, "anna", parents=1, children=2, cooldown=0, reason="move")
+    await limit_changes.drop_exemption(db, EMIL, "anna")
+    with pytest.raises(NotFound):
         await limit_changes.drop_exemption(db, EMIL, "anna")
-        with pytest.raises(NotFound):
-            await limit_changes.drop_exemption(db, EMIL, "anna")
-        entries = await audit.page(db)
-        assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
-            ("limits.exempted", "emil", "anna"),
-            ("limits.set", "emil", "anna"),
-            ("limits.exemption_dropped", "emil", "anna"),
-        ]
-        assert entries[0].detail["expires_at"] == until.isoformat()
-        assert entries[1].detail["max_pending_children"] == 2
-        assert "swordfish" not in str(entries)
-
-    on(database_url, scenario)
+    entries = await audit.page(db)
+    assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
+        ("limits.exempted", "emil", "anna"),
+        ("limits.set", "emil", "anna"),
+        ("limits.exemption_dropped", "emil", "anna"),
+    ]
+    assert entries[0].detail["expires_at"] == until.isoformat()
+    assert entries[1].detail["max_pending_children"] == 2
+    assert "swordfish" not in str(entries)
 
 
-def test_every_key_that_is_made_or_revoked_is_there(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await keys.create_first(db)
-        key, secret = await keys.create(db, "anna", "acme", Role.APPROVER, actor="emil")
-        await keys.revoke(db, key.id, "fritz")
-        await keys.revoke(db, key.id, "fritz")
-        entries = await audit.page(db)
-        assert [(entry.tenant, entry.actor, entry.action, entry.subject) for entry in entries] == [
-            (DEFAULT_TENANT, "system", "key.created", "first"),
-            ("acme", "emil", "key.created", "anna"),
-            ("acme", "fritz", "key.revoked", "anna"),
-        ]
-        assert entries[1].detail["role"] == "approver"
-        assert secret not in str(entries)
-        assert await keys.create_first(db) is None
-        assert len(await audit.page(db)) == 3, "what changes nothing is not in the log"
-
-    on(database_url, scenario)
+async def test_every_key_that_is_made_or_revoked_is_there(db: Session) -> None:
+    await keys.create_first(db)
+    key, secret = await keys.create(db, "anna", "acme", Role.APPROVER, actor="emil")
+    await keys.revoke(db, key.id, "fritz")
+    await keys.revoke(db, key.id, "fritz")
+    entries = await audit.page(db)
+    assert [(entry.tenant, entry.actor, entry.action, entry.subject) for entry in entries] == [
+        (DEFAULT_TENANT, "system", "key.created", "first"),
+        ("acme", "emil", "key.created", "anna"),
+        ("acme", "fritz", "key.revoked", "anna"),
+    ]
+    assert entries[1].detail["role"] == "approver"
+    assert secret not in str(entries)
+    assert await keys.create_first(db) is None
+    assert len(await audit.page(db)) == 3, "what changes nothing is not in the log"
 
 
-def test_a_key_is_not_made_unless_the_log_tells_of_it(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        key, _ = await keys.create(db, "anna")
-        await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
+async def test_a_key_is_not_made_unless_the_log_tells_of_it(db: Session) -> None:
+    key, _ = await keys.create(db, "anna")
+    await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await keys.create(db, "bert")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await keys.revoke(db, key.id, "emil")
+    (left,) = await stored_keys.list_all(db)
+    assert (left.name, left.revoked_at) == ("anna", None)
+
+
+async def test_limits_and_webhooks_do_not_change_unless_the_log_tells_of_it(db: Session) -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    url = "https://example.com/hook"
+    made = await webhooks.add(db, EMIL, name="mine", url=url, events=["batch.failed"], secret="s")
+    assert made is not None
+    await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action = 'x') NOT VALID")
+    for act in (
+        limit_changes.exempt(db, EMIL, "anna", reason="move", expires_at=until),
+        limit_changes.set_limits(db, EMIL, "anna", parents=1, children=1, cooldown=0, reason="move"),
+        webhooks.add(db, EMIL, name="other", url=url, events=["batch.failed"], secret="s"),
+        webhooks.change(db, EMIL, made.id, name="other", url=None, events=None),
+        webhooks.rotate(db, EMIL, made.id, "t", keep=0.0),
+        webhooks.delete(db, EMIL, made.id),
+    ):
         with pytest.raises(psycopg.errors.CheckViolation):
-            await keys.create(db, "bert")
-        with pytest.raises(psycopg.errors.CheckViolation):
-            await keys.revoke(db, key.id, "emil")
-        (left,) = await stored_keys.list_all(db)
-        assert (left.name, left.revoked_at) == ("anna", None)
-
-    on(database_url, scenario)
+            await act
+    assert await limits.exemptions(db, "acme") == []
+    assert await limits.overrides(db, "acme") == []
+    assert await sql(db, "SELECT name, secret FROM batchline.webhooks") == [("mine", "s")]
 
 
-def test_limits_and_webhooks_do_not_change_unless_the_log_tells_of_it(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        until = datetime.now(UTC) + timedelta(hours=1)
-        url = "https://example.com/hook"
-        made = await webhooks.add(db, EMIL, name="mine", url=url, events=["batch.failed"], secret="s")
-        assert made is not None
-        await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action = 'x') NOT VALID")
-        for act in (
-            limit_changes.exempt(db, EMIL, "anna", reason="move", expires_at=until),
-            limit_changes.set_limits(db, EMIL, "anna", parents=1, children=1, cooldown=0, reason="move"),
-            webhooks.add(db, EMIL, name="other", url=url, events=["batch.failed"], secret="s"),
-            webhooks.change(db, EMIL, made.id, name="other", url=None, events=None),
-            webhooks.rotate(db, EMIL, made.id, "t", keep=0.0),
-            webhooks.delete(db, EMIL, made.id),
-        ):
-            with pytest.raises(psycopg.errors.CheckViolation):
-                await act
-        assert await limits.exemptions(db, "acme") == []
-        assert await limits.overrides(db, "acme") == []
-        assert await sql(db, "SELECT name, secret FROM batchline.webhooks") == [("mine", "s")]
+async def test_the_log_is_read_in_pages_by_tenant_batch_and_time(db: Session) -> None:
+    rules = some_rules()
+    batch = await submit(db, rules, ANNA, 5)
+    await submit(db, rules, ANNA, 1)
+    await work(db)
 
-    on(database_url, scenario)
+    async def read(**which: Any) -> list[Entry]:
+        found: list[Entry] = []
+        while more := await audit.page(db, limit=3, after=found[-1].id if found else 0, **which):
+            found += more
+        return found
 
-
-def test_the_log_is_read_in_pages_by_tenant_batch_and_time(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        rules = some_rules()
-        batch = await submit(db, rules, ANNA, 5)
-        await submit(db, rules, ANNA, 1)
-        await work(db)
-
-        async def read(**which: Any) -> list[Entry]:
-            found: list[Entry] = []
-            while more := await audit.page(db, limit=3, after=found[-1].id if found else 0, **which):
-                found += more
-            return found
-
-        assert len(await read()) == 8
-        assert len(await read(tenant="acme")) == 8
-        assert await read(tenant="other") == []
-        assert len(await read(batch_id=batch.id)) == 6
-        assert await read(since=datetime.now(UTC) + timedelta(hours=1)) == []
-
-    on(database_url, scenario)
+    assert len(await read()) == 8
+    assert len(await read(tenant="acme")) == 8
+    assert await read(tenant="other") == []
+    assert len(await read(batch_id=batch.id)) == 6
+    assert await read(since=datetime.now(UTC) + timedelta(hours=1)) == []
 
 
 def test_no_log_line_shows_a_secret_not_even_that_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:

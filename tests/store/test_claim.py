@@ -393,7 +393,7 @@ def test_tenants_are_filled_up_to_one_level(
 
 
 def test_two_claims_at_once_on_one_lane_share_it(stage: Stage) -> None:
-    """Seed 001: A selects the queued lines, B selects them while A has not committed yet."""
+    """A selects the queued lines, B selects them while A has not committed yet."""
     stage.batch(10)
     anna, bert = stage.hand(), stage.hand()
 
@@ -466,7 +466,7 @@ def test_a_lane_that_is_shut_meanwhile_gives_nothing(stage: Stage) -> None:
 
 
 def test_after_a_crash_the_next_worker_sends_the_same_idempotency_keys(stage: Stage) -> None:
-    """Seed 001: A crashes between its claim and its first byte, or after it: nobody can tell."""
+    """A crashes between its claim and its first byte, or after it: nobody can tell."""
     batch = stage.batch(5)
     anna, bert = stage.hand(), stage.hand()
     hers = anna.take(5)

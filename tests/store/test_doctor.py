@@ -22,7 +22,6 @@ from tests.support.builders import (
     failed,
     finalize,
     kill,
-    on,
     park,
     read,
     retry,
@@ -61,52 +60,43 @@ async def findings(db: Session) -> list[Finding]:
     return list((await doctor.examine(db)).findings)
 
 
-def test_an_empty_database_is_clean(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        report = await doctor.examine(db)
-        assert report == doctor.Report(batches=0, lanes=0, spans=0, results=0, findings=(), notes=())
-
-    on(database_url, scenario)
+async def test_an_empty_database_is_clean(db: Session) -> None:
+    report = await doctor.examine(db)
+    assert report == doctor.Report(batches=0, lanes=0, spans=0, results=0, findings=(), notes=())
 
 
-def test_a_half_run_database_is_clean_and_is_counted(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        batch = await half_run(db, worker)
-        await half_run(db, worker)
-        whole, part = await doctor.examine(db), await doctor.examine(db, batch_id=batch.id)
-        assert (whole.findings, whole.notes) == ((), ())
-        assert (whole.batches, whole.lanes, whole.results) == (2, 4, 6)
-        assert part.findings == ()
-        assert (part.batches, part.lanes, part.results, part.spans) == (1, 2, 3, whole.spans / 2)
-
-    on(database_url, scenario)
+async def test_a_half_run_database_is_clean_and_is_counted(db: Session) -> None:
+    worker = a_worker()
+    batch = await half_run(db, worker)
+    await half_run(db, worker)
+    whole, part = await doctor.examine(db), await doctor.examine(db, batch_id=batch.id)
+    assert (whole.findings, whole.notes) == ((), ())
+    assert (whole.batches, whole.lanes, whole.results) == (2, 4, 6)
+    assert part.findings == ()
+    assert (part.batches, part.lanes, part.results, part.spans) == (1, 2, 3, whole.spans / 2)
 
 
 @pytest.mark.parametrize("reason", ["cancel", "expire", "pause"])
-def test_closing_frozen_and_ended_batches_are_clean(database_url: str, reason: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        batch = await half_run(db, worker)
-        await batches.close(db, batch.id, reason)  # type: ignore[arg-type]
-        assert await findings(db) == [], "after close"
-        if reason == "pause":
-            await batches.resume(db, batch.id)
-            assert await findings(db) == [], "after resume"
-            await sql(db, "UPDATE batchline.spans SET available_at = now()")
-            await spans.release(db, worker.id)
-            await run_to_the_end(db, worker)
-        else:
-            await spans.release(db, worker.id)
-            assert await batches.conclude(db, batch.id), "nobody holds anything any more"
-        assert await findings(db) == [], "while finalizing"
-        await finalize(db, worker, batch)
-        assert await findings(db) == [], "after the end"
-
-    on(database_url, scenario)
+async def test_closing_frozen_and_ended_batches_are_clean(db: Session, reason: str) -> None:
+    worker = a_worker()
+    batch = await half_run(db, worker)
+    await batches.close(db, batch.id, reason)  # type: ignore[arg-type]
+    assert await findings(db) == [], "after close"
+    if reason == "pause":
+        await batches.resume(db, batch.id)
+        assert await findings(db) == [], "after resume"
+        await sql(db, "UPDATE batchline.spans SET available_at = now()")
+        await spans.release(db, worker.id)
+        await run_to_the_end(db, worker)
+    else:
+        await spans.release(db, worker.id)
+        assert await batches.conclude(db, batch.id), "nobody holds anything any more"
+    assert await findings(db) == [], "while finalizing"
+    await finalize(db, worker, batch)
+    assert await findings(db) == [], "after the end"
 
 
-def test_every_moment_of_a_running_database_is_clean(database_url: str) -> None:
+async def test_every_moment_of_a_running_database_is_clean(database_url: str, db: Session) -> None:
     """Four workers run two batches, one of them fails often; the doctor looks on all the while."""
 
     async def work(batch_ids: set[object]) -> None:
@@ -121,16 +111,13 @@ def test_every_moment_of_a_running_database_is_clean(database_url: str) -> None:
                     settled = await spans.settle(db, worker.id, verdicts[start : start + 10])
                     batch_ids -= {s.batch_id for s in settled if s.finished}
 
-    async def scenario(db: Session) -> None:
-        running: set[object] = {(await a_batch(db, {"small": 400, "large": 300})).id for _ in range(2)}
-        workers = asyncio.gather(*(work(running) for _ in range(4)))
-        while not workers.done():
-            assert await findings(db) == []
-        await workers
-        report = await doctor.examine(db)
-        assert (report.findings, report.results, report.spans) == ((), 1400, 0)
-
-    on(database_url, scenario)
+    running: set[object] = {(await a_batch(db, {"small": 400, "large": 300})).id for _ in range(2)}
+    workers = asyncio.gather(*(work(running) for _ in range(4)))
+    while not workers.done():
+        assert await findings(db) == []
+    await workers
+    report = await doctor.examine(db)
+    assert (report.findings, report.results, report.spans) == ((), 1400, 0)
 
 
 @dataclass(frozen=True)
@@ -284,8 +271,8 @@ def damaged_url(server_url: str, template: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_is_found_and_named(damaged_url: str, case: Damage) -> None:
-    async def scenario(db: Session) -> None:
+async def test_damage_is_found_and_named(damaged_url: str, case: Damage) -> None:
+    async with Session(damaged_url, "test") as db:
         await wipe(db)
         await bring(db, case.state)
         assert await findings(db) == [], "the damage is to be the only thing wrong"
@@ -293,110 +280,88 @@ def test_damage_is_found_and_named(damaged_url: str, case: Damage) -> None:
         found = await findings(db)
         assert case.check in {finding.check for finding in found}, f"after {case.damage}, only these: {found}"
 
-    on(damaged_url, scenario)
+
+async def test_the_doctor_names_the_damaged_batch_or_file(db: Session) -> None:
+    sound, hurt = await a_batch(db, 4), await a_batch(db, 4)
+    await run_to_the_end(db, a_worker())
+    await sql(db, "UPDATE batchline.batches SET input_tokens = 7 WHERE id = %(batch)s", batch=hurt.id)
+    await sql(db, "UPDATE batchline.files SET line_count = 9 WHERE id = %(file)s", file=sound.file_id)
+    assert [(finding.check, finding.where) for finding in await findings(db)] == [
+        ("batch_total", show(BATCH, sound.id)),
+        ("counters", show(BATCH, hurt.id)),
+        ("file_lines", show(FILE, sound.file_id)),
+    ]
+    assert [f.check for f in (await doctor.examine(db, batch_id=hurt.id)).findings] == ["counters"]
+    assert [f.check for f in (await doctor.examine(db, batch_id=sound.id)).findings] == [
+        "batch_total",
+        "file_lines",
+    ]
 
 
-def test_damage_is_placed(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        sound, hurt = await a_batch(db, 4), await a_batch(db, 4)
-        await run_to_the_end(db, a_worker())
-        await sql(db, "UPDATE batchline.batches SET input_tokens = 7 WHERE id = %(batch)s", batch=hurt.id)
-        await sql(db, "UPDATE batchline.files SET line_count = 9 WHERE id = %(file)s", file=sound.file_id)
-        assert [(finding.check, finding.where) for finding in await findings(db)] == [
-            ("batch_total", show(BATCH, sound.id)),
-            ("counters", show(BATCH, hurt.id)),
-            ("file_lines", show(FILE, sound.file_id)),
-        ]
-        assert [f.check for f in (await doctor.examine(db, batch_id=hurt.id)).findings] == ["counters"]
-        assert [f.check for f in (await doctor.examine(db, batch_id=sound.id)).findings] == [
-            "batch_total",
-            "file_lines",
-        ]
-
-    on(database_url, scenario)
+async def test_findings_are_no_more_than_a_person_reads(db: Session) -> None:
+    await a_batch(db, {f"model-{n}": 1 for n in range(150)})
+    await sql(db, "UPDATE batchline.lanes SET drained = true")
+    found = await findings(db)
+    assert len(found) == 101
+    assert found[-1] == Finding("drained", "everywhere", "only the first 100 are shown")
 
 
-def test_findings_are_no_more_than_a_person_reads(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, {f"model-{n}": 1 for n in range(150)})
-        await sql(db, "UPDATE batchline.lanes SET drained = true")
-        found = await findings(db)
-        assert len(found) == 101
-        assert found[-1] == Finding("drained", "everywhere", "only the first 100 are shown")
-
-    on(database_url, scenario)
-
-
-def test_work_of_a_lost_worker_is_a_note_and_not_a_finding(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        dead, live = a_worker(), a_worker()
-        await a_batch(db, 6)
-        for worker in (dead, live):
-            await take(db, worker, 2)
-        await kill(db, dead)
-        report = await doctor.examine(db)
-        assert report.clean
-        assert [(note.check, note.message) for note in report.notes] == [
-            ("worker_gone", f"span 1 with 2 items is held by worker {dead.id}, whose lease has expired"),
-        ]
-
-    on(database_url, scenario)
+async def test_work_of_a_lost_worker_is_a_note_and_not_a_finding(db: Session) -> None:
+    dead, live = a_worker(), a_worker()
+    await a_batch(db, 6)
+    for worker in (dead, live):
+        await take(db, worker, 2)
+    await kill(db, dead)
+    report = await doctor.examine(db)
+    assert report.clean
+    assert [(note.check, note.message) for note in report.notes] == [
+        ("worker_gone", f"span 1 with 2 items is held by worker {dead.id}, whose lease has expired"),
+    ]
 
 
-def test_what_a_deletion_leaves_behind_is_a_note_and_not_a_finding(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker, batch = a_worker(), await a_batch(db, 3)
-        await run_to_the_end(db, worker)
-        await finalize(db, worker, batch)
-        await sql(db, "DELETE FROM batchline.files WHERE id = %(file)s", file=batch.file_id)
-        report = await doctor.examine(db)
-        assert report.clean, "the input of a batch that has ended may be deleted"
-        assert [note.check for note in report.notes] == ["orphans"]
-        await sql(db, "DELETE FROM batchline.lines")
-        report = await doctor.examine(db)
-        assert (report.findings, report.notes) == ((), ()), "its lines may be deleted as well"
-        await sql(db, "DELETE FROM batchline.batches")
-        report = await doctor.examine(db)
-        assert report.clean
-        assert [note.message for note in report.notes] == ["3 results belong to a lane that does not exist"]
-
-    on(database_url, scenario)
+async def test_what_a_deletion_leaves_behind_is_a_note_and_not_a_finding(db: Session) -> None:
+    worker, batch = a_worker(), await a_batch(db, 3)
+    await run_to_the_end(db, worker)
+    await finalize(db, worker, batch)
+    await sql(db, "DELETE FROM batchline.files WHERE id = %(file)s", file=batch.file_id)
+    report = await doctor.examine(db)
+    assert report.clean, "the input of a batch that has ended may be deleted"
+    assert [note.check for note in report.notes] == ["orphans"]
+    await sql(db, "DELETE FROM batchline.lines")
+    report = await doctor.examine(db)
+    assert (report.findings, report.notes) == ((), ()), "its lines may be deleted as well"
+    await sql(db, "DELETE FROM batchline.batches")
+    report = await doctor.examine(db)
+    assert report.clean
+    assert [note.message for note in report.notes] == ["3 results belong to a lane that does not exist"]
 
 
-def test_contents_that_the_object_store_lost_are_found(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker, batch, other = a_worker(), await a_batch(db, 2), await a_batch(db, 2)
-        await run_to_the_end(db, worker)
-        for each in (batch, other):
-            await finalize(db, worker, each)
-        lost = (await read(db, batch)).output_file_id
-        assert lost is not None
-        requested: list[str] = []
+async def test_contents_that_the_object_store_lost_are_found(db: Session) -> None:
+    worker, batch, other = a_worker(), await a_batch(db, 2), await a_batch(db, 2)
+    await run_to_the_end(db, worker)
+    for each in (batch, other):
+        await finalize(db, worker, each)
+    lost = (await read(db, batch)).output_file_id
+    assert lost is not None
+    requested: list[str] = []
 
-        async def object_exists(key: str) -> bool:
-            requested.append(key)
-            return batch.id.hex not in key
+    async def object_exists(key: str) -> bool:
+        requested.append(key)
+        return batch.id.hex not in key
 
-        report = await doctor.examine(db, object_exists=object_exists)
-        assert [(finding.check, finding.where) for finding in report.findings] == [
-            ("object", show(FILE, lost))
-        ]
-        assert len(requested) == 2, "one output file each"
-        requested.clear()
-        assert (await doctor.examine(db, batch_id=other.id, object_exists=object_exists)).clean
-        assert len(requested) == 1, "only the files of the batch that was asked for"
-
-    on(database_url, scenario)
+    report = await doctor.examine(db, object_exists=object_exists)
+    assert [(finding.check, finding.where) for finding in report.findings] == [("object", show(FILE, lost))]
+    assert len(requested) == 2, "one output file each"
+    requested.clear()
+    assert (await doctor.examine(db, batch_id=other.id, object_exists=object_exists)).clean
+    assert len(requested) == 1, "only the files of the batch that was asked for"
 
 
-def test_the_doctor_changes_nothing_and_waits_for_nobody(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await half_run(db, a_worker())
-        async with Session(database_url, "writer") as writer, writer.transaction() as connection:
-            await connection.execute(
-                "LOCK TABLE batchline.batches, batchline.lanes, batchline.spans, batchline.results"
-                " IN EXCLUSIVE MODE"
-            )
-            assert await asyncio.wait_for(findings(db), timeout=20) == []
-
-    on(database_url, scenario)
+async def test_the_doctor_changes_nothing_and_waits_for_nobody(database_url: str, db: Session) -> None:
+    await half_run(db, a_worker())
+    async with Session(database_url, "writer") as writer, writer.transaction() as connection:
+        await connection.execute(
+            "LOCK TABLE batchline.batches, batchline.lanes, batchline.spans, batchline.results"
+            " IN EXCLUSIVE MODE"
+        )
+        assert await asyncio.wait_for(findings(db), timeout=20) == []

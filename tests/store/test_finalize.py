@@ -29,7 +29,6 @@ from tests.support.builders import (
     end_finalize_backoff,
     failed,
     kill,
-    on,
     overrun,
     read,
     sql,
@@ -133,85 +132,73 @@ async def finalizer_of(db: Session, batch: Batch) -> UUID | None:
 
 
 @pytest.mark.parametrize("lanes", [{"a": 50}, {"a": 50, "b": 20, "c": 31}])
-def test_output_is_every_settled_line_in_input_order(
-    database_url: str, objects: Objects, lanes: dict[str, int]
+async def test_output_is_every_settled_line_in_input_order(
+    db: Session, objects: Objects, lanes: dict[str, int]
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db, lanes)
-        done = await ended(finalize_one(db, objects, a_worker()))
-        assert done.id == batch.id
-        assert done.status is BatchStatus.COMPLETED
-        assert done.error_file_id is None
-        assert await recorded(db, objects, done.output_file_id) == answers(*range(1, batch.total + 1))
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db, lanes)
+    done = await ended(finalize_one(db, objects, a_worker()))
+    assert done.id == batch.id
+    assert done.status is BatchStatus.COMPLETED
+    assert done.error_file_id is None
+    assert await recorded(db, objects, done.output_file_id) == answers(*range(1, batch.total + 1))
 
 
-def test_failed_lines_are_in_the_error_file_and_all_others_in_the_output(
-    database_url: str, objects: Objects
+async def test_failed_lines_are_in_the_error_file_and_all_others_in_the_output(
+    db: Session, objects: Objects
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await a_finished_batch(db, {"a": 9, "b": 6}, fail=lambda item: item.line_no % 5 == 0)
-        done = await ended(finalize_one(db, objects, a_worker()))
-        assert (done.completed, done.failed) == (12, 3)
-        kept = [n for n in range(1, 16) if n % 5]
-        assert await recorded(db, objects, done.output_file_id) == answers(*kept)
-        assert await recorded(db, objects, done.error_file_id) == [b'{"error": %d}' % n for n in (5, 10, 15)]
-
-    on(database_url, scenario)
+    await a_finished_batch(db, {"a": 9, "b": 6}, fail=lambda item: item.line_no % 5 == 0)
+    done = await ended(finalize_one(db, objects, a_worker()))
+    assert (done.completed, done.failed) == (12, 3)
+    kept = [n for n in range(1, 16) if n % 5]
+    assert await recorded(db, objects, done.output_file_id) == answers(*kept)
+    assert await recorded(db, objects, done.error_file_id) == [b'{"error": %d}' % n for n in (5, 10, 15)]
 
 
-def test_a_batch_of_which_all_failed_is_completed_and_has_no_output_file(
-    database_url: str, objects: Objects
+async def test_a_batch_of_which_all_failed_is_completed_and_has_no_output_file(
+    db: Session, objects: Objects
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await a_finished_batch(db, 5, fail=lambda _: True)
-        done = await ended(finalize_one(db, objects, a_worker()))
-        assert done.status is BatchStatus.COMPLETED
-        assert done.output_file_id is None
-        assert len(await recorded(db, objects, done.error_file_id)) == 5
-
-    on(database_url, scenario)
+    await a_finished_batch(db, 5, fail=lambda _: True)
+    done = await ended(finalize_one(db, objects, a_worker()))
+    assert done.status is BatchStatus.COMPLETED
+    assert done.output_file_id is None
+    assert len(await recorded(db, objects, done.error_file_id)) == 5
 
 
 @pytest.mark.parametrize("reason", ["cancel", "expire"])
 @pytest.mark.parametrize("lanes", [{"a": 40}, {"a": 20, "b": 13, "c": 7}])
-def test_a_batch_that_is_closed_keeps_what_is_finished_and_names_the_rest(
-    database_url: str, objects: Objects, reason: str, lanes: dict[str, int]
+async def test_a_batch_that_is_closed_keeps_what_is_finished_and_names_the_rest(
+    db: Session, objects: Objects, reason: str, lanes: dict[str, int]
 ) -> None:
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        batch = await a_batch(db, lanes)
-        items = await take(db, worker, 25)
-        done, rest = items[:15], items[15:]
-        await settle(db, worker, done, fail=lambda item: item.line_no % 4 == 0)
-        if reason == "cancel":
-            await batches.close(db, batch.id, "cancel")
-        else:
-            await overrun(db, batch.id)
-            await batches.close(db, batch.id, "expire")
-        assert await finalize_one(db, objects, a_worker()) is None, "a worker still holds some of it"
-        await spans.release(db, worker.id, {item.claim.span_id for item in rest})
-        await batches.conclude(db, batch.id)
+    worker = a_worker()
+    batch = await a_batch(db, lanes)
+    items = await take(db, worker, 25)
+    done, rest = items[:15], items[15:]
+    await settle(db, worker, done, fail=lambda item: item.line_no % 4 == 0)
+    if reason == "cancel":
+        await batches.close(db, batch.id, "cancel")
+    else:
+        await overrun(db, batch.id)
+        await batches.close(db, batch.id, "expire")
+    assert await finalize_one(db, objects, a_worker()) is None, "a worker still holds some of it"
+    await spans.release(db, worker.id, {item.claim.span_id for item in rest})
+    await batches.conclude(db, batch.id)
 
-        closed = await ended(finalize_one(db, objects, a_worker()))
-        good = sorted(item.line_no for item in done if item.line_no % 4)
-        bad = {item.line_no for item in done} - set(good)
-        assert closed.status is (BatchStatus.CANCELLED if reason == "cancel" else BatchStatus.EXPIRED)
-        assert (closed.total, closed.completed, closed.failed) == (40, len(good), len(bad))
-        assert await recorded(db, objects, closed.output_file_id) == answers(*good)
+    closed = await ended(finalize_one(db, objects, a_worker()))
+    good = sorted(item.line_no for item in done if item.line_no % 4)
+    bad = {item.line_no for item in done} - set(good)
+    assert closed.status is (BatchStatus.CANCELLED if reason == "cancel" else BatchStatus.EXPIRED)
+    assert (closed.total, closed.completed, closed.failed) == (40, len(good), len(bad))
+    assert await recorded(db, objects, closed.output_file_id) == answers(*good)
 
-        code = "batch_cancelled" if reason == "cancel" else "batch_expired"
-        expected = [
-            b'{"error": %d}' % n if n in bad else never_run(batch, n, f"line-{n}", code)
-            for n in range(1, 41)
-            if n not in good
-        ]
-        assert await recorded(db, objects, closed.error_file_id) == expected
-        assert closed.summary is not None
-        assert closed.summary["never_run"] == 25
-
-    on(database_url, scenario)
+    code = "batch_cancelled" if reason == "cancel" else "batch_expired"
+    expected = [
+        b'{"error": %d}' % n if n in bad else never_run(batch, n, f"line-{n}", code)
+        for n in range(1, 41)
+        if n not in good
+    ]
+    assert await recorded(db, objects, closed.error_file_id) == expected
+    assert closed.summary is not None
+    assert closed.summary["never_run"] == 25
 
 
 def never_run(batch: Batch, line_no: int, custom_id: str, code: str) -> bytes:
@@ -225,182 +212,149 @@ def never_run(batch: Batch, line_no: int, custom_id: str, code: str) -> bytes:
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def test_a_batch_that_is_cancelled_before_anything_ran_has_only_an_error_file(
-    database_url: str, objects: Objects
+async def test_a_batch_that_is_cancelled_before_anything_ran_has_only_an_error_file(
+    db: Session, objects: Objects
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 3)
-        await batches.close(db, batch.id, "cancel")
-        done = await ended(finalize_one(db, objects, a_worker()))
-        assert done.output_file_id is None
-        assert len(await recorded(db, objects, done.error_file_id)) == 3
-
-    on(database_url, scenario)
+    batch = await a_batch(db, 3)
+    await batches.close(db, batch.id, "cancel")
+    done = await ended(finalize_one(db, objects, a_worker()))
+    assert done.output_file_id is None
+    assert len(await recorded(db, objects, done.error_file_id)) == 3
 
 
-def test_every_custom_id_survives_in_an_error_line_that_sql_has_made(
-    database_url: str, objects: Objects
+async def test_every_custom_id_survives_in_an_error_line_that_sql_has_made(
+    db: Session, objects: Objects
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, len(NASTY_IDS))
-        await sql(
-            db,
-            "UPDATE batchline.lines SET custom_id = (%(ids)s::text[])[line_no]",
-            ids=NASTY_IDS,
-        )
-        await batches.close(db, batch.id, "expire")
-        done = await ended(finalize_one(db, objects, a_worker()))
-        lines = [json.loads(line) for line in await recorded(db, objects, done.error_file_id)]
-        assert [line["custom_id"] for line in lines] == NASTY_IDS
-        assert lines[0] == json.loads(never_run(batch, 1, NASTY_IDS[0], "batch_expired"))
-
-    on(database_url, scenario)
+    batch = await a_batch(db, len(NASTY_IDS))
+    await sql(
+        db,
+        "UPDATE batchline.lines SET custom_id = (%(ids)s::text[])[line_no]",
+        ids=NASTY_IDS,
+    )
+    await batches.close(db, batch.id, "expire")
+    done = await ended(finalize_one(db, objects, a_worker()))
+    lines = [json.loads(line) for line in await recorded(db, objects, done.error_file_id)]
+    assert [line["custom_id"] for line in lines] == NASTY_IDS
+    assert lines[0] == json.loads(never_run(batch, 1, NASTY_IDS[0], "batch_expired"))
 
 
-def test_results_so_far_can_be_read_while_the_batch_runs(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        batch = await a_batch(db, {"a": 10, "b": 10})
-        items = await take(db, worker, 12)
-        await settle(db, worker, items[:9], fail=lambda item: item.line_no == items[0].line_no)
-        assert await streamed(db, batch, "output") == answers(*sorted(i.line_no for i in items[1:9]))
-        assert await streamed(db, batch, "errors") == [b'{"error": %d}' % items[0].line_no]
-        await batches.close(db, batch.id, "cancel")
-        assert len(await streamed(db, batch, "errors")) == 1, "what is in flight may still get a result"
-
-    on(database_url, scenario)
+async def test_results_so_far_can_be_read_while_the_batch_runs(db: Session) -> None:
+    worker = a_worker()
+    batch = await a_batch(db, {"a": 10, "b": 10})
+    items = await take(db, worker, 12)
+    await settle(db, worker, items[:9], fail=lambda item: item.line_no == items[0].line_no)
+    assert await streamed(db, batch, "output") == answers(*sorted(i.line_no for i in items[1:9]))
+    assert await streamed(db, batch, "errors") == [b'{"error": %d}' % items[0].line_no]
+    await batches.close(db, batch.id, "cancel")
+    assert len(await streamed(db, batch, "errors")) == 1, "what is in flight may still get a result"
 
 
-def test_a_stored_line_that_holds_raw_control_characters_stays_one_line(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        batch = await a_batch(db, 4)
-        items = sorted(await take(db, worker), key=lambda item: item.line_no)
-        raw = [b'{"a":\n1}', b'{"a":\r\n2}', b'{"a":\x01\x023}', rb'{"a":"\n\u0001"}']
-        await spans.settle(db, worker.id, [Completed(i, 200, r) for i, r in zip(items, raw, strict=True)])
-        expected = [b'{"a": 1}', b'{"a":  2}', b'{"a":  3}', rb'{"a":"\n\u0001"}']
-        assert await streamed(db, batch, "output") == expected
-
-    on(database_url, scenario)
+async def test_a_stored_line_that_holds_raw_control_characters_stays_one_line(db: Session) -> None:
+    worker = a_worker()
+    batch = await a_batch(db, 4)
+    items = sorted(await take(db, worker), key=lambda item: item.line_no)
+    raw = [b'{"a":\n1}', b'{"a":\r\n2}', b'{"a":\x01\x023}', rb'{"a":"\n\u0001"}']
+    await spans.settle(db, worker.id, [Completed(i, 200, r) for i, r in zip(items, raw, strict=True)])
+    expected = [b'{"a": 1}', b'{"a":  2}', b'{"a":  3}', rb'{"a":"\n\u0001"}']
+    assert await streamed(db, batch, "output") == expected
 
 
-def test_a_reader_may_leave_a_stream_before_its_end(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_large_batch(db)
-        lines = await outputs.lines(db, batch.id, "output")
-        async with aclosing(aiter(lines)) as blocks:
-            await anext(blocks)
-        assert 0 < lines.count < batch.total
-        assert len(await streamed(db, batch, "output")) == batch.total, "the session should still work"
-
-    on(database_url, scenario)
+async def test_a_reader_may_leave_a_stream_before_its_end(db: Session) -> None:
+    batch = await a_large_batch(db)
+    lines = await outputs.lines(db, batch.id, "output")
+    async with aclosing(aiter(lines)) as blocks:
+        await anext(blocks)
+    assert 0 < lines.count < batch.total
+    assert len(await streamed(db, batch, "output")) == batch.total, "the session should still work"
 
 
-def test_a_file_of_thousands_of_lanes_is_merged_too(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, {f"model-{n}": 1 for n in range(1500)})
-        await batches.close(db, batch.id, "cancel")
-        lines = await streamed(db, batch, "errors")
-        assert [json.loads(line)["custom_id"] for line in lines] == [f"line-{n}" for n in range(1, 1501)]
-
-    on(database_url, scenario)
+async def test_a_file_of_thousands_of_lanes_is_merged_too(db: Session) -> None:
+    batch = await a_batch(db, {f"model-{n}": 1 for n in range(1500)})
+    await batches.close(db, batch.id, "cancel")
+    lines = await streamed(db, batch, "errors")
+    assert [json.loads(line)["custom_id"] for line in lines] == [f"line-{n}" for n in range(1, 1501)]
 
 
-def test_the_summary_says_what_became_of_the_batch(database_url: str, objects: Objects) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db, 10, fail=lambda item: item.line_no > 8)
-        done = await ended(finalize_one(db, objects, a_worker()))
-        assert batch.finalizing_at is not None
-        assert done.summary == {
-            "total": 10,
-            "completed": 8,
-            "failed": 2,
-            "never_run": 0,
-            "tokens": {"input": 24, "cached": 0, "output": 40, "reasoning": 0},
-            "outcomes": [
-                {"outcome": "completed", "status_code": 200, "items": 8, "highest_attempt": 1},
-                {"outcome": "failed", "status_code": 400, "items": 2, "highest_attempt": 1},
-            ],
-            "seconds": (batch.finalizing_at - batch.created_at).total_seconds(),
-        }
-
-    on(database_url, scenario)
+async def test_the_summary_says_what_became_of_the_batch(db: Session, objects: Objects) -> None:
+    batch = await a_finished_batch(db, 10, fail=lambda item: item.line_no > 8)
+    done = await ended(finalize_one(db, objects, a_worker()))
+    assert batch.finalizing_at is not None
+    assert done.summary == {
+        "total": 10,
+        "completed": 8,
+        "failed": 2,
+        "never_run": 0,
+        "tokens": {"input": 24, "cached": 0, "output": 40, "reasoning": 0},
+        "outcomes": [
+            {"outcome": "completed", "status_code": 200, "items": 8, "highest_attempt": 1},
+            {"outcome": "failed", "status_code": 400, "items": 2, "highest_attempt": 1},
+        ],
+        "seconds": (batch.finalizing_at - batch.created_at).total_seconds(),
+    }
 
 
 # --- Exactly one end ---------------------------------------------------------------------------------------
 
 
-def test_there_is_nothing_to_finalize_while_a_batch_runs(database_url: str, objects: Objects) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 2)
-        assert await finalize_one(db, objects, a_worker()) is None
-        assert await finalize_one(db, objects, a_worker(), batch.id) is None
-
-    on(database_url, scenario)
+async def test_there_is_nothing_to_finalize_while_a_batch_runs(db: Session, objects: Objects) -> None:
+    batch = await a_batch(db, 2)
+    assert await finalize_one(db, objects, a_worker()) is None
+    assert await finalize_one(db, objects, a_worker(), batch.id) is None
 
 
-def test_of_two_finalizers_one_commits_and_the_other_removes_its_objects(
-    database_url: str, objects: Objects, folder: Path
+async def test_of_two_finalizers_one_commits_and_the_other_removes_its_objects(
+    database_url: str, db: Session, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db, 30, fail=lambda item: item.line_no == 7)
-        slow, quick, pause = a_worker("slow"), a_worker("quick"), Pause("uploaded")
-        async with Session(database_url, "slow") as other:
-            losing = asyncio.create_task(finalize_one(other, objects, slow, batch.id, pause))
-            await pause.reached_it.wait()
-            assert await finalize_one(db, objects, quick) is None, "the batch is taken"
-            await kill(db, slow)
-            done = await ended(finalize_one(db, objects, quick))
-            assert len(stored_keys(folder)) == 4, "both have uploaded"
-            pause.go_on.set()
-            assert await losing is None, "the finalizer that was given up must not commit"
-        assert await read(db, batch) == done
-        assert stored_keys(folder) == await recorded_keys(db)
-        assert len(await recorded(db, objects, done.output_file_id)) == 29
-        assert len(await recorded(db, objects, done.error_file_id)) == 1
-        assert await sql(db, "SELECT type FROM batchline.outbox") == [("batch.completed",)]
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db, 30, fail=lambda item: item.line_no == 7)
+    slow, quick, pause = a_worker("slow"), a_worker("quick"), Pause("uploaded")
+    async with Session(database_url, "slow") as other:
+        losing = asyncio.create_task(finalize_one(other, objects, slow, batch.id, pause))
+        await pause.reached_it.wait()
+        assert await finalize_one(db, objects, quick) is None, "the batch is taken"
+        await kill(db, slow)
+        done = await ended(finalize_one(db, objects, quick))
+        assert len(stored_keys(folder)) == 4, "both have uploaded"
+        pause.go_on.set()
+        assert await losing is None, "the finalizer that was given up must not commit"
+    assert await read(db, batch) == done
+    assert stored_keys(folder) == await recorded_keys(db)
+    assert len(await recorded(db, objects, done.output_file_id)) == 29
+    assert len(await recorded(db, objects, done.error_file_id)) == 1
+    assert await sql(db, "SELECT type FROM batchline.outbox") == [("batch.completed",)]
 
 
-def test_a_finalizer_that_was_replaced_cannot_commit_before_its_successor_does(
-    database_url: str, objects: Objects, folder: Path
+async def test_a_finalizer_that_was_replaced_cannot_commit_before_its_successor_does(
+    database_url: str, db: Session, objects: Objects, folder: Path
 ) -> None:
     """Both have uploaded and neither has committed: the batch is the successor's to end."""
-
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db, 30)
-        slow, quick = a_worker("slow"), a_worker("quick")
-        first, second = Pause("committing"), Pause("committing")
-        async with Session(database_url, "slow") as other:
-            losing = asyncio.create_task(finalize_one(other, objects, slow, batch.id, first))
-            await first.reached_it.wait()
-            await kill(db, slow)
-            winning = asyncio.create_task(finalize_one(db, objects, quick, batch.id, second))
-            await second.reached_it.wait()
-            first.go_on.set()
-            assert await losing is None, "the finalizer that was given up must not commit"
-            assert (await read(other, batch)).ended_at is None
-            second.go_on.set()
-            done = await ended(winning)
-        assert stored_keys(folder) == await recorded_keys(db)
-        assert len(await recorded(db, objects, done.output_file_id)) == 30
-        assert await sql(db, "SELECT type FROM batchline.outbox") == [("batch.completed",)]
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db, 30)
+    slow, quick = a_worker("slow"), a_worker("quick")
+    first, second = Pause("committing"), Pause("committing")
+    async with Session(database_url, "slow") as other:
+        losing = asyncio.create_task(finalize_one(other, objects, slow, batch.id, first))
+        await first.reached_it.wait()
+        await kill(db, slow)
+        winning = asyncio.create_task(finalize_one(db, objects, quick, batch.id, second))
+        await second.reached_it.wait()
+        first.go_on.set()
+        assert await losing is None, "the finalizer that was given up must not commit"
+        assert (await read(other, batch)).ended_at is None
+        second.go_on.set()
+        done = await ended(winning)
+    assert stored_keys(folder) == await recorded_keys(db)
+    assert len(await recorded(db, objects, done.output_file_id)) == 30
+    assert await sql(db, "SELECT type FROM batchline.outbox") == [("batch.completed",)]
 
 
 @pytest.mark.parametrize("left", [0.0, 3.0])
-def test_a_finalizer_keeps_its_batch_to_the_very_end_of_its_lease(database_url: str, left: float) -> None:
+async def test_a_finalizer_keeps_its_batch_to_the_very_end_of_its_lease(
+    database_url: str, db: Session, left: float
+) -> None:
     finalizer, hand = a_worker(), Hand(database_url, 60.0)
     take_over = {"worker": hand.id, "name": "hand", "lease": hand.lease, "batch": None}
     take_over |= {"after_tenant": "", "max_lines": None, "under_way": []}
-
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db, 3)
-        assert await batches.claim_finalizing(db, finalizer, batch.id) is not None
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db, 3)
+    assert await batches.claim_finalizing(db, finalizer, batch.id) is not None
     # One transaction has one time, so the lease is neither longer nor over, however slow the machine is.
     with hand.connection, hand.holding():
         hand.renew(finalizer.id, left)
@@ -411,8 +365,8 @@ def test_a_finalizer_keeps_its_batch_to_the_very_end_of_its_lease(database_url: 
         assert len(hand.run("claim_finalizing", take_over)) == 1
 
 
-def test_finalizers_that_race_for_many_batches_end_each_once(
-    database_url: str, objects: Objects, folder: Path
+async def test_finalizers_that_race_for_many_batches_end_each_once(
+    database_url: str, db: Session, objects: Objects, folder: Path
 ) -> None:
     async def drain(worker: WorkerId) -> int:
         async with Session(database_url, worker.name) as own:
@@ -421,16 +375,13 @@ def test_finalizers_that_race_for_many_batches_end_each_once(
                 count += 1
             return count
 
-    async def scenario(db: Session) -> None:
-        for _ in range(12):
-            await a_finished_batch(db, 3)
-        counts = await asyncio.gather(*[drain(a_worker(f"worker-{n}")) for n in range(4)])
-        # A worker may find the one batch that is left locked by a neighbour, and leave it to it.
-        assert sum(counts) == 12
-        assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(12, 12)]
-        assert stored_keys(folder) == await recorded_keys(db)
-
-    on(database_url, scenario)
+    for _ in range(12):
+        await a_finished_batch(db, 3)
+    counts = await asyncio.gather(*[drain(a_worker(f"worker-{n}")) for n in range(4)])
+    # A worker may find the one batch that is left locked by a neighbour, and leave it to it.
+    assert sum(counts) == 12
+    assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(12, 12)]
+    assert stored_keys(folder) == await recorded_keys(db)
 
 
 class LosesTheAnswer(Session):
@@ -446,18 +397,15 @@ class LosesTheAnswer(Session):
         return rows
 
 
-def test_a_commit_whose_answer_was_lost_is_recognized_and_its_files_stay(
-    database_url: str, objects: Objects, folder: Path
+async def test_a_commit_whose_answer_was_lost_is_recognized_and_its_files_stay(
+    database_url: str, db: Session, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db)
-        async with LosesTheAnswer(database_url, "unlucky") as unlucky:
-            done = await ended(finalize_one(unlucky, objects, a_worker()))
-        assert done == await read(db, batch)
-        assert stored_keys(folder) == await recorded_keys(db)
-        assert await sql(db, "SELECT count(*) FROM batchline.outbox") == [(1,)]
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db)
+    async with LosesTheAnswer(database_url, "unlucky") as unlucky:
+        done = await ended(finalize_one(unlucky, objects, a_worker()))
+    assert done == await read(db, batch)
+    assert stored_keys(folder) == await recorded_keys(db)
+    assert await sql(db, "SELECT count(*) FROM batchline.outbox") == [(1,)]
 
 
 class Rival:
@@ -476,20 +424,18 @@ class Rival:
                 self.connection.close()
 
 
-def test_contention_at_the_commit_is_tried_again(database_url: str, objects: Objects) -> None:
-    async def scenario(db: Session) -> None:
+async def test_contention_at_the_commit_is_tried_again(database_url: str, objects: Objects) -> None:
+    async with Session(make_conninfo(database_url, options="-c lock_timeout=10ms"), "test") as db:
         await a_finished_batch(db)
         rival = Rival(database_url, tries=4)
         done = await ended(finalize_one(db, objects, a_worker(), signals=rival))
         assert done.status is BatchStatus.COMPLETED
 
-    on(make_conninfo(database_url, options="-c lock_timeout=10ms"), scenario)
 
-
-def test_contention_that_lasts_is_a_typed_error_and_the_batch_can_be_taken_again(
+async def test_contention_that_lasts_is_a_typed_error_and_the_batch_can_be_taken_again(
     database_url: str, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
+    async with Session(make_conninfo(database_url, options="-c lock_timeout=10ms"), "test") as db:
         worker, rival = a_worker(), Rival(database_url, tries=5)
         batch = await a_finished_batch(db)
         with pytest.raises(Contended, match="lock timeout"):
@@ -501,8 +447,6 @@ def test_contention_that_lasts_is_a_typed_error_and_the_batch_can_be_taken_again
         await ended(finalize_one(db, objects, a_worker()))
         await sweep_objects(db, objects, AT_ONCE)
         assert stored_keys(folder) == await recorded_keys(db)
-
-    on(make_conninfo(database_url, options="-c lock_timeout=10ms"), scenario)
 
 
 # --- Faults ------------------------------------------------------------------------------------------------
@@ -539,52 +483,46 @@ asyncio.run(main())
 """
 
 
-def test_a_finalizer_that_is_killed_in_mid_upload_costs_its_lease_and_leaves_nothing(
-    database_url: str, objects: Objects, folder: Path
+async def test_a_finalizer_that_is_killed_in_mid_upload_costs_its_lease_and_leaves_nothing(
+    database_url: str, db: Session, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_large_batch(db)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", KILLED, database_url, str(folder), stdout=asyncio.subprocess.PIPE
-        )
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"uploading\n"
-        process.kill()
-        await process.wait()
-        (left,) = stored_keys(folder)
-        assert left.endswith("-output.jsonl#1"), "the killed upload should be half-way"
+    batch = await a_large_batch(db)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, database_url, str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"uploading\n"
+    process.kill()
+    await process.wait()
+    (left,) = stored_keys(folder)
+    assert left.endswith("-output.jsonl#1"), "the killed upload should be half-way"
 
-        assert await finalize_one(db, objects, a_worker()) is None, "its lease is not over"
-        assert await sweep_objects(db, objects, AT_ONCE) == 0, "it might still be alive"
-        await sql(
-            db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second' WHERE name = 'killed'"
-        )
-        done = await ended(finalize_one(db, objects, a_worker()))
-        assert len(await recorded(db, objects, done.output_file_id)) == batch.total
-        assert left in stored_keys(folder)
-        assert await sweep_objects(db, objects, AT_ONCE) == 1
-        assert stored_keys(folder) == await recorded_keys(db)
-
-    on(database_url, scenario)
+    assert await finalize_one(db, objects, a_worker()) is None, "its lease is not over"
+    assert await sweep_objects(db, objects, AT_ONCE) == 0, "it might still be alive"
+    await sql(
+        db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second' WHERE name = 'killed'"
+    )
+    done = await ended(finalize_one(db, objects, a_worker()))
+    assert len(await recorded(db, objects, done.output_file_id)) == batch.total
+    assert left in stored_keys(folder)
+    assert await sweep_objects(db, objects, AT_ONCE) == 1
+    assert stored_keys(folder) == await recorded_keys(db)
 
 
-def test_an_object_store_that_fails_leaves_the_batch_for_the_next_try(
-    database_url: str, objects: Objects, folder: Path
+async def test_an_object_store_that_fails_leaves_the_batch_for_the_next_try(
+    db: Session, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db)
-        blocker = folder / "outputs"
-        blocker.touch()
-        with pytest.raises(ObjectStoreUnavailable, match="Not a directory"):
-            await finalize_one(db, objects, a_worker())
-        assert (await read(db, batch)).status is BatchStatus.FINALIZING
-        assert await finalizer_of(db, batch) is None, "it should have let go of the batch"
-        blocker.unlink()
-        await end_finalize_backoff(db)
-        await ended(finalize_one(db, objects, a_worker()))
-        assert stored_keys(folder) == await recorded_keys(db)
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db)
+    blocker = folder / "outputs"
+    blocker.touch()
+    with pytest.raises(ObjectStoreUnavailable, match="Not a directory"):
+        await finalize_one(db, objects, a_worker())
+    assert (await read(db, batch)).status is BatchStatus.FINALIZING
+    assert await finalizer_of(db, batch) is None, "it should have let go of the batch"
+    blocker.unlink()
+    await end_finalize_backoff(db)
+    await ended(finalize_one(db, objects, a_worker()))
+    assert stored_keys(folder) == await recorded_keys(db)
 
 
 class FullForErrors(Objects):
@@ -596,39 +534,33 @@ class FullForErrors(Objects):
         return await super().write(key, blocks)
 
 
-def test_if_the_second_file_fails_the_first_one_is_removed(
-    database_url: str, objects: Objects, folder: Path
+async def test_if_the_second_file_fails_the_first_one_is_removed(
+    db: Session, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await a_finished_batch(db, fail=lambda item: item.line_no == 1)
-        with pytest.raises(ObjectStoreUnavailable):
-            await finalize_one(db, FullForErrors(objects._store), a_worker())
-        assert stored_keys(folder) == []
-        await end_finalize_backoff(db)
-        await ended(finalize_one(db, objects, a_worker()))
-
-    on(database_url, scenario)
+    await a_finished_batch(db, fail=lambda item: item.line_no == 1)
+    with pytest.raises(ObjectStoreUnavailable):
+        await finalize_one(db, FullForErrors(objects._store), a_worker())
+    assert stored_keys(folder) == []
+    await end_finalize_backoff(db)
+    await ended(finalize_one(db, objects, a_worker()))
 
 
 @pytest.mark.parametrize("point", ["claimed", "half-way", "uploaded", "committing"])
-def test_a_finalizer_that_is_cancelled_lets_go_of_the_batch_and_its_objects(
-    database_url: str, folder: Path, point: str
+async def test_a_finalizer_that_is_cancelled_lets_go_of_the_batch_and_its_objects(
+    db: Session, folder: Path, point: str
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_large_batch(db)
-        held, pause = Held(folder), Pause(point)
-        if point != "half-way":
-            held.go_on.set()
-        work = asyncio.create_task(finalize_one(db, held, a_worker(), signals=pause))
-        await (held.half_way if point == "half-way" else pause.reached_it).wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        assert await finalizer_of(db, batch) is None
-        assert stored_keys(folder) == []
-        await ended(finalize_one(db, Objects.at(folder), a_worker()))
-
-    on(database_url, scenario)
+    batch = await a_large_batch(db)
+    held, pause = Held(folder), Pause(point)
+    if point != "half-way":
+        held.go_on.set()
+    work = asyncio.create_task(finalize_one(db, held, a_worker(), signals=pause))
+    await (held.half_way if point == "half-way" else pause.reached_it).wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await finalizer_of(db, batch) is None
+    assert stored_keys(folder) == []
+    await ended(finalize_one(db, Objects.at(folder), a_worker()))
 
 
 @pytest.mark.parametrize(
@@ -645,83 +577,71 @@ def test_a_finalizer_that_is_cancelled_lets_go_of_the_batch_and_its_objects(
         ("UPDATE batchline.batches SET failed = 0", "failed results", 0, 1),
     ],
 )
-def test_a_file_that_does_not_match_the_counters_is_never_recorded(
-    database_url: str, objects: Objects, folder: Path, damage: str, what: str, expected: int, found: int
+async def test_a_file_that_does_not_match_the_counters_is_never_recorded(
+    db: Session, objects: Objects, folder: Path, damage: str, what: str, expected: int, found: int
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_finished_batch(db, 30, fail=lambda item: item.line_no == 7)
-        await sql(db, damage)
-        with pytest.raises(FinalizeMismatch) as caught:
-            await finalize_one(db, objects, a_worker())
-        error = caught.value
-        assert (error.batch_id, error.what, error.expected, error.found) == (batch.id, what, expected, found)
-        assert (await read(db, batch)).status is BatchStatus.FINALIZING
-        assert stored_keys(folder) == await recorded_keys(db) == []
-
-    on(database_url, scenario)
+    batch = await a_finished_batch(db, 30, fail=lambda item: item.line_no == 7)
+    await sql(db, damage)
+    with pytest.raises(FinalizeMismatch) as caught:
+        await finalize_one(db, objects, a_worker())
+    error = caught.value
+    assert (error.batch_id, error.what, error.expected, error.found) == (batch.id, what, expected, found)
+    assert (await read(db, batch)).status is BatchStatus.FINALIZING
+    assert stored_keys(folder) == await recorded_keys(db) == []
 
 
-def test_a_finalizer_that_loses_the_database_in_mid_stream_leaves_no_object(
-    database_url: str, folder: Path
+async def test_a_finalizer_that_loses_the_database_in_mid_stream_leaves_no_object(
+    database_url: str, db: Session, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_large_batch(db)
-        held, worker = Held(folder), a_worker()
-        async with Session(database_url, "finalizer") as own:
-            work = asyncio.create_task(finalize_one(own, held, worker))
-            await held.half_way.wait()
-            await sql(
-                db,
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE application_name = 'batchline finalizer' AND datname = current_database()",
-            )
-            held.go_on.set()
-            with pytest.raises(StoreUnavailable):
-                await work
-        assert stored_keys(folder) == []
-        assert await finalizer_of(db, batch) is None
-        await end_finalize_backoff(db)
-        await ended(finalize_one(db, Objects.at(folder), a_worker()))
-
-    on(database_url, scenario)
+    batch = await a_large_batch(db)
+    held, worker = Held(folder), a_worker()
+    async with Session(database_url, "finalizer") as own:
+        work = asyncio.create_task(finalize_one(own, held, worker))
+        await held.half_way.wait()
+        await sql(
+            db,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'batchline finalizer' AND datname = current_database()",
+        )
+        held.go_on.set()
+        with pytest.raises(StoreUnavailable):
+            await work
+    assert stored_keys(folder) == []
+    assert await finalizer_of(db, batch) is None
+    await end_finalize_backoff(db)
+    await ended(finalize_one(db, Objects.at(folder), a_worker()))
 
 
 # --- Sweeping ----------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_spares_what_is_recorded_what_is_young_and_what_may_yet_be_recorded(
-    database_url: str, objects: Objects, folder: Path
+async def test_a_sweep_spares_what_is_recorded_what_is_young_and_what_may_yet_be_recorded(
+    database_url: str, db: Session, objects: Objects, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await a_finished_batch(db, 3)
-        await ended(finalize_one(db, objects, a_worker()))
-        await a_finished_batch(db, 3)
-        pause = Pause("uploaded")
-        async with Session(database_url, "finalizer") as own:
-            work = asyncio.create_task(finalize_one(own, objects, a_worker(), signals=pause))
-            await pause.reached_it.wait()
-            (folder / "outputs" / "stray").touch()
-            assert await sweep_objects(db, objects, timedelta(hours=1)) == 0
-            assert await sweep_objects(db, objects, AT_ONCE) == 1
-            pause.go_on.set()
-            await ended(work)
-        assert stored_keys(folder) == await recorded_keys(db)
-        assert len(stored_keys(folder)) == 2
-
-    on(database_url, scenario)
-
-
-def test_a_sweep_removes_the_object_of_a_file_that_was_deleted(
-    database_url: str, objects: Objects, folder: Path
-) -> None:
-    async def scenario(db: Session) -> None:
-        await a_finished_batch(db, 3)
-        await ended(finalize_one(db, objects, a_worker()))
-        await sql(db, "DELETE FROM batchline.files WHERE object_key IS NOT NULL")
+    await a_finished_batch(db, 3)
+    await ended(finalize_one(db, objects, a_worker()))
+    await a_finished_batch(db, 3)
+    pause = Pause("uploaded")
+    async with Session(database_url, "finalizer") as own:
+        work = asyncio.create_task(finalize_one(own, objects, a_worker(), signals=pause))
+        await pause.reached_it.wait()
+        (folder / "outputs" / "stray").touch()
+        assert await sweep_objects(db, objects, timedelta(hours=1)) == 0
         assert await sweep_objects(db, objects, AT_ONCE) == 1
-        assert stored_keys(folder) == []
+        pause.go_on.set()
+        await ended(work)
+    assert stored_keys(folder) == await recorded_keys(db)
+    assert len(stored_keys(folder)) == 2
 
-    on(database_url, scenario)
+
+async def test_a_sweep_removes_the_object_of_a_file_that_was_deleted(
+    db: Session, objects: Objects, folder: Path
+) -> None:
+    await a_finished_batch(db, 3)
+    await ended(finalize_one(db, objects, a_worker()))
+    await sql(db, "DELETE FROM batchline.files WHERE object_key IS NOT NULL")
+    assert await sweep_objects(db, objects, AT_ONCE) == 1
+    assert stored_keys(folder) == []
 
 
 # --- No lock over the upload -------------------------------------------------------------------------------
@@ -738,87 +658,73 @@ WHERE pid = %(pid)s AND relation IS NOT NULL
 """
 
 
-def test_no_transaction_is_open_between_the_upload_and_the_commit(
-    database_url: str, objects: Objects
+async def test_no_transaction_is_open_between_the_upload_and_the_commit(
+    database_url: str, db: Session, objects: Objects
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await a_finished_batch(db)
-        for point in ("claimed", "uploaded", "committing"):
-            pause = Pause(point)
-            async with Session(database_url, "finalizer") as own:
-                work = asyncio.create_task(finalize_one(own, objects, a_worker(), signals=pause))
-                await pause.reached_it.wait()
-                ((_, state, in_transaction),) = await sql(db, ACTIVITY)
-                assert (state, in_transaction) == ("idle", False), f"at {point}"
-                work.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await work
-
-    on(database_url, scenario)
-
-
-def test_no_snapshot_is_held_while_the_object_store_is_slow(database_url: str, folder: Path) -> None:
-    """One would slow down every claim and settle for as long as the upload takes."""
-
-    async def scenario(db: Session) -> None:
-        batch, held = await a_large_batch(db), Held(folder)
+    await a_finished_batch(db)
+    for point in ("claimed", "uploaded", "committing"):
+        pause = Pause(point)
         async with Session(database_url, "finalizer") as own:
-            work = asyncio.create_task(finalize_one(own, held, a_worker()))
-            await held.half_way.wait()
-            ((pid, state, in_transaction),) = await sql(db, ACTIVITY)
-            assert (state, in_transaction) == ("idle", False)
-            assert await sql(db, LOCKS, pid=pid) == []
-            assert (await read(db, batch)).status is BatchStatus.FINALIZING
-            held.go_on.set()
-            await ended(work)
-
-    on(database_url, scenario)
+            work = asyncio.create_task(finalize_one(own, objects, a_worker(), signals=pause))
+            await pause.reached_it.wait()
+            ((_, state, in_transaction),) = await sql(db, ACTIVITY)
+            assert (state, in_transaction) == ("idle", False), f"at {point}"
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
 
 
-def test_lines_that_are_suddenly_large_are_not_all_kept_in_memory(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+async def test_no_snapshot_is_held_while_the_object_store_is_slow(
+    database_url: str, db: Session, folder: Path
+) -> None:
+    """One would slow down every claim and settle for as long as the upload takes."""
+    batch, held = await a_large_batch(db), Held(folder)
+    async with Session(database_url, "finalizer") as own:
+        work = asyncio.create_task(finalize_one(own, held, a_worker()))
+        await held.half_way.wait()
+        ((pid, state, in_transaction),) = await sql(db, ACTIVITY)
+        assert (state, in_transaction) == ("idle", False)
+        assert await sql(db, LOCKS, pid=pid) == []
+        assert (await read(db, batch)).status is BatchStatus.FINALIZING
+        held.go_on.set()
+        await ended(work)
+
+
+async def test_lines_that_are_suddenly_large_are_not_all_kept_in_memory(
+    database_url: str, db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines before a range decide its size. What is larger than expected is passed on at once."""
     monkeypatch.setattr(outputs, "_MAX_KEPT", 1000)
-
-    async def scenario(db: Session) -> None:
-        batch = await a_large_batch(db)
-        lines = await outputs.lines(db, batch.id, "output")
-        async with aclosing(aiter(lines)) as blocks, Session(database_url, "watch") as watch:
+    batch = await a_large_batch(db)
+    lines = await outputs.lines(db, batch.id, "output")
+    async with aclosing(aiter(lines)) as blocks, Session(database_url, "watch") as watch:
+        await anext(blocks)
+        while lines.count < batch.total // 2:
             await anext(blocks)
-            while lines.count < batch.total // 2:
-                await anext(blocks)
-            assert (await sql(watch, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'"))[0][
-                0
-            ] >= 1
-        assert len(await streamed(db, batch, "output")) == batch.total
-
-    on(database_url, scenario)
+        assert (await sql(watch, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'"))[0][0] >= 1
+    assert len(await streamed(db, batch, "output")) == batch.total
 
 
 @pytest.mark.parametrize("size", [1, 700, 10**9])
-def test_lines_are_the_same_whatever_the_size_of_a_range(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, size: int
+async def test_lines_are_the_same_whatever_the_size_of_a_range(
+    db: Session, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch, worker = await a_batch(db, {"a": 200, "b": 40, "c": 3}), a_worker()
-        # Empty lines of a file have numbers too.
-        await sql(db, "UPDATE batchline.lines SET line_no = line_no + 5000 WHERE line_no > 100")
-        items = await take(db, worker, 150)
-        verdicts = [failed(item) if n % 3 else completed(item) for n, item in enumerate(items)]
-        await spans.settle(db, worker.id, verdicts)
-        await batches.close(db, batch.id, "cancel")
-        completed_lines = sorted(item.line_no for item in items[::3])
-        monkeypatch.setattr(outputs, "_RANGE", size)
-        given = [json.loads(line)["answer"] for line in await streamed(db, batch, "output")]
-        assert given == completed_lines
-        others = [json.loads(line) for line in await streamed(db, batch, "errors")]
-        # The id of a line that never ran ends with its number; a failed one is as the builder made it.
-        numbers = [int(one["id"].rsplit("_", 1)[1]) if "id" in one else one["error"] for one in others]
-        every_line = {*range(1, 101), *range(5101, 5244)}
-        assert numbers == sorted(every_line - set(completed_lines))
-
-    on(database_url, scenario)
+    batch, worker = await a_batch(db, {"a": 200, "b": 40, "c": 3}), a_worker()
+    # Empty lines of a file have numbers too.
+    await sql(db, "UPDATE batchline.lines SET line_no = line_no + 5000 WHERE line_no > 100")
+    items = await take(db, worker, 150)
+    verdicts = [failed(item) if n % 3 else completed(item) for n, item in enumerate(items)]
+    await spans.settle(db, worker.id, verdicts)
+    await batches.close(db, batch.id, "cancel")
+    completed_lines = sorted(item.line_no for item in items[::3])
+    monkeypatch.setattr(outputs, "_RANGE", size)
+    given = [json.loads(line)["answer"] for line in await streamed(db, batch, "output")]
+    assert given == completed_lines
+    others = [json.loads(line) for line in await streamed(db, batch, "errors")]
+    # The id of a line that never ran ends with its number; a failed one is as the builder made it.
+    numbers = [int(one["id"].rsplit("_", 1)[1]) if "id" in one else one["error"] for one in others]
+    every_line = {*range(1, 101), *range(5101, 5244)}
+    assert numbers == sorted(every_line - set(completed_lines))
 
 
 # --- Plans -------------------------------------------------------------------------------------------------
@@ -836,28 +742,25 @@ ORDER BY l.line_no / 100, random()
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("lanes", [{"a": 30_000}, {"a": 10_000, "b": 10_000, "c": 10_000}])
 @pytest.mark.parametrize("which", ["output", "errors"])
-def test_a_range_reads_its_own_lines_and_no_others(
-    database_url: str, lanes: dict[str, int], analyzed: bool, which: Which
+async def test_a_range_reads_its_own_lines_and_no_others(
+    db: Session, lanes: dict[str, int], analyzed: bool, which: Which
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await sql(db, "ALTER TABLE batchline.results SET (autovacuum_enabled = false)")
-        for _ in range(2):
-            batch = await a_batch(db, lanes)
-        await sql(db, LOAD)
-        if analyzed:
-            await sql(db, "ANALYZE")
-        if which == "errors":
-            await batches.close(db, batch.id, "cancel")
-        # Up to the middle, so that the cursors of lanes have moved.
-        source = (await outputs.lines(db, batch.id, which))._source
-        await source.passed(db, 0, 15_000)
-        copy = source.query(15_000, 15_300).as_string(None)
-        select = copy[copy.index("(") + 1 : copy.rindex(") TO STDOUT")]
-        ((plans,),) = await sql(db, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {select}".replace("%", "%%"))
-        plan = plans[0]["Plan"]
-        assert plan["Actual Rows"] == (300 if which == "output" else 0)
-        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        # 300 rows and their index entries; for errors each line is looked up in results, too.
-        assert pages < (500 if which == "output" else 2500), f"{pages} pages"
-
-    on(database_url, scenario)
+    await sql(db, "ALTER TABLE batchline.results SET (autovacuum_enabled = false)")
+    for _ in range(2):
+        batch = await a_batch(db, lanes)
+    await sql(db, LOAD)
+    if analyzed:
+        await sql(db, "ANALYZE")
+    if which == "errors":
+        await batches.close(db, batch.id, "cancel")
+    # Up to the middle, so that the cursors of lanes have moved.
+    source = (await outputs.lines(db, batch.id, which))._source
+    await source.passed(db, 0, 15_000)
+    copy = source.query(15_000, 15_300).as_string(None)
+    select = copy[copy.index("(") + 1 : copy.rindex(") TO STDOUT")]
+    ((plans,),) = await sql(db, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {select}".replace("%", "%%"))
+    plan = plans[0]["Plan"]
+    assert plan["Actual Rows"] == (300 if which == "output" else 0)
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    # 300 rows and their index entries; for errors each line is looked up in results, too.
+    assert pages < (500 if which == "output" else 2500), f"{pages} pages"

@@ -130,23 +130,25 @@ def test_the_digest_tells_apart_what_is_cut_elsewhere(tmp_path: Path) -> None:
     assert len({fingerprint([tmp_path / name for name in names]).digest for names in inputs}) == len(inputs)
 
 
-def test_with_its_fingerprint_a_file_is_not_hashed_again(database_url: str, tmp_path: Path) -> None:
+async def test_with_its_fingerprint_a_file_is_not_hashed_again(database_url: str, tmp_path: Path) -> None:
     path = tmp_path / "1.jsonl"
     path.write_bytes(line("1"))
     known = Fingerprint(b"as it is given", fingerprint([path]).versions)
     sources = [InputSource(path.name, path)]
-    asyncio.run(ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known))
+    await ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known)
     assert rows(database_url, "SELECT digest FROM batchline.files") == [(b"as it is given",)]
 
 
-def test_a_file_that_has_changed_since_its_fingerprint_is_refused(database_url: str, tmp_path: Path) -> None:
+async def test_a_file_that_has_changed_since_its_fingerprint_is_refused(
+    database_url: str, tmp_path: Path
+) -> None:
     path = tmp_path / "1.jsonl"
     path.write_bytes(line("1"))
     known = fingerprint([path])
     path.write_bytes(line("1") + line("2"))
     sources = [InputSource(path.name, path)]
     with pytest.raises(InputUnreadable, match="changed while it was read"):
-        asyncio.run(ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known))
+        await ingest(database_url, sources, tenant="t", filename="1.jsonl", known=known)
     assert rows(database_url, "SELECT count(*) FROM batchline.files") == [(0,)]
 
 
@@ -190,13 +192,11 @@ def test_blocks_of_any_size_from_any_iterable_make_the_same_file(
     assert fingerprint([path]).digest == sha256(sha256(content).digest()).digest()
 
 
-def test_progress_is_the_number_of_bytes_read_so_far(database_url: str) -> None:
+async def test_progress_is_the_number_of_bytes_read_so_far(database_url: str) -> None:
     content = b"".join(line(str(n)) for n in range(5_000))
     reported: list[int] = []
-    asyncio.run(
-        ingest(
-            database_url, [InputSource("a", [content])], tenant="t", filename="f", on_progress=reported.append
-        )
+    await ingest(
+        database_url, [InputSource("a", [content])], tenant="t", filename="f", on_progress=reported.append
     )
     assert reported == sorted(reported)
     assert len(reported) > 1
@@ -375,20 +375,17 @@ def assert_rolled_back(url: str) -> None:
 
 
 @pytest.mark.parametrize("waiting_for_a_block", [False, True])
-def test_a_cancelled_ingest_has_rolled_back_when_it_returns(
+async def test_a_cancelled_ingest_has_rolled_back_when_it_returns(
     database_url: str, waiting_for_a_block: bool
 ) -> None:
-    async def cancel_midway() -> None:
-        reached = asyncio.Event()
-        source = InputSource("a", endless(reached, waiting_for_a_block))
-        task = asyncio.create_task(ingest(database_url, [source], tenant="t", filename="f"))
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
     before = threading.active_count()
-    asyncio.run(cancel_midway())
+    reached = asyncio.Event()
+    source = InputSource("a", endless(reached, waiting_for_a_block))
+    task = asyncio.create_task(ingest(database_url, [source], tenant="t", filename="f"))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert threading.active_count() == before
     assert_rolled_back(database_url)
 
@@ -401,35 +398,30 @@ BLOCKED_BY_A_LOCK = """
 """
 
 
-def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url: str) -> None:
-    async def cancel_while_blocked() -> None:
-        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as holder:
-            await holder.execute(BLOCKED_BY_A_LOCK)
-            await holder.execute("SELECT pg_advisory_lock(1)")
-            read = 0
+async def test_an_ingest_is_cancelled_also_while_the_server_takes_nothing(database_url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as holder:
+        await holder.execute(BLOCKED_BY_A_LOCK)
+        await holder.execute("SELECT pg_advisory_lock(1)")
+        read = 0
 
-            def note(size: int) -> None:
-                nonlocal read
-                read = size
+        def note(size: int) -> None:
+            nonlocal read
+            read = size
 
-            source = InputSource("a", endless(asyncio.Event(), False))
-            task = asyncio.create_task(
-                ingest(database_url, [source], tenant="t", filename="f", on_progress=note)
+        source = InputSource("a", endless(asyncio.Event(), False))
+        task = asyncio.create_task(ingest(database_url, [source], tenant="t", filename="f", on_progress=note))
+        blocked, before = False, -1
+        while not blocked or read != before:
+            before = read
+            cursor = await holder.execute(
+                "SELECT count(*) = 1 FROM pg_stat_activity "
+                "WHERE wait_event = 'advisory' AND datname = current_database()"
             )
-            blocked, before = False, -1
-            while not blocked or read != before:
-                before = read
-                cursor = await holder.execute(
-                    "SELECT count(*) = 1 FROM pg_stat_activity "
-                    "WHERE wait_event = 'advisory' AND datname = current_database()"
-                )
-                blocked = await cursor.fetchone() == (True,)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert_rolled_back(database_url)
-
-    asyncio.run(cancel_while_blocked())
+            blocked = await cursor.fetchone() == (True,)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert_rolled_back(database_url)
 
 
 INGEST_AND_PAUSE = """

@@ -129,7 +129,7 @@ def schema(url: str) -> set[tuple[str, ...]]:
         return set(connection.execute(SCHEMA).fetchall())
 
 
-def test_down_to_nothing_leaves_nothing_of_ours(empty_url: str) -> None:
+def test_a_downgrade_to_base_removes_everything_that_the_upgrade_made(empty_url: str) -> None:
     nothing = schema(empty_url)
     migrate.up(empty_url)
     made = {kind for kind, *_ in schema(empty_url) - nothing}

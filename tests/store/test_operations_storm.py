@@ -16,7 +16,7 @@ from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, ParentStatus, Role
 from batchline.store import batches, limits, operations
 from batchline.store.session import Session
-from tests.support.builders import on, sql
+from tests.support.builders import sql
 from tests.support.governance import (
     CARLA,
     EMIL,
@@ -37,7 +37,7 @@ MAX_CHILDREN = 12
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int) -> None:
+async def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, db: Session, seed: int) -> None:
     rules = some_rules(user_pending_parents=MAX_PARENTS, user_pending_children=MAX_CHILDREN)
     users = [Actor("acme", name, Role.USER) for name in ("anna", "bert")]
     done: Counter[str] = Counter()
@@ -102,14 +102,11 @@ def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, seed: int)
                 except Refused:
                     done[f"{name} refused"] += 1
 
-    async def run() -> None:
-        async with asyncio.TaskGroup() as hands:
-            for number in range(HANDS):
-                hands.create_task(hand(number))
-
-    asyncio.run(run())
+    async with asyncio.TaskGroup() as hands:
+        for number in range(HANDS):
+            hands.create_task(hand(number))
     assert {"submit", "work"} <= set(done), done
-    on(database_url, _adds_up)
+    await _adds_up(db)
 
 
 async def _end_some(db: Session) -> None:

@@ -1,7 +1,7 @@
 """Plan guards: on large tables every hot statement keeps to its indexes, and reads what it needs and no more.
 
-The plans are the ones that workers get: generic, made once for all parameters (LESSONS 10). The tests look at
-the plan and at how many rows it read, never at the time it took.
+The plans are the ones that workers get: generic, made once for all parameters (docs/decisions/0005). The
+tests look at the plan and at how many rows it read, never at the time it took.
 """
 
 from collections import Counter

@@ -206,7 +206,7 @@ def test_a_worker_that_was_given_up_cannot_put_an_item_back(stage: Stage) -> Non
     assert stage.counters(batch) == (0, 0)
 
 
-def test_nor_an_item_that_it_gave_back_itself(stage: Stage) -> None:
+def test_a_late_retry_of_an_item_that_its_worker_released_changes_nothing(stage: Stage) -> None:
     stage.batch(2)
     hand = stage.hand()
     items = hand.take(2)
@@ -320,18 +320,20 @@ def test_settles_of_two_batches_in_opposite_order_do_not_deadlock(stage: Stage) 
     assert not stage.broken()
 
 
-# The end of a batch (seed 004)
+# The end of a batch
 
 
 def test_of_two_workers_with_the_last_two_spans_exactly_one_finishes(stage: Stage) -> None:
-    """Seed 004: s2-4 commits the last row while s2-1, which counts, cannot see it yet."""
+    """The second worker commits the last row while the first, which counts, cannot see it yet."""
     batch = stage.batch(4)
-    s2_1, s2_4 = stage.hand(), stage.hand()
-    first, last = s2_1.take(2), s2_4.take(2)
+    first_worker, second_worker = stage.hand(), stage.hand()
+    first, last = first_worker.take(2), second_worker.take(2)
 
-    with s2_1.holding():
-        early = s2_1.settle([completed(item) for item in first])
-        later = stage.meanwhile(s2_4, lambda: s2_4.settle([completed(item) for item in last]))
+    with first_worker.holding():
+        early = first_worker.settle([completed(item) for item in first])
+        later = stage.meanwhile(
+            second_worker, lambda: second_worker.settle([completed(item) for item in last])
+        )
         assert later.waits()
 
     assert [row.finished for row in early + later.result()] == [False, True]

@@ -1,9 +1,9 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
-Hypothesis chooses what happens: workers claim, stand by, answer, answer twice, answer too late, park, die and
+Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and
 come back; batches are paused, resumed, cancelled and expire; finalizers are lost. After every step the
-database is read with plain SQL and compared with DESIGN.md §1 and with the model; at last all is driven to
-its end.
+database is read with plain SQL and compared with the invariant (docs/design.md) and with the model; at last
+all is driven to its end.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """
@@ -1025,7 +1025,7 @@ class LifeOfItems(RuleBasedStateMachine):
 
 
 def check_partition(seen: Seen) -> None:
-    """DESIGN.md §1: [0, next) of a lane is its results and what its spans hold; no item is in two hands."""
+    """The invariant: [0, next) of a lane is its results and what its spans hold; no item is in two hands."""
     for id, lane in seen.lanes.items():
         done = [ordinal for lane_id, ordinal in seen.results if lane_id == id]
         held = [n for span in seen.spans.values() if span["lane_id"] == id for n in span["ordinals"]]

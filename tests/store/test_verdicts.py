@@ -16,7 +16,6 @@ from tests.support.builders import (
     a_worker,
     completed,
     failed,
-    on,
     read,
     retry,
     sql,
@@ -30,8 +29,8 @@ def url(server_url: str, template: str) -> Iterator[str]:
         yield url
 
 
-def test_a_late_verdict_is_dropped_and_its_neighbours_in_the_group_count(url: str) -> None:
-    async def scenario(db: Session) -> None:
+async def test_a_late_verdict_is_dropped_and_its_neighbours_in_the_group_count(url: str) -> None:
+    async with Session(url, "test") as db:
         batch = await a_batch(db, 6)
         worker = a_worker()
         items = await take(db, worker)
@@ -45,11 +44,9 @@ def test_a_late_verdict_is_dropped_and_its_neighbours_in_the_group_count(url: st
         assert (now.completed, now.input_tokens) == (6, 18)
         assert await sql(db, "SELECT count(*) FROM batchline.results") == [(6,)]
 
-    on(url, scenario)
 
-
-def test_each_kind_of_verdict_is_a_group_and_a_late_one_of_any_kind_is_dropped_alone(url: str) -> None:
-    async def scenario(db: Session) -> None:
+async def test_each_kind_of_verdict_is_a_group_and_a_late_one_of_any_kind_is_dropped_alone(url: str) -> None:
+    async with Session(url, "test") as db:
         batch = await a_batch(db, 9)
         worker = a_worker()
         items = await take(db, worker)
@@ -66,11 +63,9 @@ def test_each_kind_of_verdict_is_a_group_and_a_late_one_of_any_kind_is_dropped_a
         assert (now.completed, now.failed) == (2, 5)
         assert await sql(db, "SELECT ordinal FROM batchline.retry_attempts ORDER BY ordinal") == [(7,), (8,)]
 
-    on(url, scenario)
 
-
-def test_a_call_in_which_nothing_counts_changes_nothing(url: str) -> None:
-    async def scenario(db: Session) -> None:
+async def test_a_call_in_which_nothing_counts_changes_nothing(url: str) -> None:
+    async with Session(url, "test") as db:
         batch = await a_batch(db, 3)
         worker = a_worker()
         items = await take(db, worker)
@@ -80,11 +75,9 @@ def test_a_call_in_which_nothing_counts_changes_nothing(url: str) -> None:
         assert await spans.settle(db, worker.id, []) == []
         assert (await read(db, batch)).completed == 3
 
-    on(url, scenario)
 
-
-def test_token_counts_beyond_what_a_column_holds_are_cut_not_refused(url: str) -> None:
-    async def scenario(db: Session) -> None:
+async def test_token_counts_beyond_what_a_column_holds_are_cut_not_refused(url: str) -> None:
+    async with Session(url, "test") as db:
         batch = await a_batch(db, 2)
         worker = a_worker()
         items = await take(db, worker)
@@ -99,12 +92,12 @@ def test_token_counts_beyond_what_a_column_holds_are_cut_not_refused(url: str) -
         sums = (now.input_tokens, now.cached_tokens, now.output_tokens, now.reasoning_tokens)
         assert sums == (2 * maximum,) * 4
 
-    on(url, scenario)
-
 
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, unique=True), max_size=5))
-def test_numbers_arrive_as_the_multiranges_that_they_are(server_url: str, numbers: list[list[int]]) -> None:
-    async def scenario(db: Session) -> None:
+async def test_numbers_arrive_as_the_multiranges_that_they_are(
+    server_url: str, numbers: list[list[int]]
+) -> None:
+    async with Session(server_url, "test") as db:
         (row,) = await sql(
             db, "SELECT %(numbers)b::int4multirange[] AS sent", numbers=arrays.MultirangeArray(numbers)
         )
@@ -112,5 +105,3 @@ def test_numbers_arrive_as_the_multiranges_that_they_are(server_url: str, number
         assert [
             sorted(n for piece in each for n in range(piece.lower or 0, piece.upper or 0)) for each in sent
         ] == [sorted(each) for each in numbers]
-
-    on(server_url, scenario)

@@ -1,12 +1,10 @@
 """Test data that reads like the domain: files, batches and workers in a few words, and what workers do.
 
-    async def scenario(db: Session) -> None:
+    async def test_a_killed_worker(db: Session) -> None:
         worker, batch = a_worker(), await a_batch(db, {"small": 3, "large": 2})
         first, *rest = await take(db, worker, 4)
         await spans.settle(db, worker.id, [completed(first), retry(rest[0], LATER)])
         await kill(db, worker)
-
-    on(database_url, scenario)
 
 Everything goes through the store, except for files, whose lines are written by plain SQL, and for what only
 time or misfortune can do: `pass_time`, `kill`, `overrun`.

@@ -443,8 +443,8 @@ class Stage:
         return self.rows(_BROKEN)
 
 
-# The invariant of DESIGN 1 holds for a lane until its batch is frozen: then the spans of a batch that ended
-# early are gone, and what they held will never run.
+# The invariant (docs/design.md) holds for a lane until its batch is frozen: then the spans of a batch that
+# ended early are gone, and what they held will never run.
 _BROKEN = """
 WITH
 piece AS (

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +28,10 @@ from chaos.proxy import Proxy
 from chaos.round import Outcome
 from chaos.schedule import ATTEMPTS, EVERYBODY, OF_AN_ORDER, STORM, Fault, Order, Stroke, orders_of, schedule
 from chaos.upstream import PADDINGS, REFUSED, Upstream
-from tests.support.builders import a_batch, a_worker, on, sql, take
+from tests.support.builders import a_batch, a_worker, sql, take
 from tests.support.waiting import wait_for
 
 LIMIT = 20.0
-
-
-def within_limit(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, LIMIT))
 
 
 # The schedule
@@ -146,84 +142,69 @@ async def until(fact: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_for, "a fact", fact, LIMIT)
 
 
-def test_the_proxy_passes_on_what_is_said_and_that_one_side_left(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with echoing(tmp_path) as (proxy, served):
-            async with connected(proxy) as connection:
-                assert await said_back(connection) == b"hello"
-                assert len(served) == proxy.links == 1
-            await until(lambda: not served and not proxy.links)
-
-    within_limit(scenario())
+async def test_the_proxy_passes_on_what_is_said_and_that_one_side_left(tmp_path: Path) -> None:
+    async with echoing(tmp_path) as (proxy, served):
+        async with connected(proxy) as connection:
+            assert await said_back(connection) == b"hello"
+            assert len(served) == proxy.links == 1
+        await until(lambda: not served and not proxy.links)
 
 
-def test_a_cut_connection_is_reset_on_both_sides_and_a_new_one_works(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with echoing(tmp_path) as (proxy, served):
-            async with connected(proxy) as connection:
-                await said_back(connection)
-                assert proxy.cut() == 1
-                with pytest.raises(ConnectionResetError):
-                    await connection[0].readexactly(1)
-                await until(lambda: not served)
-            async with connected(proxy) as connection:
-                assert await said_back(connection) == b"hello"
-
-    within_limit(scenario())
-
-
-def test_a_delayed_connection_takes_its_time_in_both_directions(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with echoing(tmp_path) as (proxy, _), connected(proxy) as connection:
+async def test_a_cut_connection_is_reset_on_both_sides_and_a_new_one_works(tmp_path: Path) -> None:
+    async with echoing(tmp_path) as (proxy, served):
+        async with connected(proxy) as connection:
             await said_back(connection)
-            proxy.delay = 0.1
-            begun = asyncio.get_running_loop().time()
+            assert proxy.cut() == 1
+            with pytest.raises(ConnectionResetError):
+                await connection[0].readexactly(1)
+            await until(lambda: not served)
+        async with connected(proxy) as connection:
+            assert await said_back(connection) == b"hello"
+
+
+async def test_a_delayed_connection_takes_its_time_in_both_directions(tmp_path: Path) -> None:
+    async with echoing(tmp_path) as (proxy, _), connected(proxy) as connection:
+        await said_back(connection)
+        proxy.delay = 0.1
+        begun = asyncio.get_running_loop().time()
+        await said_back(connection)
+        assert asyncio.get_running_loop().time() - begun >= 0.2
+
+
+async def test_a_half_open_connection_is_silent_and_its_server_is_told_nothing(tmp_path: Path) -> None:
+    async with echoing(tmp_path) as (proxy, served):
+        async with connected(proxy) as connection:
             await said_back(connection)
-            assert asyncio.get_running_loop().time() - begun >= 0.2
-
-    within_limit(scenario())
-
-
-def test_a_half_open_connection_is_silent_and_its_server_is_told_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with echoing(tmp_path) as (proxy, served):
-            async with connected(proxy) as connection:
-                await said_back(connection)
-                assert proxy.open_half() == 1
-                connection[1].write(b"hello")
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(connection[0].read(1), 0.1)
-                async with connected(proxy) as other:
-                    assert await said_back(other) == b"hello", "new connections are not concerned"
-                await until(lambda: len(served) == 1)
+            assert proxy.open_half() == 1
+            connection[1].write(b"hello")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(connection[0].read(1), 0.1)
             async with connected(proxy) as other:
-                # By now the proxy has seen that the client of the first one has gone.
-                assert await said_back(other) == b"hello"
-                assert len(served) == 2, "the server is not told that its client has gone"
-                proxy.heal()
-                assert await said_back(other) == b"hello"
-                assert len(served) == 2, "not even now"
-                proxy.forget()
-                await until(lambda: len(served) == 1)
-                assert await said_back(other) == b"hello"
+                assert await said_back(other) == b"hello", "new connections are not concerned"
+            await until(lambda: len(served) == 1)
+        async with connected(proxy) as other:
+            # By now the proxy has seen that the client of the first one has gone.
+            assert await said_back(other) == b"hello"
+            assert len(served) == 2, "the server is not told that its client has gone"
+            proxy.heal()
+            assert await said_back(other) == b"hello"
+            assert len(served) == 2, "not even now"
+            proxy.forget()
+            await until(lambda: len(served) == 1)
+            assert await said_back(other) == b"hello"
 
-    within_limit(scenario())
 
-
-def test_a_deaf_proxy_swallows_new_connections_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with echoing(tmp_path) as (proxy, served):
-            proxy.open_half(deaf=True)
-            async with connected(proxy) as (reader, writer):
-                writer.write(b"hello")
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(reader.read(1), 0.1)
-                assert not served
-                proxy.heal()
-                with pytest.raises(ConnectionResetError):
-                    await reader.readexactly(1)
-
-    within_limit(scenario())
+async def test_a_deaf_proxy_swallows_new_connections_too(tmp_path: Path) -> None:
+    async with echoing(tmp_path) as (proxy, served):
+        proxy.open_half(deaf=True)
+        async with connected(proxy) as (reader, writer):
+            writer.write(b"hello")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 0.1)
+            assert not served
+            proxy.heal()
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
 
 
 # The upstream
@@ -239,35 +220,28 @@ async def upstream() -> AsyncIterator[Upstream]:
         await running.stop()
 
 
-def test_an_oversized_answer_is_the_same_answer_and_megabytes_more() -> None:
-    async def scenario() -> None:
-        async with upstream() as running:
-            usual = await sent(running, "b-1-1")
-            running.be(Fault.OVERSIZED, 1.0)
-            body = (await sent(running, "b-1-1")).partition(b"\r\n\r\n")[2]
-            given = msgspec.json.decode(body)
-            assert len(given.pop("padding")) in PADDINGS
-            assert given == msgspec.json.decode(usual.partition(b"\r\n\r\n")[2])
-            assert running.ledger.entries["b-1-1"].events[Event.OVERSIZED] == 1
-
-    within_limit(scenario())
+async def test_an_oversized_answer_is_the_same_answer_and_megabytes_more() -> None:
+    async with upstream() as running:
+        usual = await sent(running, "b-1-1")
+        running.be(Fault.OVERSIZED, 1.0)
+        body = (await sent(running, "b-1-1")).partition(b"\r\n\r\n")[2]
+        given = msgspec.json.decode(body)
+        assert len(given.pop("padding")) in PADDINGS
+        assert given == msgspec.json.decode(usual.partition(b"\r\n\r\n")[2])
+        assert running.ledger.entries["b-1-1"].events[Event.OVERSIZED] == 1
 
 
-def test_only_the_other_upstream_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_other_upstream_starves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaos.upstream.TIMEOUT", 0.5)
-
-    async def scenario() -> None:
-        async with upstream() as running:
-            running.be(Fault.STARVE, 0.1)
-            assert b"HTTP/1.1 429 " in await sent(running, url=running.starving_url, key="b-1-1")
-            assert b"HTTP/1.1 200 " in await sent(running, "b-2-1")
-            running.be(Fault.STARVE, 0.9)
-            assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-3-1")
-            running.heal()
-            assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-1-1")
-            assert running.ledger.entries["b-1-1"].runs == 1
-
-    within_limit(scenario())
+    async with upstream() as running:
+        running.be(Fault.STARVE, 0.1)
+        assert b"HTTP/1.1 429 " in await sent(running, url=running.starving_url, key="b-1-1")
+        assert b"HTTP/1.1 200 " in await sent(running, "b-2-1")
+        running.be(Fault.STARVE, 0.9)
+        assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-3-1")
+        running.heal()
+        assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-1-1")
+        assert running.ledger.entries["b-1-1"].runs == 1
 
 
 async def sent(running: Upstream, key: str, content: str = "hello", url: str | None = None) -> bytes:
@@ -283,93 +257,73 @@ async def sent(running: Upstream, key: str, content: str = "hello", url: str | N
         writer.close()
 
 
-def test_the_upstream_runs_a_key_once_and_says_under_which_key_it_answers() -> None:
-    async def scenario() -> None:
-        async with upstream() as running:
-            first, second = await sent(running, "b-1-1"), await sent(running, "b-1-1")
-            assert first == second
-            assert b"x-request-id: b-1-1" in first
-            entry = running.ledger.entries["b-1-1"]
-            assert (entry.requests, entry.runs, entry.twice, entry.spent) == (2, 1, False, False)
-
-    within_limit(scenario())
+async def test_the_upstream_runs_a_key_once_and_says_under_which_key_it_answers() -> None:
+    async with upstream() as running:
+        first, second = await sent(running, "b-1-1"), await sent(running, "b-1-1")
+        assert first == second
+        assert b"x-request-id: b-1-1" in first
+        entry = running.ledger.entries["b-1-1"]
+        assert (entry.requests, entry.runs, entry.twice, entry.spent) == (2, 1, False, False)
 
 
-def test_an_upstream_that_forgets_a_key_has_itself_to_blame() -> None:
-    async def scenario() -> None:
-        async with upstream() as running:
-            await sent(running, "b-1-1")
-            running.be(Fault.FORGET, 1.0)
-            await sent(running, "b-1-1")
-            entry = running.ledger.entries["b-1-1"]
-            assert (entry.runs, entry.forgotten, entry.twice) == (2, 1, False)
-
-    within_limit(scenario())
+async def test_an_upstream_that_forgets_a_key_has_itself_to_blame() -> None:
+    async with upstream() as running:
+        await sent(running, "b-1-1")
+        running.be(Fault.FORGET, 1.0)
+        await sent(running, "b-1-1")
+        entry = running.ledger.entries["b-1-1"]
+        assert (entry.runs, entry.forgotten, entry.twice) == (2, 1, False)
 
 
-def test_the_upstream_fails_as_told_and_notes_it() -> None:
-    async def scenario() -> None:
-        async with upstream() as running:
-            running.be(Fault.DROP, 1.0)
-            assert await sent(running, "b-1-1") == b""
-            assert running.ledger.entries["b-1-1"].events[Event.DROPPED] == 1
-            running.heal()
-            running.be(Fault.REFUSE, 1.0)
-            assert re.match(rb"HTTP/1.1 (429|500|503) ", await sent(running, "b-2-1"))
-            assert running.ledger.entries["b-2-1"].spent
-            running.heal()
-            running.be(Fault.HANG, 1.0)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(sent(running, "b-3-1"), 0.2)
-            assert running.ledger.entries["b-3-1"].events[Event.HUNG] == 1
-            running.heal()
-            assert b"HTTP/1.1 400 " in await sent(running, "b-4-1", REFUSED)
-
-    within_limit(scenario())
+async def test_the_upstream_fails_as_told_and_notes_it() -> None:
+    async with upstream() as running:
+        running.be(Fault.DROP, 1.0)
+        assert await sent(running, "b-1-1") == b""
+        assert running.ledger.entries["b-1-1"].events[Event.DROPPED] == 1
+        running.heal()
+        running.be(Fault.REFUSE, 1.0)
+        assert re.match(rb"HTTP/1.1 (429|500|503) ", await sent(running, "b-2-1"))
+        assert running.ledger.entries["b-2-1"].spent
+        running.heal()
+        running.be(Fault.HANG, 1.0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sent(running, "b-3-1"), 0.2)
+        assert running.ledger.entries["b-3-1"].events[Event.HUNG] == 1
+        running.heal()
+        assert b"HTTP/1.1 400 " in await sent(running, "b-4-1", REFUSED)
 
 
-def test_a_late_answer_comes_twice_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_answer_comes_twice_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaos.upstream.TIMEOUT", 0.5)
-
-    async def scenario() -> None:
-        async with upstream() as running:
-            running.be(Fault.LATE, 1.0)
-            said = await sent(running, "b-1-1")
-            assert said.count(b"HTTP/1.1 200 OK") == said.count(b"x-request-id: b-1-1") == 2
-
-    within_limit(scenario())
+    async with upstream() as running:
+        running.be(Fault.LATE, 1.0)
+        said = await sent(running, "b-1-1")
+        assert said.count(b"HTTP/1.1 200 OK") == said.count(b"x-request-id: b-1-1") == 2
 
 
 # Processes
 
 
-def test_a_process_that_is_killed_comes_back_and_stops_though_it_is_frozen(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        member = Member("one", ["simulate", "--port", "0"], tmp_path / "log")
-        member.start()
-        await until(lambda: member.started == 1)
-        assert member.kill(0.0)
-        await until(lambda: member.started == 2)
-        assert member.freeze()
-        await member.stop()
-        assert not member.tracebacks
-
-    within_limit(scenario())
+async def test_a_process_that_is_killed_comes_back_and_stops_though_it_is_frozen(tmp_path: Path) -> None:
+    member = Member("one", ["simulate", "--port", "0"], tmp_path / "log")
+    member.start()
+    await until(lambda: member.started == 1)
+    assert member.kill(0.0)
+    await until(lambda: member.started == 2)
+    assert member.freeze()
+    await member.stop()
+    assert not member.tracebacks
 
 
-def test_a_process_that_falls_over_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_falls_over_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fallen = tmp_path / "fallen"
     fallen.write_text("#!/bin/sh\necho 'Traceback (most recent call last):' >&2\n")
     fallen.chmod(0o755)
     monkeypatch.setattr("chaos.processes.sys.executable", str(fallen))
-
-    async def scenario() -> None:
-        member = Member("one", [], tmp_path / "log")
-        member.start()
-        await until(lambda: bool(member.tracebacks))
-        await member.stop()
-
-    within_limit(scenario())
+    member = Member("one", [], tmp_path / "log")
+    member.start()
+    await until(lambda: bool(member.tracebacks))
+    await member.stop()
 
 
 def test_a_shifted_clock_is_what_batchline_sees() -> None:
@@ -553,7 +507,7 @@ def test_a_key_with_another_body_is_found() -> None:
 @pytest.mark.parametrize(
     "key", ["", "no key at all", f"{new_id().hex}-1-1"], ids=["empty", "not a key", "of no batch"]
 )
-def test_a_key_of_nobody_is_found(key: str) -> None:
+def test_an_idempotency_key_of_no_item_is_found(key: str) -> None:
     placed, batch, ledger = a_finished_round()
     assert kinds(placed, batch, {**ledger, key: Entry(b"")}) == {Kind.WRONG}
 
@@ -606,33 +560,27 @@ def test_a_server_that_gives_out_something_else_is_found() -> None:
 # What is left over
 
 
-def test_what_a_round_must_not_leave_behind_is_found(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        assert evidence.left_over(database_url) == []
-        assert evidence.unfinished(database_url) == 0
-        await a_batch(db, {"m": 3})
-        await take(db, a_worker(), 2)
-        left = {finding.what for finding in evidence.left_over(database_url)}
-        assert left == {"1 spans", "1 batches that have not ended", "1 leases that hold spans"}
-        assert evidence.unfinished(database_url) == 1
-
-    on(database_url, scenario)
+async def test_what_a_round_must_not_leave_behind_is_found(database_url: str, db: Session) -> None:
+    assert evidence.left_over(database_url) == []
+    assert evidence.unfinished(database_url) == 0
+    await a_batch(db, {"m": 3})
+    await take(db, a_worker(), 2)
+    left = {finding.what for finding in evidence.left_over(database_url)}
+    assert left == {"1 spans", "1 batches that have not ended", "1 leases that hold spans"}
+    assert evidence.unfinished(database_url) == 1
 
 
-def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
-    database_url: str, tmp_path: Path
+async def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, {"m": 1})
-        await sql(db, f"UPDATE batchline.files SET object_key = 'inputs/one' WHERE id = '{batch.file_id}'")
-        (tmp_path / "inputs").mkdir()
-        (tmp_path / "inputs" / "one").touch()
-        assert evidence.stray_objects(database_url, tmp_path) == []
-        (tmp_path / "inputs" / "one").rename(tmp_path / "inputs" / "one#1")
-        found = evidence.stray_objects(database_url, tmp_path)
-        assert [finding.kind for finding in found] == [Kind.WRONG, Kind.LOST]
-
-    on(database_url, scenario)
+    batch = await a_batch(db, {"m": 1})
+    await sql(db, f"UPDATE batchline.files SET object_key = 'inputs/one' WHERE id = '{batch.file_id}'")
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "one").touch()
+    assert evidence.stray_objects(database_url, tmp_path) == []
+    (tmp_path / "inputs" / "one").rename(tmp_path / "inputs" / "one#1")
+    found = evidence.stray_objects(database_url, tmp_path)
+    assert [finding.kind for finding in found] == [Kind.WRONG, Kind.LOST]
 
 
 # The report

@@ -183,7 +183,7 @@ def test_only_the_last_one_out_stops_the_server(data_dir: Path, user: Callable[[
     assert_stopped(data_dir, postmaster)
 
 
-def test_the_end_of_a_process_is_leaving(data_dir: Path) -> None:
+def test_the_server_stops_when_its_last_process_exits_without_closing_it(data_dir: Path) -> None:
     forgetful = USER.replace("with ", "server = ").replace(" as server:", "").replace("\n    ", "\n")
     done = subprocess.run(
         [sys.executable, "-c", forgetful, str(data_dir)], input="", capture_output=True, text=True, check=True

@@ -3,7 +3,6 @@
 Without BATCHLINE_TEST_PGBOUNCER this is Debian's, version 1.18, which keeps none.
 """
 
-import asyncio
 import json
 import re
 import subprocess
@@ -182,11 +181,11 @@ async def prepared(url: str) -> set[str]:
         return {name for (name,) in await sql(session, "SELECT name FROM pg_prepared_statements")}
 
 
-def test_a_direct_connection_prepares(database_url: str) -> None:
-    assert asyncio.run(prepared(database_url)) == {"_pg3_0"}
+async def test_a_direct_connection_prepares(database_url: str) -> None:
+    assert await prepared(database_url) == {"_pg3_0"}
 
 
-def test_nothing_is_prepared_under_a_name_that_the_pooler_passes_through(
+async def test_nothing_is_prepared_under_a_name_that_the_pooler_passes_through(
     database_url: str, tmp_path: Path
 ) -> None:
     """Another client's statement of the same name would run instead, if the parameters fit."""
@@ -197,27 +196,24 @@ def test_nothing_is_prepared_under_a_name_that_the_pooler_passes_through(
         else "default_pool_size = 1"
     )
     with pooled(database_url, tmp_path / "pgbouncer", more) as url:
-        assert asyncio.run(prepared(url)) == set()
+        assert await prepared(url) == set()
 
 
-def test_where_the_pooler_keeps_statements_they_are_prepared(database_url: str, tmp_path: Path) -> None:
+async def test_where_the_pooler_keeps_statements_they_are_prepared(database_url: str, tmp_path: Path) -> None:
     if not keeps_statements():
         pytest.skip("PgBouncer keeps prepared statements from 1.21 on: name one in BATCHLINE_TEST_PGBOUNCER")
     more = "default_pool_size = 1\nmax_prepared_statements = 200"
     with pooled(database_url, tmp_path / "pgbouncer", more) as url:
-        names = asyncio.run(prepared(url))
+        names = await prepared(url)
     assert names
     assert all(name.startswith("PGBOUNCER_") for name in names)
 
 
-def test_two_clients_of_one_server_connection_run_their_own_statements(
+async def test_two_clients_of_one_server_connection_run_their_own_statements(
     database_url: str, tmp_path: Path
 ) -> None:
-    async def scenario(url: str) -> None:
+    with pooled(database_url, tmp_path / "pgbouncer", "default_pool_size = 1") as url:
         async with Session(url, "one") as one, Session(url, "other") as other:
             for _ in range(10):
                 assert await sql(one, "SELECT %(number)s + 1", number=1) == [(2,)]
                 assert await sql(other, "SELECT %(number)s - 1", number=1) == [(0,)]
-
-    with pooled(database_url, tmp_path / "pgbouncer", "default_pool_size = 1") as url:
-        asyncio.run(scenario(url))

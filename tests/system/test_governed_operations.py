@@ -154,7 +154,7 @@ def unlimited(platform: Platform, user: str) -> None:
 # --- 1. API contract ---------------------------------------------------------------------------------------
 
 
-def test_1_submit_answers_202_with_the_batch_and_where_to_look(platform: Platform) -> None:
+def test_submit_answers_202_with_the_batch_and_where_to_look(platform: Platform) -> None:
     _, ann = platform.user()
     items = machines(2)
     answer = ann.post("/vms/batch", json={"operation": "create", "items": items})
@@ -171,7 +171,7 @@ def test_1_submit_answers_202_with_the_batch_and_where_to_look(platform: Platfor
     assert [child["sequence_no"] for child in found["children"]] == [1, 2]
 
 
-def test_1_the_older_paths_go_through_the_same_pipeline(platform: Platform) -> None:
+def test_the_older_paths_go_through_the_same_pipeline(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
     items = machines(2, run_strategy="Halted")
@@ -190,7 +190,7 @@ def test_1_the_older_paths_go_through_the_same_pipeline(platform: Platform) -> N
     assert ended(ann, gone["batch_id"])["status"] == "COMPLETED"
 
 
-def test_1_the_largest_batch_is_that_of_the_operation(platform: Platform) -> None:
+def test_the_largest_batch_is_that_of_the_operation(platform: Platform) -> None:
     _, ann = platform.user()
     for path, operation, maximum in (("/vms/batch", "create", 10), ("/vms/batch", "delete", 10)):
         items = machines(maximum + 1) if operation == "create" else positions(machines(maximum + 1))
@@ -206,7 +206,7 @@ def test_1_the_largest_batch_is_that_of_the_operation(platform: Platform) -> Non
 # --- 2. Data model -----------------------------------------------------------------------------------------
 
 
-def test_2_the_counts_add_up_at_every_moment(platform: Platform) -> None:
+def test_the_counts_add_up_at_every_moment(platform: Platform) -> None:
     _, ann = platform.user()
     batch_id = submit(ann, machines(10))["batch_id"]
 
@@ -222,7 +222,7 @@ def test_2_the_counts_add_up_at_every_moment(platform: Platform) -> None:
 # --- 3. Atomicity ------------------------------------------------------------------------------------------
 
 
-def test_3_one_invalid_child_and_nothing_is_there(platform: Platform) -> None:
+def test_one_invalid_child_refuses_the_whole_submission(platform: Platform) -> None:
     user, ann = platform.user()
     before = platform.cluster.stats()["by_verb"].get("post", 0)
     error = refused(
@@ -237,7 +237,7 @@ def test_3_one_invalid_child_and_nothing_is_there(platform: Platform) -> None:
     refused(ann.post("/vms/batch", json={"operation": "create", "items": []}), 400, "INVALID_BATCH_REQUEST")
 
 
-def test_3_children_run_independently(platform: Platform) -> None:
+def test_children_run_independently(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
     items = machines(2, run_strategy="Halted")
@@ -252,7 +252,7 @@ def test_3_children_run_independently(platform: Platform) -> None:
 # --- 4. Concurrency: proved by the engine's own tests; here that no child runs twice ----------------------
 
 
-def test_4_every_child_is_executed_once(platform: Platform) -> None:
+def test_every_child_is_executed_once(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
     before = platform.cluster.stats()["by_verb"].get("post", 0)
@@ -265,7 +265,7 @@ def test_4_every_child_is_executed_once(platform: Platform) -> None:
 # --- 5. Parent status --------------------------------------------------------------------------------------
 
 
-def test_5_the_parents_status_follows_from_its_children(platform: Platform) -> None:
+def test_the_parents_status_follows_from_its_children(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
     good, bad = machines(1, run_strategy="Halted"), positions(machines(1))
@@ -286,7 +286,7 @@ def test_5_the_parents_status_follows_from_its_children(platform: Platform) -> N
 # --- 6. Two layers of limits -------------------------------------------------------------------------------
 
 
-def test_6_a_user_waits_between_submissions_and_is_told_how_long(platform: Platform) -> None:
+def test_a_user_waits_between_submissions_and_is_told_how_long(platform: Platform) -> None:
     _, ann = platform.user()
     submit(ann, machines(1))
     answer = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})
@@ -296,7 +296,7 @@ def test_6_a_user_waits_between_submissions_and_is_told_how_long(platform: Platf
     assert (error["limit_type"], error["max_value"]) == ("user_cooldown", 120)
 
 
-def test_6_no_more_than_three_batches_are_pending_however_they_come(platform: Platform) -> None:
+def test_no_more_than_three_batches_are_pending_however_they_come(platform: Platform) -> None:
     user, ann = platform.user()
     _, admin = platform.user("admin")
     # No cooldown, so that what is left is the number of batches.
@@ -312,13 +312,13 @@ def test_6_no_more_than_three_batches_are_pending_however_they_come(platform: Pl
     assert answers == [202] * 3 + [429] * 7
 
 
-def test_6_what_no_wait_could_satisfy_is_refused_for_good(platform: Platform) -> None:
+def test_what_no_wait_could_satisfy_is_refused_for_good(platform: Platform) -> None:
     _, ann = platform.user()
     answer = ann.post("/vms/batch/power", json={"operation": "start", "items": positions(machines(31))})
     refused(answer, 400, "BATCH_SIZE_EXCEEDED")
 
 
-def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: Platform) -> None:
+def test_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: Platform) -> None:
     user, ann = platform.user()
     _, admin = platform.user("admin")
     unlimited(platform, user)
@@ -339,7 +339,7 @@ def test_6_an_exemption_lifts_the_users_limits_and_can_be_taken_back(platform: P
 # --- 7. Retry and idempotency ------------------------------------------------------------------------------
 
 
-def test_7_only_failed_children_are_put_back_up_to_three_attempts(platform: Platform) -> None:
+def test_only_failed_children_are_put_back_up_to_three_attempts(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
     late, existing = machines(1, run_strategy="Halted"), machines(1, run_strategy="Halted")
@@ -355,7 +355,7 @@ def test_7_only_failed_children_are_put_back_up_to_three_attempts(platform: Plat
     refused(ann.post(f"/vms/batch/{batch_id}/retry"), 409, "NOTHING_TO_RETRY")
 
 
-def test_7_a_child_that_fails_three_times_stays_failed(platform: Platform) -> None:
+def test_a_child_that_fails_three_times_stays_failed(platform: Platform) -> None:
     user, ann = platform.user()
     unlimited(platform, user)
     power = {"operation": "start", "items": positions(machines(1))}
@@ -385,7 +385,7 @@ def _retry(client: httpx2.Client, batch_id: str) -> None:
     wait_for("the retry", accepted)
 
 
-def test_7_a_request_id_gives_one_batch_however_often_it_comes(platform: Platform) -> None:
+def test_a_request_id_gives_one_batch_however_often_it_comes(platform: Platform) -> None:
     _, ann = platform.user()
     requested = {"operation": "create", "items": machines(1, "production"), "request_id": str(uuid.uuid4())}
     with ThreadPoolExecutor(10) as pool:
@@ -434,7 +434,7 @@ def test_a_governed_batch_is_no_openai_batch(platform: Platform) -> None:
 # --- 8. Errors ---------------------------------------------------------------------------------------------
 
 
-def test_8_what_is_refused_has_a_code_and_leaves_nothing(platform: Platform) -> None:
+def test_what_is_refused_has_a_code_and_leaves_nothing(platform: Platform) -> None:
     _, ann = platform.user()
     _, eve = platform.user()
     waiting = submit(ann, machines(1, "production"))["batch_id"]
@@ -448,7 +448,7 @@ def test_8_what_is_refused_has_a_code_and_leaves_nothing(platform: Platform) -> 
     refused(bob.post(f"/batches/{waiting}/approve"), 409, "APPROVAL_NOT_PENDING")
 
 
-def test_8_a_childs_error_is_its_own_and_the_parent_stays_readable(platform: Platform) -> None:
+def test_a_childs_error_is_its_own_and_the_parent_stays_readable(platform: Platform) -> None:
     _, ann = platform.user()
     batch_id = submit(ann, machines(1, "elsewhere"))["batch_id"]
     found = ended(ann, batch_id)
@@ -459,7 +459,7 @@ def test_8_a_childs_error_is_its_own_and_the_parent_stays_readable(platform: Pla
 # --- 9. Observability and audit ----------------------------------------------------------------------------
 
 
-def test_9_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform: Platform) -> None:
+def test_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform: Platform) -> None:
     user, ann = platform.user()
     batch_id = submit(ann, machines(1, user_data=f"password: {SECRET}"), reason=f"token={SECRET}")["batch_id"]
     found = ended(ann, batch_id)
@@ -493,7 +493,7 @@ def test_9_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform
     assert len(exported.stdout.splitlines()) >= 2
 
 
-def test_9_the_metrics_have_the_notes_names(platform: Platform) -> None:
+def test_metrics_have_their_documented_names(platform: Platform) -> None:
     _, ann = platform.user()
     ended(ann, submit(ann, machines(1))["batch_id"])
     again = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})

@@ -12,7 +12,6 @@ from openai.types import Batch
 from batchline.governance import keys
 from batchline.simulate import answer_to
 from batchline.store.session import Session
-from tests.support.builders import on
 from tests.support.processes import batchline, simulated
 from tests.support.server_process import Served, served
 from tests.support.waiting import LIMIT
@@ -60,19 +59,12 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
     return Outcome(batch, [json.loads(line) for line in output.splitlines()], listed)
 
 
-def test_two_hundred_clients_each_get_their_own_results_and_nobody_elses(
-    database_url: str, tmp_path: Path
+async def test_two_hundred_clients_each_get_their_own_results_and_nobody_elses(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
-    async def make_keys(db: Session) -> list[str]:
-        return [(await keys.create(db, f"client {nth}", f"tenant-{nth}"))[1] for nth in range(CLIENTS)]
-
-    secrets = on(database_url, make_keys)
-
-    async def all_at_once(server: Served) -> list[Outcome]:
-        return await asyncio.gather(*(one(server, nth, key) for nth, key in enumerate(secrets)))
-
+    secrets = [(await keys.create(db, f"client {nth}", f"tenant-{nth}"))[1] for nth in range(CLIENTS)]
     with simulated() as upstream, served(database_url, tmp_path, "--upstream", upstream.url) as server:
-        outcomes = asyncio.run(all_at_once(server))
+        outcomes = await asyncio.gather(*(one(server, nth, key) for nth, key in enumerate(secrets)))
         stats = upstream.stats()
         location = ("--data-dir", str(tmp_path / "data"), "--database", database_url)
         examined = batchline("doctor", *location)

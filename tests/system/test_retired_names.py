@@ -63,5 +63,5 @@ def test_the_program_prints_where_a_name_is_and_what_to_use(
     assert retired_names.main([str(tmp_path)]) == 0
 
 
-def test_this_repository_has_none() -> None:
+def test_this_repository_has_no_retired_names() -> None:
     assert list(map(str, retired_names.findings(retired_names.ROOT))) == []

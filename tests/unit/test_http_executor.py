@@ -10,7 +10,7 @@ import pytest
 
 from batchline.executors.executor import Executor
 from batchline.executors.http import HttpExecutor
-from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Usage
+from batchline.model import Completed, Deferred, Failed, Retry, TimedOut, Usage
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import HttpSettings
 from batchline.upstreams.retry import Backoff
@@ -21,13 +21,11 @@ from tests.support.http_executor import (
     an_item,
     line_of,
     verdict_on,
-    with_upstream,
 )
 from tests.support.scripted_upstream import (
     ANSWER,
     CUT_SHORT,
     Behaviour,
-    Upstream,
     an_upstream_that_refuses,
     answers,
     answers_well,
@@ -55,8 +53,8 @@ def test_a_good_answer_becomes_the_items_output_line() -> None:
     }
 
 
-def test_the_request_is_the_lines_body_with_what_identifies_us() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_the_request_is_the_lines_body_with_what_identifies_us() -> None:
+    async with upstream_that(answers_well) as upstream:
         item = an_item(upstream.url, api_key_env="THE_KEY")
         async with an_executor(environ={"THE_KEY": f"{KEY}\n"}) as executor:
             await executor.run(item)
@@ -68,11 +66,9 @@ def test_the_request_is_the_lines_body_with_what_identifies_us() -> None:
         assert request.headers["idempotency-key"] == item.idempotency_key
         assert request.headers["user-agent"].startswith("batchline/")
 
-    with_upstream(test, answers_well)
 
-
-def test_an_attempt_has_one_idempotency_key_and_the_next_attempt_another() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_an_attempt_has_one_idempotency_key_and_the_next_attempt_another() -> None:
+    async with upstream_that(answers_well) as upstream:
         async with an_executor() as executor:
             for attempt in (1, 1, 2):
                 await executor.run(an_item(upstream.url, attempt=attempt))
@@ -80,18 +76,14 @@ def test_an_attempt_has_one_idempotency_key_and_the_next_attempt_another() -> No
         assert first == again
         assert first != second
 
-    with_upstream(test, answers_well)
 
-
-def test_requests_share_a_connection() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_requests_share_a_connection() -> None:
+    async with upstream_that(answers_well) as upstream:
         async with an_executor() as executor:
             for line_no in range(1, 21):
                 await executor.run(an_item(upstream.url, line_no=line_no))
         assert len(upstream.requests) == 20
         assert len(upstream.connections) == 1
-
-    with_upstream(test, answers_well)
 
 
 def test_a_pretty_printed_answer_fits_on_one_line() -> None:
@@ -140,7 +132,7 @@ def test_a_success_without_json_is_tried_again_and_is_never_kept(body: bytes) ->
     assert line["error"]["code"] == "invalid_response"
 
 
-def test_no_content_is_not_an_answer() -> None:
+def test_a_204_is_an_invalid_response_and_is_retried() -> None:
     again = verdict_on(answers(204))
     assert isinstance(again, Retry)
     assert again.error_code == "invalid_response"
@@ -195,16 +187,14 @@ def test_an_error_page_is_kept_as_text() -> None:
     assert line_of(verdict)["response"]["body"] == "<h1>Où ?</h1>\n\x00" + "\ufffd" * 3
 
 
-def test_a_redirect_is_not_followed() -> None:
-    async def test(elsewhere: Upstream) -> None:
+async def test_a_redirect_is_not_followed() -> None:
+    async with upstream_that(answers_well) as elsewhere:
         location = b"Location: %b/v1/chat/completions" % elsewhere.url.encode()
         async with upstream_that(answers(307, b"", location)) as upstream, an_executor() as executor:
             verdict = await executor.run(an_item(upstream.url))
         assert isinstance(verdict, Failed)
         assert verdict.status_code == 307
         assert elsewhere.requests == []
-
-    with_upstream(test, answers_well)
 
 
 @pytest.mark.parametrize(
@@ -253,14 +243,18 @@ def test_a_retry_after_that_makes_no_sense_is_ignored(value: bytes) -> None:
     assert 0 < verdict.delay <= 0.5
 
 
-def test_the_delay_grows_with_the_attempts() -> None:
-    async def test(upstream: Upstream) -> list[float]:
+async def test_the_delay_grows_with_the_attempts() -> None:
+    async with upstream_that(answers(500)) as upstream:
         settings = HttpSettings(retry=Backoff(minimum=1.0, maximum=8.0))
         async with an_executor(settings, random=lambda: 1.0) as executor:
             items = [an_item(upstream.url, attempt=attempt, max_attempts=9) for attempt in range(1, 6)]
-            return [cast(Retry, await executor.run(item)).delay for item in items]
-
-    assert with_upstream(test, answers(500)) == [1.0, 2.0, 4.0, 8.0, 8.0]
+            assert [cast(Retry, await executor.run(item)).delay for item in items] == [
+                1.0,
+                2.0,
+                4.0,
+                8.0,
+                8.0,
+            ]
 
 
 # --- Faults of the network ---------------------------------------------------------------------------------
@@ -318,80 +312,68 @@ def test_nothing_waits_much_longer_than_its_batch_has_left() -> None:
     assert isinstance(verdict_on(hangs, timeout=600.0, seconds_left=-5.0), TimedOut)
 
 
-def test_a_refused_connection_is_no_attempt_and_can_be_seen() -> None:
-    async def test() -> None:
-        taken, url = an_upstream_that_refuses()
-        with taken:
-            async with an_executor() as executor:
-                verdict = await executor.run(an_item(url, attempt=3))
-                assert isinstance(verdict, Deferred)
-                assert 0 < verdict.delay <= 0.5
-                assert executor.upstreams.unreachable == {url: "Connection refused"}
-
-    asyncio.run(test())
+async def test_a_refused_connection_is_no_attempt_and_can_be_seen() -> None:
+    taken, url = an_upstream_that_refuses()
+    with taken:
+        async with an_executor() as executor:
+            verdict = await executor.run(an_item(url, attempt=3))
+            assert isinstance(verdict, Deferred)
+            assert 0 < verdict.delay <= 0.5
+            assert executor.upstreams.unreachable == {url: "Connection refused"}
 
 
-def test_a_connection_that_never_comes_about_is_no_attempt() -> None:
+async def test_a_connection_that_never_comes_about_is_no_attempt() -> None:
     # The handshake of TLS belongs to connecting, and this upstream does not know what we are talking about.
-    async def test(upstream: Upstream) -> None:
+    async with upstream_that(hangs) as upstream:
         url = upstream.url.replace("http:", "https:")
         async with an_executor(HttpSettings(connect_timeout=0.3)) as executor:
             assert isinstance(await executor.run(an_item(url)), Deferred)
             assert executor.upstreams.unreachable == {url: "the connection timed out"}
         assert upstream.requests == []
 
-    with_upstream(test, hangs)
+
+async def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(log: StringIO) -> None:
+    time = 0.0
+    taken, url = an_upstream_that_refuses()
+
+    def at_once(_seconds: float) -> asyncio.Timeout:
+        # Some of a round may begin when another has failed already, and then wait for the next one. Time
+        # stands still meanwhile: so they are of the same round all the same.
+        return asyncio.timeout(0)
+
+    async with an_executor(clock=lambda: time, random=lambda: 1.0, timer=at_once) as executor:
+
+        async def delays_of_a_round() -> set[float]:
+            verdicts = await asyncio.gather(*(executor.run(an_item(url, line_no=n)) for n in range(1, 9)))
+            return {cast(Deferred, verdict).delay for verdict in verdicts}
+
+        for expected in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+            assert await delays_of_a_round() == {expected}
+            time += expected
+        assert log.getvalue().count("upstream unreachable") == 1
+
+        async with upstream_that(answers_well, sock=taken):
+            assert isinstance(await executor.run(an_item(url)), Completed)
+            assert executor.upstreams.unreachable == {}
+        assert log.getvalue().count("upstream reachable again") == 1
+
+        assert await delays_of_a_round() == {0.5}
 
 
-def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(log: StringIO) -> None:
-    async def test() -> None:
-        time = 0.0
-        taken, url = an_upstream_that_refuses()
-
-        def at_once(_seconds: float) -> asyncio.Timeout:
-            # Some of a round may begin when another has failed already, and then wait for the next one. Time
-            # stands still meanwhile: so they are of the same round all the same.
-            return asyncio.timeout(0)
-
-        async with an_executor(clock=lambda: time, random=lambda: 1.0, timer=at_once) as executor:
-
-            async def delays_of_a_round() -> set[float]:
-                verdicts = await asyncio.gather(*(executor.run(an_item(url, line_no=n)) for n in range(1, 9)))
-                return {cast(Deferred, verdict).delay for verdict in verdicts}
-
-            for expected in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
-                assert await delays_of_a_round() == {expected}
-                time += expected
-            assert log.getvalue().count("upstream unreachable") == 1
-
-            async with upstream_that(answers_well, sock=taken):
-                assert isinstance(await executor.run(an_item(url)), Completed)
-                assert executor.upstreams.unreachable == {}
-            assert log.getvalue().count("upstream reachable again") == 1
-
-            assert await delays_of_a_round() == {0.5}
-
-    asyncio.run(test())
-
-
-def test_what_waited_while_its_worker_lost_the_lease_is_not_sent() -> None:
+async def test_what_waited_while_its_worker_lost_the_lease_is_not_sent() -> None:
     """It waits for the next round of an outage; by then the item may be another worker's."""
-
-    async def test() -> None:
-        taken, url = an_upstream_that_refuses()
-        names = ["first"]
-        async with an_executor(random=lambda: 0.1) as executor:
-            executor.fenced_by(lambda: names[-1])
-            assert isinstance(await executor.run(an_item(url)), Deferred)
-            async with upstream_that(answers_well, sock=taken) as upstream:
-                waiting = asyncio.create_task(executor.run(an_item(url)))
-                await asyncio.sleep(0)
-                names.append("second")
-                assert isinstance(await waiting, Deferred)
-                assert upstream.requests == []
-                assert isinstance(await executor.run(an_item(url)), Completed)
-
-    asyncio.run(test())
+    taken, url = an_upstream_that_refuses()
+    names = ["first"]
+    async with an_executor(random=lambda: 0.1) as executor:
+        executor.fenced_by(lambda: names[-1])
+        assert isinstance(await executor.run(an_item(url)), Deferred)
+        async with upstream_that(answers_well, sock=taken) as upstream:
+            waiting = asyncio.create_task(executor.run(an_item(url)))
+            await asyncio.sleep(0)
+            names.append("second")
+            assert isinstance(await waiting, Deferred)
+            assert upstream.requests == []
+            assert isinstance(await executor.run(an_item(url)), Completed)
 
 
 class Timers:
@@ -410,8 +392,8 @@ class Timers:
         self._last.reschedule(0.0)
 
 
-def test_what_waits_for_its_turn_waits_longer_when_more_is_refused() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_a_request_that_waits_for_the_pace_waits_longer_after_another_refusal() -> None:
+    async with upstream_that(hangs, answers(429, b"{}", b"Retry-After: 5"), answers_well) as upstream:
         time, timers = 0.0, Timers()
         async with an_executor(clock=lambda: time, timer=timers) as executor, asyncio.timeout(20):
             early = asyncio.create_task(executor.run(an_item(upstream.url)))
@@ -431,11 +413,9 @@ def test_what_waits_for_its_turn_waits_longer_when_more_is_refused() -> None:
             timers.ring()
             assert isinstance(await waiting, Completed)
 
-    with_upstream(test, hangs, answers(429, b"{}", b"Retry-After: 5"), answers_well)
 
-
-def test_all_that_wait_for_their_turn_are_given_back_when_the_worker_stops() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_requests_that_wait_for_the_pace_are_deferred_when_the_worker_stops() -> None:
+    async with upstream_that(answers(429, b"{}", b"Retry-After: 5"), answers_well) as upstream:
         timers = Timers()
         async with an_executor(timer=timers) as executor, asyncio.timeout(20):
             assert isinstance(await executor.run(an_item(upstream.url)), Retry)
@@ -446,8 +426,6 @@ def test_all_that_wait_for_their_turn_are_given_back_when_the_worker_stops() -> 
             assert await asyncio.gather(*waiting) == [Deferred(item) for item in items]
             assert len(upstream.requests) == 1
 
-    with_upstream(test, answers(429, b"{}", b"Retry-After: 5"), answers_well)
-
 
 # --- What is not to be sent --------------------------------------------------------------------------------
 
@@ -455,30 +433,27 @@ def test_all_that_wait_for_their_turn_are_given_back_when_the_worker_stops() -> 
 @pytest.mark.parametrize(
     "environ", [{}, {"THE_KEY": " \n"}, {"THE_KEY": "no\nheader"}, {"THE_KEY": "schlüssel"}]
 )
-def test_nothing_is_sent_without_the_key_that_the_batch_names(environ: dict[str, str], log: StringIO) -> None:
-    async def test(upstream: Upstream) -> None:
-        async with an_executor(environ=environ) as executor:
-            for line_no in (1, 2, 3):
-                item = an_item(upstream.url, line_no=line_no, api_key_env="THE_KEY")
-                assert await executor.run(item) == Deferred(item, 30.0)
-            assert upstream.requests == []
-            environ["THE_KEY"] = KEY
-            assert isinstance(await executor.run(an_item(upstream.url, api_key_env="THE_KEY")), Completed)
-
-    with_upstream(test, answers_well)
+async def test_nothing_is_sent_without_the_key_that_the_batch_names(
+    environ: dict[str, str], log: StringIO
+) -> None:
+    async with upstream_that(answers_well) as upstream, an_executor(environ=environ) as executor:
+        for line_no in (1, 2, 3):
+            item = an_item(upstream.url, line_no=line_no, api_key_env="THE_KEY")
+            assert await executor.run(item) == Deferred(item, 30.0)
+        assert upstream.requests == []
+        environ["THE_KEY"] = KEY
+        assert isinstance(await executor.run(an_item(upstream.url, api_key_env="THE_KEY")), Completed)
     assert log.getvalue().count("THE_KEY") == 1
     assert "schlüssel" not in log.getvalue()
 
 
-def test_a_batch_without_an_upstream_goes_to_the_default_or_waits() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_a_batch_without_an_upstream_goes_to_the_default_or_waits() -> None:
+    async with upstream_that(answers_well) as upstream:
         async with an_executor(upstream=upstream.url) as executor:
             assert isinstance(await executor.run(an_item(None)), Completed)
         async with an_executor() as executor:
             assert await executor.run(an_item(None)) == Deferred(an_item(None), 30.0)
             assert await executor.run(an_item("localhost:8000")) == Deferred(an_item("localhost:8000"), 30.0)
-
-    with_upstream(test, answers_well)
 
 
 @pytest.mark.parametrize(
@@ -530,14 +505,12 @@ def test_an_odd_path_stays_a_path_of_the_upstream(path: str) -> None:
     assert url.query_string is None
 
 
-def test_an_item_with_a_path_that_leads_away_fails_alone() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_an_item_with_a_path_that_leads_away_fails_alone() -> None:
+    async with upstream_that(answers_well) as upstream:
         async with an_executor() as executor:
             verdict = await executor.run(an_item(f"{upstream.url}/openai", url="/../admin"))
             assert line_of(verdict)["error"]["code"] == "invalid_url"
         assert upstream.requests == []
-
-    with_upstream(test, answers_well)
 
 
 # --- Secrets -----------------------------------------------------------------------------------------------
@@ -547,11 +520,13 @@ def quotes_the_key(status: int) -> Behaviour:
     return answers(status, json.dumps({"error": {"message": f"Incorrect API key: {KEY}."}}).encode())
 
 
-def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
+async def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
     def fails() -> float:
         raise RuntimeError("no clock")
 
-    async def test(upstream: Upstream) -> list[Ran]:
+    async with upstream_that(
+        quotes_the_key(401), quotes_the_key(500), hangs, says_and_closes(b"garbage"), quotes_the_key(500)
+    ) as upstream:
         options: dict[str, Any] = {"api_key_env": "THE_KEY", "timeout": 0.3}
         taken, refusing = an_upstream_that_refuses()
         with taken:
@@ -565,16 +540,6 @@ def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
             verdicts.append(await executor.run(an_item(upstream.url, **options)))
         assert checked is not None
         assert KEY not in checked
-        return verdicts
-
-    verdicts = with_upstream(
-        test,
-        quotes_the_key(401),
-        quotes_the_key(500),
-        hangs,
-        says_and_closes(b"garbage"),
-        quotes_the_key(500),
-    )
     assert len(verdicts) == 8
     for verdict in verdicts:
         assert KEY not in repr(verdict), f"the key is in {verdict}"
@@ -582,20 +547,16 @@ def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
     assert KEY not in log.getvalue()
 
 
-def test_a_password_in_the_upstream_is_not_shown(log: StringIO) -> None:
-    async def test() -> None:
-        taken, url = an_upstream_that_refuses()
-        with taken:
-            async with an_executor() as executor:
-                secret = url.replace("http://", "http://user:hunter2@") + "/v1?key=hunter2"
-                await executor.run(an_item(secret))
-                assert executor.upstreams.unreachable == {f"{url}/v1": "Connection refused"}
-                assert (
-                    await executor.upstreams.get(secret).check()
-                    == f"{url}/v1 is unreachable: Connection refused"
-                )
-
-    asyncio.run(test())
+async def test_a_password_in_the_upstream_is_not_shown(log: StringIO) -> None:
+    taken, url = an_upstream_that_refuses()
+    with taken:
+        async with an_executor() as executor:
+            secret = url.replace("http://", "http://user:hunter2@") + "/v1?key=hunter2"
+            await executor.run(an_item(secret))
+            assert executor.upstreams.unreachable == {f"{url}/v1": "Connection refused"}
+            assert (
+                await executor.upstreams.get(secret).check() == f"{url}/v1 is unreachable: Connection refused"
+            )
     assert "hunter2" not in log.getvalue()
 
 
@@ -607,8 +568,8 @@ class Surprising(dict[str, str]):
         raise RuntimeError("what nobody expected")
 
 
-def test_a_surprise_is_a_verdict_on_its_item_alone(log: StringIO) -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_a_surprise_is_a_verdict_on_its_item_alone(log: StringIO) -> None:
+    async with upstream_that(answers_well) as upstream:
         async with an_executor(environ=Surprising()) as executor:
             surprised, last, sibling = await asyncio.gather(
                 executor.run(an_item(upstream.url, api_key_env="THE_KEY")),
@@ -619,71 +580,58 @@ def test_a_surprise_is_a_verdict_on_its_item_alone(log: StringIO) -> None:
         assert surprised.error_code == "internal_error"
         assert line_of(last)["error"]["code"] == "internal_error"
         assert isinstance(sibling, Completed)
-
-    with_upstream(test, answers_well)
     assert "what nobody expected" in log.getvalue()
 
 
-def test_cancellation_is_not_a_verdict() -> None:
-    async def test(upstream: Upstream) -> None:
-        async with an_executor() as executor:
-            running = asyncio.ensure_future(executor.run(an_item(upstream.url)))
-            await upstream.arrived.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-
-    with_upstream(test, hangs)
+async def test_cancellation_is_not_a_verdict() -> None:
+    async with upstream_that(hangs) as upstream, an_executor() as executor:
+        running = asyncio.ensure_future(executor.run(an_item(upstream.url)))
+        await upstream.arrived.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
-def test_what_is_under_way_when_the_executor_closes_keeps_its_attempt() -> None:
-    async def test(upstream: Upstream) -> None:
-        async with an_executor() as executor:
-            item = an_item(upstream.url)
-            running = asyncio.ensure_future(executor.run(item))
-            await upstream.arrived.wait()
-            await executor.close()
-            assert await running == Deferred(item)
-            assert await executor.run(item) == Deferred(item)
-
-    with_upstream(test, hangs)
+async def test_what_is_under_way_when_the_executor_closes_keeps_its_attempt() -> None:
+    async with upstream_that(hangs) as upstream, an_executor() as executor:
+        item = an_item(upstream.url)
+        running = asyncio.ensure_future(executor.run(item))
+        await upstream.arrived.wait()
+        await executor.close()
+        assert await running == Deferred(item)
+        assert await executor.run(item) == Deferred(item)
 
 
-def test_it_is_an_executor() -> None:
+async def test_it_is_an_executor() -> None:
     executor: Executor = HttpExecutor()
-    asyncio.run(executor.close())
+    await executor.close()
 
 
 # --- The check before a run --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [200, 302, 404, 405, 429, 500])
-def test_any_answer_means_that_the_upstream_is_there(status: int) -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_any_answer_means_that_the_upstream_is_there(status: int) -> None:
+    async with upstream_that(answers(status, b"{}")) as upstream:
         async with an_executor() as executor:
             assert await executor.upstreams.get(f"{upstream.url}/v1").check() is None
         assert [(request.method, request.path) for request in upstream.requests] == [("GET", "/v1/models")]
 
-    with_upstream(test, answers(status, b"{}"))
-
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> None:
-    async def test(upstream: Upstream) -> None:
-        async with an_executor(environ={"THE_KEY": KEY}) as executor:
-            refused = f"{upstream.url} refuses the API key in THE_KEY ({status})"
-            assert await executor.upstreams.get(upstream.url).check("THE_KEY") == refused
-            wanted = await executor.upstreams.get(upstream.url).check()
-            assert wanted is not None
-            assert wanted.startswith(f"{upstream.url} requires an API key ({status})")
-            missing = await executor.upstreams.get(upstream.url).check("NO_KEY")
-            assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
-
-    with_upstream(test, answers(status))
+async def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> None:
+    async with upstream_that(answers(status)) as upstream, an_executor(environ={"THE_KEY": KEY}) as executor:
+        refused = f"{upstream.url} refuses the API key in THE_KEY ({status})"
+        assert await executor.upstreams.get(upstream.url).check("THE_KEY") == refused
+        wanted = await executor.upstreams.get(upstream.url).check()
+        assert wanted is not None
+        assert wanted.startswith(f"{upstream.url} requires an API key ({status})")
+        missing = await executor.upstreams.get(upstream.url).check("NO_KEY")
+        assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
 
 
-def test_an_upstream_that_is_not_there_is_found_before_the_run() -> None:
-    async def test(upstream: Upstream) -> None:
+async def test_an_upstream_that_is_not_there_is_found_before_the_run() -> None:
+    async with upstream_that(hangs) as upstream:
         taken, url = an_upstream_that_refuses()
         with taken:
             async with an_executor(HttpSettings(check_timeout=0.3)) as executor:
@@ -698,5 +646,3 @@ def test_an_upstream_that_is_not_there_is_found_before_the_run() -> None:
                     await executor.upstreams.get("localhost:8000").check()
                     == "the upstream localhost:8000 does not begin with http:// or https://"
                 )
-
-    with_upstream(test, hangs)

@@ -144,7 +144,7 @@ def test_what_is_no_proper_form_is_refused(body: bytes) -> None:
     ],
     ids=["parts", "field", "name", "headers", "header value", "header name", "preamble", "epilogue"],
 )
-def test_bombs_do_not_get_far(body: bytes) -> None:
+async def test_an_oversized_form_is_refused_before_it_is_read_whole(body: bytes) -> None:
     read_so_far = 0
 
     async def counted() -> AsyncIterator[bytes]:
@@ -154,7 +154,7 @@ def test_bombs_do_not_get_far(body: bytes) -> None:
             yield block
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(_read(Form(TYPE, counted(), file="file", maximum=1000)))
+        await _read(Form(TYPE, counted(), file="file", maximum=1000))
 
     assert caught.value.status in (400, 413)
     assert read_so_far < 2_200_000
@@ -172,7 +172,7 @@ def test_a_body_that_is_announced_as_too_large_is_not_read_at_all() -> None:
     assert caught.value.status == 413
 
 
-def test_a_silent_client_is_given_up() -> None:
+async def test_a_silent_client_is_given_up() -> None:
     async def scenario() -> None:
         forever = asyncio.Event()
 
@@ -183,11 +183,11 @@ def test_a_silent_client_is_given_up() -> None:
         await _read(Form(TYPE, silent(), file="file", maximum=1000, silence=0.05))
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(scenario())
+        await scenario()
     assert caught.value.status == 408
 
 
-def test_a_client_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multipart, "_PATIENCE", 0.02)
 
     async def trickle() -> AsyncIterator[bytes]:
@@ -196,17 +196,17 @@ def test_a_client_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
             yield bytes([byte])
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(_read(Form(TYPE, trickle(), file="file", maximum=1000)))
+        await _read(Form(TYPE, trickle(), file="file", maximum=1000))
     assert (caught.value.status, caught.value.code) == (408, "timeout")
 
 
-def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:
+async def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:
     async def leaving() -> AsyncIterator[bytes]:
         yield file(b"x")
         raise ClientDisconnect
 
     with pytest.raises(ApiError) as caught:
-        asyncio.run(_read(Form(TYPE, leaving(), file="file", maximum=1000)))
+        await _read(Form(TYPE, leaving(), file="file", maximum=1000))
     assert caught.value.code == "disconnected"
 
 

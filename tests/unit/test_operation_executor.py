@@ -92,7 +92,7 @@ def test_a_conflict_is_tried_again_until_the_attempts_are_used_up() -> None:
     assert line_of(last)["response"]["body"]["message"] == "modified"
 
 
-def test_a_good_status_may_mean_that_it_is_not_done() -> None:
+def test_a_success_status_that_the_operation_calls_unfinished_is_retried() -> None:
     verdict, _ = outcome(said(202, {"phase": "Pending"}))
     assert isinstance(verdict, Retry)
 
@@ -126,7 +126,7 @@ def test_what_exists_otherwise_is_a_failure_that_says_what_the_upstream_said() -
     assert line_of(verdict)["response"]["body"]["message"] == "already exists"
 
 
-def test_what_is_going_or_just_gone_is_tried_again() -> None:
+def test_a_conflict_with_an_object_that_is_being_deleted_is_retried() -> None:
     assert isinstance(outcome(said(409, ALREADY), said(200, {"deleted": "now", "spec": {}}))[0], Retry)
     assert isinstance(outcome(said(409, ALREADY), said(404))[0], Retry)
     assert isinstance(outcome(said(409, ALREADY), said(500))[0], Retry)
@@ -146,34 +146,26 @@ def test_an_unknown_operation_fails_the_item_with_a_code() -> None:
     assert code_of(failure(said(200), name="unheard_of")) == "unknown_operation"
 
 
-def test_a_worker_without_operations_leaves_them_to_others() -> None:
-    async def run() -> Ran:
-        executor = OperationExecutor(Registry(), (), HttpExecutor(Upstreams(environ={})), Elsewhere())
-        return await executor.run(an_order())
-
-    verdict = asyncio.run(run())
+async def test_a_worker_without_operations_leaves_them_to_others() -> None:
+    executor = OperationExecutor(Registry(), (), HttpExecutor(Upstreams(environ={})), Elsewhere())
+    verdict = await executor.run(an_order())
     assert isinstance(verdict, Deferred)
     assert verdict.delay > 0
 
 
-def test_what_is_no_operation_goes_elsewhere_untouched() -> None:
+async def test_what_is_no_operation_goes_elsewhere_untouched() -> None:
     elsewhere = Elsewhere()
-
-    async def run() -> Item:
-        executor = OperationExecutor(Registry([MAKE]), (), HttpExecutor(Upstreams(environ={})), elsewhere)
-        item = an_item(None)
-        await executor.run(item)
-        executor.fenced_by(lambda: True)
-        executor.wind_down()
-        await executor.close()
-        return item
-
-    item = asyncio.run(run())
+    executor = OperationExecutor(Registry([MAKE]), (), HttpExecutor(Upstreams(environ={})), elsewhere)
+    item = an_item(None)
+    await executor.run(item)
+    executor.fenced_by(lambda: True)
+    executor.wind_down()
+    await executor.close()
     assert elsewhere.items == [item]
     assert elsewhere.calls == ["fenced_by", "wind_down", "close"]
 
 
-def test_an_operation_of_another_kind_goes_to_its_handler() -> None:
+async def test_an_operation_of_another_kind_goes_to_its_handler() -> None:
     operation = Operation("greet", None, executor="greeter")
     greeted: list[Any] = []
 
@@ -186,41 +178,33 @@ def test_an_operation_of_another_kind_goes_to_its_handler() -> None:
         executor = OperationExecutor(Registry([operation]), (), http, Elsewhere(), handlers)
         return await executor.run(an_order(name="greet"))
 
-    assert isinstance(asyncio.run(run({"greeter": greet})), Completed)
+    assert isinstance(await run({"greeter": greet}), Completed)
     assert greeted == [("greet", ITEM)]
-    assert isinstance(asyncio.run(run({})), Deferred)
+    assert isinstance(await run({}), Deferred)
 
 
-def test_one_items_surprise_is_a_verdict_on_it_alone() -> None:
+async def test_one_items_surprise_is_a_verdict_on_it_alone() -> None:
     def surprising(item: Any) -> Any:
         raise RuntimeError("surprise")
 
     operation = Operation("odd", RequestTemplate("cluster", "/x", body=surprising))
+    async with upstream_that(said(200, {})) as upstream:
 
-    async def run() -> Sequence[Ran]:
-        async with upstream_that(said(200, {})) as upstream:
+        async def test(executor: OperationExecutor) -> Sequence[Ran]:
+            return await asyncio.gather(
+                executor.run(an_order(name="odd")), executor.run(an_order(name="make"))
+            )
 
-            async def test(executor: OperationExecutor) -> Sequence[Ran]:
-                return await asyncio.gather(
-                    executor.run(an_order(name="odd")), executor.run(an_order(name="make"))
-                )
-
-            verdicts: Sequence[Ran] = await running(upstream, test, operation, MAKE)
-            return verdicts
-
-    odd, good = asyncio.run(run())
+        verdicts: Sequence[Ran] = await running(upstream, test, operation, MAKE)
+        odd, good = verdicts
     assert code_of(odd) == "internal_error"
     assert isinstance(good, Completed)
 
 
-def test_a_request_of_an_operation_that_hangs_times_out() -> None:
+async def test_a_request_of_an_operation_that_hangs_times_out() -> None:
     quick = Operation("make", RequestTemplate("cluster", "/x"), timeout=0.2)
-
-    async def run() -> Ran:
-        async with upstream_that(hangs) as upstream:
-            return await running(upstream, lambda executor: executor.run(an_order()), quick)  # type: ignore[no-any-return]
-
-    ran = asyncio.run(run())
+    async with upstream_that(hangs) as upstream:
+        ran = await running(upstream, lambda executor: executor.run(an_order()), quick)
     assert isinstance(ran, TimedOut)
     assert ran.error_code == "timeout"
 
@@ -235,7 +219,7 @@ def test_an_answer_that_is_too_large_fails_its_item_whatever_it_means(status: by
     assert len(verdict.output) < 1000, "nothing of the answer is kept"
 
 
-def test_so_does_one_to_the_question_what_is_there_already() -> None:
+def test_a_too_large_answer_about_an_existing_object_fails_the_item() -> None:
     endless = b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n%b" % (b'"' + b"x" * 1_000_000)
     exists = said(409, {"reason": "AlreadyExists"})
     verdict = failure(exists, says(endless), http_settings=HttpSettings(max_body=1000))

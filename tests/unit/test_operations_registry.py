@@ -367,7 +367,7 @@ def test_whatever_the_values_are_the_request_goes_where_the_template_says(first:
     assert url.query_pairs == [("q", first)]
 
 
-def test_dots_from_two_fields_are_seen_together() -> None:
+def test_dots_from_two_fields_that_form_a_parent_folder_are_refused() -> None:
     with pytest.raises(InvalidValue):
         RequestTemplate("u", "/a/{x}{y}").render({"x": ".", "y": "."})
 

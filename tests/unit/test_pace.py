@@ -28,14 +28,14 @@ def test_turns_are_spread_at_less_than_the_rate_that_was_answered() -> None:
     assert turns_within(pace, time, 0.5) == pytest.approx(30, abs=1)
 
 
-def test_a_turn_that_is_not_due_is_not_taken() -> None:
+def test_a_request_that_is_not_due_has_to_wait() -> None:
     time = Time()
     pace = Pace(80, time)
     assert pace.acquire() == 0.0
     assert [pace.acquire() for _ in range(3)] == [pytest.approx(1 / 60)] * 3
 
 
-def test_turns_that_came_late_are_made_up_for_but_not_those_that_nobody_wanted() -> None:
+def test_after_a_pause_only_a_short_burst_is_allowed() -> None:
     time = Time()
     pace = Pace(80, time)
     pace.acquire()
@@ -69,7 +69,7 @@ def test_each_round_that_is_refused_cuts_deeper_until_hardly_anything_is_sent() 
     assert rates[-1] == 0.5
 
 
-def test_the_upstreams_own_word_is_waited_for_by_all_but_not_for_an_hour() -> None:
+def test_retry_after_is_obeyed_up_to_thirty_seconds() -> None:
     time = Time()
     pace = Pace(100, time)
     pace.refused(time.now, 7.0)
@@ -191,7 +191,7 @@ def test_a_limit_that_changes_is_found_again(before: int, after: int) -> None:
     assert world.refused(30.0, 42.0) < 500
 
 
-def test_while_it_asks_to_be_left_alone_it_is() -> None:
+def test_nothing_is_sent_before_retry_after_is_over() -> None:
     world = a_bucket(50, asks=lambda _: 5.0)
     world.join(concurrency=100)
     world.run(60.0)

@@ -371,9 +371,7 @@ REQUESTS = st.fixed_dictionaries(
 
 
 @given(REQUESTS, st.booleans())
-def test_what_the_skim_takes_the_examination_would_take_just_the_same(
-    request: object, ascii_only: bool
-) -> None:
+def test_the_fast_and_the_thorough_parser_accept_the_same_lines(request: object, ascii_only: bool) -> None:
     content = json.dumps(request, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     alone, taken_alone = read(content)
     # A blank line makes the block need a closer look.

@@ -20,7 +20,7 @@ def requested(now: float = NOW, **headers: str) -> float:
 # --- Back-off ----------------------------------------------------------------------------------------------
 
 
-def test_the_ceiling_doubles_up_to_the_most() -> None:
+def test_the_ceiling_doubles_up_to_the_maximum() -> None:
     backoff = Backoff(minimum=0.5, maximum=30.0)
     assert [backoff.ceiling(nth) for nth in range(1, 9)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert backoff.ceiling(1_000_000) == 30.0
@@ -73,7 +73,7 @@ def test_the_delay_grows_once_a_round_however_many_fail() -> None:
     assert outage.reason == "timed out"
 
 
-def test_an_outage_asks_for_no_more_than_the_most() -> None:
+def test_a_delay_during_an_outage_never_exceeds_the_maximum() -> None:
     outage = Outage(Backoff(minimum=0.5, maximum=30.0), lambda: 0.0, Random(3).random)
     assert all(0 < outage.failed(started, "refused") <= 30.0 for started in range(0, 100_000, 100))
 
@@ -124,6 +124,6 @@ def test_a_date_is_read_by_the_upstreams_own_clock_if_it_tells() -> None:
 
 @settings(deadline=None)
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ [A-Z][a-z]{2} \d+ \d+:\d+:\d+ \S*", fullmatch=True))
-def test_no_header_is_ever_a_surprise(value: str) -> None:
+def test_any_retry_after_header_gives_a_finite_delay_within_the_maximum(value: str) -> None:
     assert 0 <= requested(retry_after=value, retry_after_ms=value, date=value) <= MAX_REQUESTED
     assert math.isfinite(requested(retry_after=value))

@@ -1,16 +1,12 @@
 """Which upstream an item goes to, and how many may be there at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 from uuid import UUID
 
 from batchline.config.settings import UpstreamSettings
 from batchline.executors.executor import Fence
 from batchline.executors.routing import RoutingExecutor
 from batchline.model import Claim, Completed, Item, RunSettings, Verdict
-
-T = TypeVar("T")
 
 GPU = UpstreamSettings(
     "gpu", "http://gpu/v1", "GPU_KEY", ("large",), concurrency=2, timeout=7, max_attempts=3
@@ -49,68 +45,54 @@ def an_item(model: str, settings: RunSettings | None = None) -> Item:
     return Item(claim, 0, 1, b"a", b'{"model": "evil", "base_url": "http://evil"}')
 
 
-def routed(scenario: Callable[[RoutingExecutor, Recorder], Awaitable[T]], *upstreams: UpstreamSettings) -> T:
-    async def run() -> T:
-        recorder = Recorder()
-        return await scenario(RoutingExecutor(upstreams, recorder), recorder)
-
-    return asyncio.run(run())
-
-
-def test_an_item_goes_to_the_upstream_of_its_model_under_that_ones_rules() -> None:
-    async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        recorder.answer.set()
-        for model in ("large", "small", "http://evil/v1"):
-            await executor.run(an_item(model))
-        large, small, evil = (item.claim.settings for item in recorder.sent)
-        assert large == RunSettings("http://gpu/v1", "GPU_KEY", 3, 7)
-        assert small == evil == RunSettings("http://any/v1")
-
-    routed(scenario, GPU, ANY)
+async def test_an_item_goes_to_the_upstream_of_its_model_under_that_ones_rules() -> None:
+    recorder = Recorder()
+    executor = RoutingExecutor((GPU, ANY), recorder)
+    recorder.answer.set()
+    for model in ("large", "small", "http://evil/v1"):
+        await executor.run(an_item(model))
+    large, small, evil = (item.claim.settings for item in recorder.sent)
+    assert large == RunSettings("http://gpu/v1", "GPU_KEY", 3, 7)
+    assert small == evil == RunSettings("http://any/v1")
 
 
-def test_a_batch_with_an_upstream_of_its_own_keeps_it() -> None:
-    async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        recorder.answer.set()
-        item = an_item("large", RunSettings("http://mine"))
-        await executor.run(item)
-        assert recorder.sent == [item]
-
-    routed(scenario, GPU)
-
-
-def test_a_model_that_nobody_serves_is_left_to_the_executors_default() -> None:
-    async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        recorder.answer.set()
-        item = an_item("small")
-        await executor.run(item)
-        assert recorder.sent == [item]
-
-    routed(scenario, GPU)
+async def test_a_batch_with_an_upstream_of_its_own_keeps_it() -> None:
+    recorder = Recorder()
+    executor = RoutingExecutor((GPU,), recorder)
+    recorder.answer.set()
+    item = an_item("large", RunSettings("http://mine"))
+    await executor.run(item)
+    assert recorder.sent == [item]
 
 
-def test_a_claim_that_comes_again_under_the_same_number_is_routed_anew() -> None:
+async def test_a_model_that_nobody_serves_is_left_to_the_executors_default() -> None:
+    recorder = Recorder()
+    executor = RoutingExecutor((GPU,), recorder)
+    recorder.answer.set()
+    item = an_item("small")
+    await executor.run(item)
+    assert recorder.sent == [item]
+
+
+async def test_a_claim_that_comes_again_under_the_same_number_is_routed_anew() -> None:
     """A span keeps its number when it is taken over; what is remembered of it is what came first."""
-
-    async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        recorder.answer.set()
-        for model in ("large", "small", "large"):
-            await executor.run(an_item(model))
-        assert [item.claim.settings.upstream for item in recorder.sent] == [
-            "http://gpu/v1",
-            "http://any/v1",
-            "http://gpu/v1",
-        ]
-
-    routed(scenario, GPU, ANY)
+    recorder = Recorder()
+    executor = RoutingExecutor((GPU, ANY), recorder)
+    recorder.answer.set()
+    for model in ("large", "small", "large"):
+        await executor.run(an_item(model))
+    assert [item.claim.settings.upstream for item in recorder.sent] == [
+        "http://gpu/v1",
+        "http://any/v1",
+        "http://gpu/v1",
+    ]
 
 
-def test_stopping_and_the_fence_are_passed_on() -> None:
-    async def scenario(executor: RoutingExecutor, recorder: Recorder) -> None:
-        executor.fenced_by(lambda: "me")
-        executor.wind_down()
-        assert recorder.wound_down
-        assert recorder.fence is not None
-        assert recorder.fence() == "me"
-
-    routed(scenario, GPU)
+async def test_stopping_and_the_fence_are_passed_on() -> None:
+    recorder = Recorder()
+    executor = RoutingExecutor((GPU,), recorder)
+    executor.fenced_by(lambda: "me")
+    executor.wind_down()
+    assert recorder.wound_down
+    assert recorder.fence is not None
+    assert recorder.fence() == "me"

@@ -14,7 +14,9 @@ import pytest
 from batchline.simulate import SimulateSettings, Simulator, answer_to
 from batchline.simulate.faults import FaultDice, InjectedFault, TokenBucket
 from batchline.simulate.http import MAX_BODY, Connection, ReceivedRequest
-from tests.support.simulated_client import CHAT, DEADLINE_S, Upstream, chat, request, run
+from tests.support.simulated_client import CHAT, DEADLINE_S, Upstream, chat, request
+
+pytestmark = pytest.mark.uvloop
 
 
 @asynccontextmanager
@@ -39,18 +41,15 @@ BODIES = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_same_body_and_seed_give_the_same_bytes_on_any_simulator(path: str) -> None:
-    async def test() -> None:
-        async with simulating(seed=7) as one, simulating(seed=7) as two, simulating(seed=8) as other:
-            first = await one.post(BODIES[path], path=path)
-            assert first.status == 200
-            assert (await one.post(BODIES[path], path=path)) == first
-            assert (await two.post(BODIES[path], path=path)) == first
-            assert (await one.post(BODIES[path], path=path.removeprefix("/v1"))) == first
-            assert answer_to(path, BODIES[path], seed=7) == first.body
-            assert (await other.post(BODIES[path], path=path)).body != first.body
-
-    run(test())
+async def test_same_body_and_seed_give_the_same_bytes_on_any_simulator(path: str) -> None:
+    async with simulating(seed=7) as one, simulating(seed=7) as two, simulating(seed=8) as other:
+        first = await one.post(BODIES[path], path=path)
+        assert first.status == 200
+        assert (await one.post(BODIES[path], path=path)) == first
+        assert (await two.post(BODIES[path], path=path)) == first
+        assert (await one.post(BODIES[path], path=path.removeprefix("/v1"))) == first
+        assert answer_to(path, BODIES[path], seed=7) == first.body
+        assert (await other.post(BODIES[path], path=path)).body != first.body
 
 
 def test_another_body_gets_another_answer() -> None:
@@ -130,14 +129,11 @@ def test_an_array_of_tokens_is_one_input_of_as_many_tokens() -> None:
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
 
 
-def test_models_lists_what_the_settings_name() -> None:
-    async def test() -> None:
-        async with simulating(models=("a", "b")) as upstream:
-            for path in ("/v1/models", "/models"):
-                listed = (await upstream.get(path)).json
-                assert [model["id"] for model in listed["data"]] == ["a", "b"]
-
-    run(test())
+async def test_models_lists_what_the_settings_name() -> None:
+    async with simulating(models=("a", "b")) as upstream:
+        for path in ("/v1/models", "/models"):
+            listed = (await upstream.get(path)).json
+            assert [model["id"] for model in listed["data"]] == ["a", "b"]
 
 
 # --- Refusals ----------------------------------------------------------------------------------------------
@@ -159,171 +155,137 @@ def test_models_lists_what_the_settings_name() -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_body_that_openai_would_refuse_gets_400_and_is_not_executed(body: bytes, param: str | None) -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            answer = await upstream.post(body, key="k")
-            assert answer.status == 400
-            assert set(answer.json["error"]) == {"message", "type", "param", "code"}
-            assert answer.json["error"]["param"] == param
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["distinct_keys"], stats["by_status"]) == (0, 0, {"400": 1})
-
-    run(test())
-
-
-def test_unknown_paths_get_404_and_wrong_methods_405() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            answers = {
-                ("GET", "/nowhere"): 404,
-                ("POST", "/v1/nowhere"): 404,
-                ("GET", CHAT): 405,
-                ("DELETE", "/v1/models"): 405,
-                ("HEAD", "/stats"): 405,
-                ("POST", "/stats"): 405,
-                ("GET", "/reset"): 405,
-                ("GET", "/executions"): 404,
-                ("GET", "/stats?pretty=1"): 200,
-            }
-            for (method, path), status in answers.items():
-                answer = await upstream.get(path, method)
-                assert answer.status == status, f"{method} {path}"
-                if status != 200 and method != "HEAD":
-                    assert set(answer.json["error"]) == {"message", "type", "param", "code"}
-
-    run(test())
+async def test_body_that_openai_would_refuse_gets_400_and_is_not_executed(
+    body: bytes, param: str | None
+) -> None:
+    async with simulating() as upstream:
+        answer = await upstream.post(body, key="k")
+        assert answer.status == 400
+        assert set(answer.json["error"]) == {"message", "type", "param", "code"}
+        assert answer.json["error"]["param"] == param
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["distinct_keys"], stats["by_status"]) == (0, 0, {"400": 1})
 
 
-def test_oversized_body_gets_413_before_it_is_sent() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            client = await upstream.connect()
-            client.send(f"POST {CHAT} HTTP/1.1\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n".encode())
-            answer = await client.answer()
-            assert answer.status == 413
-            assert answer.headers["connection"] == "close"
-            assert await client.closed_by_server()
-
-    run(test())
-
-
-def test_oversized_chunked_body_gets_413_though_the_client_keeps_sending() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            client = await upstream.connect()
-            client.send(f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-            mebibyte = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
-            for _ in range(MAX_BODY // (1 << 20) + 8):
-                client.send(mebibyte)
-                await client.writer.drain()
-            assert (await client.answer()).status == 413
-            assert (await upstream.stats())["executed"] == 0
-
-    run(test())
+async def test_unknown_paths_get_404_and_wrong_methods_405() -> None:
+    async with simulating() as upstream:
+        answers = {
+            ("GET", "/nowhere"): 404,
+            ("POST", "/v1/nowhere"): 404,
+            ("GET", CHAT): 405,
+            ("DELETE", "/v1/models"): 405,
+            ("HEAD", "/stats"): 405,
+            ("POST", "/stats"): 405,
+            ("GET", "/reset"): 405,
+            ("GET", "/executions"): 404,
+            ("GET", "/stats?pretty=1"): 200,
+        }
+        for (method, path), status in answers.items():
+            answer = await upstream.get(path, method)
+            assert answer.status == status, f"{method} {path}"
+            if status != 200 and method != "HEAD":
+                assert set(answer.json["error"]) == {"message", "type", "param", "code"}
 
 
-def test_malformed_http_gets_400_after_what_came_before_it_is_answered() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=20) as upstream:
-            client = await upstream.connect()
-            client.send(request(chat()) + b"\x16\x03\x01 this is no HTTP\r\n\r\n")
-            assert (await client.answer()).status == 200
-            assert (await client.answer()).status == 400
-            assert await client.closed_by_server()
-
-    run(test())
+async def test_oversized_body_gets_413_before_it_is_sent() -> None:
+    async with simulating() as upstream:
+        client = await upstream.connect()
+        client.send(f"POST {CHAT} HTTP/1.1\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n".encode())
+        answer = await client.answer()
+        assert answer.status == 413
+        assert answer.headers["connection"] == "close"
+        assert await client.closed_by_server()
 
 
-def test_key_too_long_to_remember_gets_400() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            assert (await upstream.post(chat(), key="k" * 255)).status == 200
-            assert (await upstream.post(chat(), key="k" * 256)).status == 400
-            assert (await upstream.stats())["executed"] == 1
+async def test_oversized_chunked_body_gets_413_though_the_client_keeps_sending() -> None:
+    async with simulating() as upstream:
+        client = await upstream.connect()
+        client.send(f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        mebibyte = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
+        for _ in range(MAX_BODY // (1 << 20) + 8):
+            client.send(mebibyte)
+            await client.writer.drain()
+        assert (await client.answer()).status == 413
+        assert (await upstream.stats())["executed"] == 0
 
-    run(test())
+
+async def test_malformed_http_gets_400_after_what_came_before_it_is_answered() -> None:
+    async with simulating(latency_ms=20) as upstream:
+        client = await upstream.connect()
+        client.send(request(chat()) + b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        assert (await client.answer()).status == 200
+        assert (await client.answer()).status == 400
+        assert await client.closed_by_server()
+
+
+async def test_key_too_long_to_remember_gets_400() -> None:
+    async with simulating() as upstream:
+        assert (await upstream.post(chat(), key="k" * 255)).status == 200
+        assert (await upstream.post(chat(), key="k" * 256)).status == 400
+        assert (await upstream.stats())["executed"] == 1
 
 
 # --- HTTP --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("latency_ms", [0, 1])
-def test_pipelined_requests_are_answered_in_order(latency_ms: int) -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=latency_ms) as upstream:
-            bodies = [chat(f"question {number}") for number in range(100)]
-            client = await upstream.connect()
-            client.send(b"".join(request(body) for body in bodies))
-            answers = [(await client.answer()).body for _ in bodies]
-            assert answers == [answer_to(CHAT, body) for body in bodies]
-
-    run(test())
+async def test_pipelined_requests_are_answered_in_order(latency_ms: int) -> None:
+    async with simulating(latency_ms=latency_ms) as upstream:
+        bodies = [chat(f"question {number}") for number in range(100)]
+        client = await upstream.connect()
+        client.send(b"".join(request(body) for body in bodies))
+        answers = [(await client.answer()).body for _ in bodies]
+        assert answers == [answer_to(CHAT, body) for body in bodies]
 
 
-def test_pipeline_of_thousands_behind_a_slow_request_is_answered() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=50) as upstream:
-            client = await upstream.connect()
-            client.send(request(chat()) + b"GET /v1/models HTTP/1.1\r\n\r\n" * 3000)
-            answers = [await client.answer() for _ in range(3001)]
-            assert "choices" in answers[0].json
-            assert all(answer.json["object"] == "list" for answer in answers[1:])
-
-    run(test())
+async def test_pipeline_of_thousands_behind_a_slow_request_is_answered() -> None:
+    async with simulating(latency_ms=50) as upstream:
+        client = await upstream.connect()
+        client.send(request(chat()) + b"GET /v1/models HTTP/1.1\r\n\r\n" * 3000)
+        answers = [await client.answer() for _ in range(3001)]
+        assert "choices" in answers[0].json
+        assert all(answer.json["object"] == "list" for answer in answers[1:])
 
 
-def test_chunked_body_is_answered_like_one_with_a_length() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            client = await upstream.connect()
-            body = chat()
-            chunks = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (10, body[:10], len(body) - 10, body[10:])
-            head = f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-            client.send((head + chunks) * 2)
-            assert [(await client.answer()).body for _ in range(2)] == [answer_to(CHAT, body)] * 2
-
-    run(test())
+async def test_chunked_body_is_answered_like_one_with_a_length() -> None:
+    async with simulating() as upstream:
+        client = await upstream.connect()
+        body = chat()
+        chunks = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (10, body[:10], len(body) - 10, body[10:])
+        head = f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        client.send((head + chunks) * 2)
+        assert [(await client.answer()).body for _ in range(2)] == [answer_to(CHAT, body)] * 2
 
 
 @pytest.mark.parametrize("latency_ms", [0, 20])
-def test_client_that_expects_100_continue_is_told_to_go_on_once_it_is_its_turn(latency_ms: int) -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=latency_ms) as upstream:
+async def test_client_that_expects_100_continue_is_told_to_go_on_once_it_is_its_turn(latency_ms: int) -> None:
+    async with simulating(latency_ms=latency_ms) as upstream:
+        client = await upstream.connect()
+        body = chat("second")
+        head = f"POST {CHAT} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.send(request(chat("first")) + head.encode())
+        assert (await client.answer()).body == answer_to(CHAT, chat("first"))
+        assert (await client.answer()).status == 100
+        client.send(body)
+        assert (await client.answer()).body == answer_to(CHAT, body)
+
+
+async def test_connection_is_closed_after_the_answer_if_the_client_asks() -> None:
+    async with simulating(latency_ms=1) as upstream:
+        for head in (f"POST {CHAT} HTTP/1.1\r\nConnection: close\r\n", f"POST {CHAT} HTTP/1.0\r\n"):
             client = await upstream.connect()
-            body = chat("second")
-            head = f"POST {CHAT} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
-            client.send(request(chat("first")) + head.encode())
-            assert (await client.answer()).body == answer_to(CHAT, chat("first"))
-            assert (await client.answer()).status == 100
-            client.send(body)
-            assert (await client.answer()).body == answer_to(CHAT, body)
-
-    run(test())
-
-
-def test_connection_is_closed_after_the_answer_if_the_client_asks() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=1) as upstream:
-            for head in (f"POST {CHAT} HTTP/1.1\r\nConnection: close\r\n", f"POST {CHAT} HTTP/1.0\r\n"):
-                client = await upstream.connect()
-                client.send(f"{head}Content-Length: {len(chat())}\r\n\r\n".encode() + chat())
-                answer = await client.answer()
-                assert (answer.status, answer.headers["connection"]) == (200, "close")
-                assert await client.closed_by_server()
-
-    run(test())
-
-
-def test_request_to_upgrade_is_answered_in_http_and_the_connection_closed() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            client = await upstream.connect()
-            client.send(b"GET /v1/models HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nframes")
-            assert (await client.answer()).json["object"] == "list"
+            client.send(f"{head}Content-Length: {len(chat())}\r\n\r\n".encode() + chat())
+            answer = await client.answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
             assert await client.closed_by_server()
 
-    run(test())
+
+async def test_request_to_upgrade_is_answered_in_http_and_the_connection_closed() -> None:
+    async with simulating() as upstream:
+        client = await upstream.connect()
+        client.send(b"GET /v1/models HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nframes")
+        assert (await client.answer()).json["object"] == "list"
+        assert await client.closed_by_server()
 
 
 class Valve(asyncio.Transport):
@@ -344,115 +306,91 @@ class Nobody:
     def closed(self, connection: Connection) -> None: ...
 
 
-def test_request_that_arrives_byte_by_byte_is_read_whole() -> None:
-    async def test() -> None:
-        read: list[ReceivedRequest] = []
-        connection = Connection(lambda _, request: read.append(request), Nobody(), asyncio.get_running_loop())
-        connection.connection_made(Valve())
-        for byte in request(chat(), key="k"):
-            connection.data_received(bytes([byte]))
-        assert read == [ReceivedRequest(b"POST", CHAT.encode(), b"k", chat(), keep_alive=True)]
-
-    run(test())
+async def test_request_that_arrives_byte_by_byte_is_read_whole() -> None:
+    read: list[ReceivedRequest] = []
+    connection = Connection(lambda _, request: read.append(request), Nobody(), asyncio.get_running_loop())
+    connection.connection_made(Valve())
+    for byte in request(chat(), key="k"):
+        connection.data_received(bytes([byte]))
+    assert read == [ReceivedRequest(b"POST", CHAT.encode(), b"k", chat(), keep_alive=True)]
 
 
-def test_client_is_not_read_from_while_it_does_not_read_or_is_far_ahead_of_its_answers() -> None:
-    async def test() -> None:
-        valve = Valve()
-        connection = Connection(lambda connection, request: None, Nobody(), asyncio.get_running_loop())
-        connection.connection_made(valve)
-        connection.pause_writing()
-        assert not valve.open
-        connection.resume_writing()
-        assert valve.open
-        connection.data_received(request(chat()) * 100)
-        assert not valve.open
-
-    run(test())
+async def test_client_is_not_read_from_while_it_does_not_read_or_is_far_ahead_of_its_answers() -> None:
+    valve = Valve()
+    connection = Connection(lambda connection, request: None, Nobody(), asyncio.get_running_loop())
+    connection.connection_made(valve)
+    connection.pause_writing()
+    assert not valve.open
+    connection.resume_writing()
+    assert valve.open
+    connection.data_received(request(chat()) * 100)
+    assert not valve.open
 
 
 # --- Idempotency -------------------------------------------------------------------------------------------
 
 
-def test_key_that_ran_is_replayed_and_not_run_again() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            first = await upstream.post(chat("one"), key="k")
-            assert await upstream.post(chat("one"), key="k") == first
-            assert await upstream.post(chat("two"), key="k") == first, "the key decides, not the body"
-            stats = await upstream.stats()
-            assert (stats["requests"], stats["executed"], stats["replays"]) == (3, 1, 2)
-            assert (stats["distinct_keys"], stats["keys_executed_twice"]) == (1, 0)
-
-    run(test())
+async def test_key_that_ran_is_replayed_and_not_run_again() -> None:
+    async with simulating() as upstream:
+        first = await upstream.post(chat("one"), key="k")
+        assert await upstream.post(chat("one"), key="k") == first
+        assert await upstream.post(chat("two"), key="k") == first, "the key decides, not the body"
+        stats = await upstream.stats()
+        assert (stats["requests"], stats["executed"], stats["replays"]) == (3, 1, 2)
+        assert (stats["distinct_keys"], stats["keys_executed_twice"]) == (1, 0)
 
 
-def test_duplicates_of_a_running_key_wait_for_its_one_execution() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=100, concurrency=1) as upstream:
-            answers = await asyncio.gather(*(upstream.post(chat(), key="k") for _ in range(20)))
-            assert {answer.body for answer in answers} == {answer_to(CHAT, chat())}
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["replays"], stats["keys_executed_twice"]) == (1, 19, 0)
-
-    run(test())
+async def test_duplicates_of_a_running_key_wait_for_its_one_execution() -> None:
+    async with simulating(latency_ms=100, concurrency=1) as upstream:
+        answers = await asyncio.gather(*(upstream.post(chat(), key="k") for _ in range(20)))
+        assert {answer.body for answer in answers} == {answer_to(CHAT, chat())}
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["replays"], stats["keys_executed_twice"]) == (1, 19, 0)
 
 
-def test_requests_without_a_key_run_each_time() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            for _ in range(3):
-                await upstream.post(chat())
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["distinct_keys"], stats["replays"]) == (3, 0, 0)
-
-    run(test())
+async def test_requests_without_a_key_run_each_time() -> None:
+    async with simulating() as upstream:
+        for _ in range(3):
+            await upstream.post(chat())
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["distinct_keys"], stats["replays"]) == (3, 0, 0)
 
 
-def test_client_that_leaves_in_mid_execution_finds_its_result_under_its_key() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=500) as upstream:
-            client = await upstream.connect()
-            client.send(request(chat(), key="k"))
-            await upstream.until(lambda stats: stats["in_flight"] == 1)
-            await client.close()
-            stats = await upstream.until(lambda stats: stats["executed"] == 1)
-            assert stats["by_status"] == {}, "nobody was there to be answered"
-            assert (await upstream.post(chat(), key="k")).body == answer_to(CHAT, chat())
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["replays"], stats["by_status"]) == (1, 1, {"200": 1})
-
-    run(test())
+async def test_client_that_leaves_in_mid_execution_finds_its_result_under_its_key() -> None:
+    async with simulating(latency_ms=500) as upstream:
+        client = await upstream.connect()
+        client.send(request(chat(), key="k"))
+        await upstream.until(lambda stats: stats["in_flight"] == 1)
+        await client.close()
+        stats = await upstream.until(lambda stats: stats["executed"] == 1)
+        assert stats["by_status"] == {}, "nobody was there to be answered"
+        assert (await upstream.post(chat(), key="k")).body == answer_to(CHAT, chat())
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["replays"], stats["by_status"]) == (1, 1, {"200": 1})
 
 
-def test_oldest_key_is_forgotten_beyond_max_keys() -> None:
-    async def test() -> None:
-        async with simulating(max_keys=2) as upstream:
-            for key in ("a", "b", "c", "b", "c", "a"):
-                await upstream.post(chat(), key=key)
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["replays"]) == (4, 2)
-
-    run(test())
+async def test_oldest_key_is_forgotten_beyond_max_keys() -> None:
+    async with simulating(max_keys=2) as upstream:
+        for key in ("a", "b", "c", "b", "c", "a"):
+            await upstream.post(chat(), key=key)
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["replays"]) == (4, 2)
 
 
 # --- Limits ------------------------------------------------------------------------------------------------
 
 
-def test_requests_beyond_the_rate_get_429_with_retry_after_and_are_not_executed() -> None:
-    async def test() -> None:
-        async with simulating(rate_limit=0.1) as upstream:
-            assert (await upstream.post(chat(), key="a")).status == 200
-            refused = await upstream.post(chat(), key="b")
-            assert refused.status == 429
-            assert 0 < float(refused.headers["retry-after"]) <= 10
-            assert refused.json["error"]["code"] == "rate_limit_exceeded"
-            assert (await upstream.post(chat(), key="a")).status == 200, "a replay costs nothing"
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["distinct_keys"]) == (1, 1)
-            assert stats["by_status"] == {"200": 2, "429": 1}
-
-    run(test())
+async def test_requests_beyond_the_rate_get_429_with_retry_after_and_are_not_executed() -> None:
+    async with simulating(rate_limit=0.1) as upstream:
+        assert (await upstream.post(chat(), key="a")).status == 200
+        refused = await upstream.post(chat(), key="b")
+        assert refused.status == 429
+        assert 0 < float(refused.headers["retry-after"]) <= 10
+        assert refused.json["error"]["code"] == "rate_limit_exceeded"
+        assert (await upstream.post(chat(), key="a")).status == 200, "a replay costs nothing"
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["distinct_keys"]) == (1, 1)
+        assert stats["by_status"] == {"200": 2, "429": 1}
 
 
 def test_whoever_waits_as_told_by_the_bucket_is_admitted() -> None:
@@ -466,61 +404,47 @@ def test_whoever_waits_as_told_by_the_bucket_is_admitted() -> None:
     assert bucket.wait_s() > 0
 
 
-def test_requests_beyond_the_concurrency_queue() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=20, jitter_ms=10, concurrency=3) as upstream:
-            answers = await asyncio.gather(*(upstream.post(chat(str(number))) for number in range(30)))
-            assert [answer.body for answer in answers] == [
-                answer_to(CHAT, chat(str(number))) for number in range(30)
-            ]
-            stats = await upstream.stats()
-            assert (stats["peak_in_flight"], stats["in_flight"], stats["executed"]) == (3, 0, 30)
-
-    run(test())
+async def test_requests_beyond_the_concurrency_queue() -> None:
+    async with simulating(latency_ms=20, jitter_ms=10, concurrency=3) as upstream:
+        answers = await asyncio.gather(*(upstream.post(chat(str(number))) for number in range(30)))
+        assert [answer.body for answer in answers] == [
+            answer_to(CHAT, chat(str(number))) for number in range(30)
+        ]
+        stats = await upstream.stats()
+        assert (stats["peak_in_flight"], stats["in_flight"], stats["executed"]) == (3, 0, 30)
 
 
-def test_queued_requests_run_in_the_order_of_their_arrival() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=30, concurrency=1, record=True) as upstream:
-            keys = [f"line-{number}" for number in range(8)]
-            for number, key in enumerate(keys):
-                client = await upstream.connect()
-                client.send(request(chat(), key=key))
-                await upstream.until_received(number + 1)
-            await upstream.until(lambda stats: stats["executed"] == len(keys))
-            executions = (await upstream.get("/executions")).body.splitlines()
-            assert [json.loads(line)["key"] for line in executions] == keys
-
-    run(test())
+async def test_queued_requests_run_in_the_order_of_their_arrival() -> None:
+    async with simulating(latency_ms=30, concurrency=1, record=True) as upstream:
+        keys = [f"line-{number}" for number in range(8)]
+        for number, key in enumerate(keys):
+            client = await upstream.connect()
+            client.send(request(chat(), key=key))
+            await upstream.until_received(number + 1)
+        await upstream.until(lambda stats: stats["executed"] == len(keys))
+        executions = (await upstream.get("/executions")).body.splitlines()
+        assert [json.loads(line)["key"] for line in executions] == keys
 
 
-def test_without_keys_what_nobody_waits_for_is_dropped_from_the_queue_and_nothing_is_replayed() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=1000, concurrency=1, keyless=True) as upstream:
-            for number in range(5):
-                client = await upstream.connect()
-                client.send(request(chat(), key="k"))
-                await upstream.until_received(number + 1)
-                if number:
-                    client.writer.close()
-            assert (await upstream.post(chat(), key="k")).status == 200
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["replays"]) == (2, 0), (
-                "the first, which is at work, and the last"
-            )
-
-    run(test())
+async def test_keyless_requests_are_dropped_when_their_client_leaves_and_never_replayed() -> None:
+    async with simulating(latency_ms=1000, concurrency=1, keyless=True) as upstream:
+        for number in range(5):
+            client = await upstream.connect()
+            client.send(request(chat(), key="k"))
+            await upstream.until_received(number + 1)
+            if number:
+                client.writer.close()
+        assert (await upstream.post(chat(), key="k")).status == 200
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["replays"]) == (2, 0), "the first, which is at work, and the last"
 
 
-def test_hundreds_of_connections_wait_out_their_latency_at_the_same_time() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=300) as upstream:
-            began = asyncio.get_running_loop().time()
-            answers = await asyncio.gather(*(upstream.post(chat(str(number))) for number in range(200)))
-            assert {answer.status for answer in answers} == {200}
-            assert asyncio.get_running_loop().time() - began < 20, "one after the other would take a minute"
-
-    run(test())
+async def test_hundreds_of_connections_wait_out_their_latency_at_the_same_time() -> None:
+    async with simulating(latency_ms=300) as upstream:
+        began = asyncio.get_running_loop().time()
+        answers = await asyncio.gather(*(upstream.post(chat(str(number))) for number in range(200)))
+        assert {answer.status for answer in answers} == {200}
+        assert asyncio.get_running_loop().time() - began < 20, "one after the other would take a minute"
 
 
 # --- Faults ------------------------------------------------------------------------------------------------
@@ -539,18 +463,15 @@ def test_dice_of_one_seed_throw_the_same_faults_in_the_same_shares() -> None:
     assert shares == pytest.approx(dict.fromkeys(InjectedFault, 0.1) | {None: 0.4}, abs=0.02)
 
 
-def test_faults_of_one_seed_come_in_the_same_sequence() -> None:
+async def test_faults_of_one_seed_come_in_the_same_sequence() -> None:
     async def outcomes(seed: int) -> list[object]:
         async with simulating(seed=seed, error_rate=0.4, drop_rate=0.3) as upstream:
             return [await outcome(upstream, chat(str(number))) for number in range(60)]
 
-    async def test() -> None:
-        first = await outcomes(3)
-        assert set(first) == {200, 500, 503, "dropped"}
-        assert await outcomes(3) == first
-        assert await outcomes(4) != first
-
-    run(test())
+    first = await outcomes(3)
+    assert set(first) == {200, 500, 503, "dropped"}
+    assert await outcomes(3) == first
+    assert await outcomes(4) != first
 
 
 async def outcome(upstream: Upstream, body: bytes, key: str | None = None) -> object:
@@ -560,172 +481,139 @@ async def outcome(upstream: Upstream, body: bytes, key: str | None = None) -> ob
         return "dropped"
 
 
-def test_injected_errors_are_not_executed_and_not_remembered() -> None:
-    async def test() -> None:
-        async with simulating(error_rate=1) as upstream:
-            answers = [await upstream.post(chat(), key="k") for _ in range(20)]
-            assert {answer.status for answer in answers} == {500, 503}
-            assert set(answers[0].json["error"]) == {"message", "type", "param", "code"}
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["distinct_keys"], stats["replays"]) == (0, 0, 0)
-
-    run(test())
+async def test_injected_errors_are_not_executed_and_not_remembered() -> None:
+    async with simulating(error_rate=1) as upstream:
+        answers = [await upstream.post(chat(), key="k") for _ in range(20)]
+        assert {answer.status for answer in answers} == {500, 503}
+        assert set(answers[0].json["error"]) == {"message", "type", "param", "code"}
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["distinct_keys"], stats["replays"]) == (0, 0, 0)
 
 
-def test_refused_requests_get_429_without_retry_after_and_are_not_executed() -> None:
-    async def test() -> None:
-        async with simulating(refuse_rate=1) as upstream:
-            answer = await upstream.post(chat(), key="k")
-            assert (answer.status, answer.headers.get("retry-after")) == (429, None)
-            assert (await upstream.stats())["executed"] == 0
-
-    run(test())
+async def test_refused_requests_get_429_without_retry_after_and_are_not_executed() -> None:
+    async with simulating(refuse_rate=1) as upstream:
+        answer = await upstream.post(chat(), key="k")
+        assert (answer.status, answer.headers.get("retry-after")) == (429, None)
+        assert (await upstream.stats())["executed"] == 0
 
 
-def test_half_of_the_dropped_requests_were_executed_and_are_replayed() -> None:
-    async def test() -> None:
-        async with simulating(drop_rate=1) as upstream:
-            keys = [f"line-{number}" for number in range(40)]
-            assert [await outcome(upstream, chat(), key) for key in keys] == ["dropped"] * 40
-            executed = (await upstream.stats())["executed"]
-            assert 10 <= executed <= 30
-            again = [await outcome(upstream, chat(), key) for key in keys]
-            assert again.count(200) == executed
-            assert (await upstream.stats())["keys_executed_twice"] == 0
-
-    run(test())
+async def test_half_of_the_dropped_requests_were_executed_and_are_replayed() -> None:
+    async with simulating(drop_rate=1) as upstream:
+        keys = [f"line-{number}" for number in range(40)]
+        assert [await outcome(upstream, chat(), key) for key in keys] == ["dropped"] * 40
+        executed = (await upstream.stats())["executed"]
+        assert 10 <= executed <= 30
+        again = [await outcome(upstream, chat(), key) for key in keys]
+        assert again.count(200) == executed
+        assert (await upstream.stats())["keys_executed_twice"] == 0
 
 
-def test_request_that_hangs_is_neither_answered_nor_executed_and_its_connection_stays() -> None:
-    async def test() -> None:
-        async with simulating(hang_rate=1) as upstream:
-            client = await upstream.connect()
-            client.send(request(chat(), key="k") * 40)
-            stats = await upstream.until_received(1)
-            assert (stats["executed"], stats["in_flight"], stats["by_status"]) == (0, 0, {})
-            assert not client.reader.at_eof()
-
-    run(test())
+async def test_request_that_hangs_is_neither_answered_nor_executed_and_its_connection_stays() -> None:
+    async with simulating(hang_rate=1) as upstream:
+        client = await upstream.connect()
+        client.send(request(chat(), key="k") * 40)
+        stats = await upstream.until_received(1)
+        assert (stats["executed"], stats["in_flight"], stats["by_status"]) == (0, 0, {})
+        assert not client.reader.at_eof()
 
 
-def test_connection_that_hangs_is_read_on_so_that_its_end_is_noticed() -> None:
-    async def test() -> None:
-        valve = Valve()
-        connection = Connection(lambda connection, _: connection.hang(), Nobody(), asyncio.get_running_loop())
-        connection.connection_made(valve)
-        connection.data_received(request(chat()) * 100)
-        assert valve.open
-
-    run(test())
+async def test_connection_that_hangs_is_read_on_so_that_its_end_is_noticed() -> None:
+    valve = Valve()
+    connection = Connection(lambda connection, _: connection.hang(), Nobody(), asyncio.get_running_loop())
+    connection.connection_made(valve)
+    connection.data_received(request(chat()) * 100)
+    assert valve.open
 
 
 # --- Stats -------------------------------------------------------------------------------------------------
 
 
-def test_stats_have_exactly_their_keys_and_count_posts_only() -> None:
-    async def test() -> None:
-        async with simulating() as upstream:
-            await upstream.get("/v1/models")
-            await upstream.post(chat(), key="k")
-            assert await upstream.stats() == {
-                "requests": 1,
-                "executed": 1,
-                "distinct_keys": 1,
-                "replays": 0,
-                "by_status": {"200": 1},
-                "in_flight": 0,
-                "peak_in_flight": 1,
-                "keys_executed_twice": 0,
-            }
-
-    run(test())
+async def test_stats_have_exactly_their_keys_and_count_posts_only() -> None:
+    async with simulating() as upstream:
+        await upstream.get("/v1/models")
+        await upstream.post(chat(), key="k")
+        assert await upstream.stats() == {
+            "requests": 1,
+            "executed": 1,
+            "distinct_keys": 1,
+            "replays": 0,
+            "by_status": {"200": 1},
+            "in_flight": 0,
+            "peak_in_flight": 1,
+            "keys_executed_twice": 0,
+        }
 
 
-def test_reset_forgets_counts_and_keys_and_what_was_under_way() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=500) as upstream:
-            client = await upstream.connect()
-            client.send(request(chat(), key="k"))
-            await upstream.until(lambda stats: stats["in_flight"] == 1)
-            assert (await upstream.get("/reset", "POST")).status == 200
-            assert (await client.answer()).status == 200
-            stats = await upstream.stats()
-            assert (stats["requests"], stats["executed"], stats["distinct_keys"]) == (0, 0, 0)
-            assert stats["by_status"] == {}
-            await upstream.post(chat(), key="k")
-            stats = await upstream.stats()
-            assert (stats["executed"], stats["replays"], stats["keys_executed_twice"]) == (1, 0, 0)
-
-    run(test())
+async def test_reset_forgets_counts_and_keys_and_what_was_under_way() -> None:
+    async with simulating(latency_ms=500) as upstream:
+        client = await upstream.connect()
+        client.send(request(chat(), key="k"))
+        await upstream.until(lambda stats: stats["in_flight"] == 1)
+        assert (await upstream.get("/reset", "POST")).status == 200
+        assert (await client.answer()).status == 200
+        stats = await upstream.stats()
+        assert (stats["requests"], stats["executed"], stats["distinct_keys"]) == (0, 0, 0)
+        assert stats["by_status"] == {}
+        await upstream.post(chat(), key="k")
+        stats = await upstream.stats()
+        assert (stats["executed"], stats["replays"], stats["keys_executed_twice"]) == (1, 0, 0)
 
 
-def test_executions_stream_a_line_for_each_execution() -> None:
-    async def test() -> None:
-        async with simulating(record=True) as upstream:
-            bodies = {f"line-{number}": chat(str(number)) for number in range(2500)}
-            client = await upstream.connect()
-            client.send(
-                b"".join(request(body, key=key, path="/chat/completions") for key, body in bodies.items())
-            )
-            for _ in bodies:
-                await client.answer()
-            client.send(b"GET /executions HTTP/1.1\r\n\r\nGET /stats HTTP/1.1\r\n\r\n")
-            lines = [json.loads(line) for line in (await client.answer()).body.splitlines()]
-            assert lines == [
-                {"key": key, "path": CHAT, "sha256": hashlib.sha256(body).hexdigest()}
-                for key, body in bodies.items()
-            ]
-            assert (await client.answer()).json["executed"] == 2500
-
-    run(test())
+async def test_executions_stream_a_line_for_each_execution() -> None:
+    async with simulating(record=True) as upstream:
+        bodies = {f"line-{number}": chat(str(number)) for number in range(2500)}
+        client = await upstream.connect()
+        client.send(
+            b"".join(request(body, key=key, path="/chat/completions") for key, body in bodies.items())
+        )
+        for _ in bodies:
+            await client.answer()
+        client.send(b"GET /executions HTTP/1.1\r\n\r\nGET /stats HTTP/1.1\r\n\r\n")
+        lines = [json.loads(line) for line in (await client.answer()).body.splitlines()]
+        assert lines == [
+            {"key": key, "path": CHAT, "sha256": hashlib.sha256(body).hexdigest()}
+            for key, body in bodies.items()
+        ]
+        assert (await client.answer()).json["executed"] == 2500
 
 
 # --- Life --------------------------------------------------------------------------------------------------
 
 
-def test_stop_closes_idle_connections_and_answers_what_is_under_way() -> None:
-    async def test() -> None:
-        simulator = Simulator(SimulateSettings(latency_ms=500))
+async def test_stop_closes_idle_connections_and_answers_what_is_under_way() -> None:
+    simulator = Simulator(SimulateSettings(latency_ms=500))
+    upstream = Upstream(*await simulator.start())
+    idle, busy = await upstream.connect(), await upstream.connect()
+    busy.send(request(chat()))
+    await upstream.until(lambda stats: stats["in_flight"] == 1)
+    _, answer = await asyncio.gather(simulator.stop(), busy.answer())
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert await idle.closed_by_server()
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await upstream.connect()
+    await upstream.close_clients()
+
+
+async def test_stop_hangs_up_on_what_hangs_and_on_what_outlasts_the_grace() -> None:
+    for settings, grace_s in (
+        (SimulateSettings(hang_rate=1), 60),
+        (SimulateSettings(latency_ms=60_000), 0.01),
+    ):
+        simulator = Simulator(settings)
         upstream = Upstream(*await simulator.start())
-        idle, busy = await upstream.connect(), await upstream.connect()
-        busy.send(request(chat()))
-        await upstream.until(lambda stats: stats["in_flight"] == 1)
-        _, answer = await asyncio.gather(simulator.stop(), busy.answer())
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        assert await idle.closed_by_server()
-        with pytest.raises(OSError, match=r"refused|failed"):
-            await upstream.connect()
+        client = await upstream.connect()
+        client.send(request(chat()))
+        await upstream.until_received(1)
+        async with asyncio.timeout(DEADLINE_S):
+            await simulator.stop(grace_s)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await client.answer()
         await upstream.close_clients()
 
-    run(test())
 
-
-def test_stop_hangs_up_on_what_hangs_and_on_what_outlasts_the_grace() -> None:
-    async def test() -> None:
-        for settings, grace_s in (
-            (SimulateSettings(hang_rate=1), 60),
-            (SimulateSettings(latency_ms=60_000), 0.01),
-        ):
-            simulator = Simulator(settings)
-            upstream = Upstream(*await simulator.start())
-            client = await upstream.connect()
-            client.send(request(chat()))
-            await upstream.until_received(1)
-            async with asyncio.timeout(DEADLINE_S):
-                await simulator.stop(grace_s)
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-                await client.answer()
-            await upstream.close_clients()
-
-    run(test())
-
-
-def test_simulator_runs_on_the_plain_asyncio_loop_too() -> None:
-    async def test() -> None:
-        async with simulating(latency_ms=1) as upstream:
-            assert (await upstream.post(chat())).body == answer_to(CHAT, chat())
-
-    asyncio.run(test())
+async def test_simulator_runs_on_the_plain_asyncio_loop_too() -> None:
+    async with simulating(latency_ms=1) as upstream:
+        assert (await upstream.post(chat())).body == answer_to(CHAT, chat())
 
 
 @pytest.mark.parametrize(

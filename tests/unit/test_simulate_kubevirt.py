@@ -1,23 +1,14 @@
 """The simulated Kubernetes API, proved over its sockets: real objects, real refusals."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.simulated_client import Answer, run
-from tests.support.simulated_kubernetes import ACTIONS, VMS, Api, a_machine, simulating
+from tests.support.simulated_client import Answer
+from tests.support.simulated_kubernetes import ACTIONS, VMS, a_machine, simulating
 
 VMIS = "/apis/kubevirt.io/v1/namespaces/test/virtualmachineinstances"
-
-
-def with_api(test: Callable[[Api], Any], **settings: Any) -> None:
-    async def go() -> None:
-        async with simulating(**settings) as api:
-            await test(api)
-
-    run(go())
 
 
 def check_status(answer: Answer, code: int, reason: str, message: str) -> None:
@@ -30,8 +21,8 @@ def check_status(answer: Answer, code: int, reason: str, message: str) -> None:
 # --- Objects -----------------------------------------------------------------------------------------------
 
 
-def test_an_object_is_kept_with_an_identity_and_a_version_that_grows() -> None:
-    async def test(api: Api) -> None:
+async def test_an_object_is_kept_with_an_identity_and_a_version_that_grows() -> None:
+    async with simulating() as api:
         first, second = await api.made("a"), await api.made("b")
         assert first["metadata"]["uid"] != second["metadata"]["uid"]
         assert int(first["metadata"]["resourceVersion"]) < int(second["metadata"]["resourceVersion"])
@@ -42,21 +33,17 @@ def test_an_object_is_kept_with_an_identity_and_a_version_that_grows() -> None:
         assert listed["kind"] == "VirtualMachineList"
         assert [vm["metadata"]["name"] for vm in listed["items"]] == ["a", "b"]
 
-    with_api(test)
 
-
-def test_what_exists_is_not_made_twice() -> None:
-    async def test(api: Api) -> None:
+async def test_what_exists_is_not_made_twice() -> None:
+    async with simulating() as api:
         await api.made()
         refused = await api.ask("POST", VMS, a_machine())
         check_status(refused, 409, "AlreadyExists", 'virtualmachines.kubevirt.io "vm-1" already exists')
         assert refused.json["details"] == {"name": "vm-1", "group": "kubevirt.io", "kind": "virtualmachines"}
 
-    with_api(test)
 
-
-def test_an_update_needs_the_latest_version() -> None:
-    async def test(api: Api) -> None:
+async def test_an_update_needs_the_latest_version() -> None:
+    async with simulating() as api:
         vm = await api.made()
         vm["spec"]["template"]["spec"]["domain"]["cpu"]["cores"] = 2
         updated = await api.ask("PUT", f"{VMS}/vm-1", vm)
@@ -73,11 +60,9 @@ def test_an_update_needs_the_latest_version() -> None:
         del vm["metadata"]["resourceVersion"]
         assert (await api.ask("PUT", f"{VMS}/vm-1", vm)).status == 422
 
-    with_api(test)
 
-
-def test_a_merge_patch_changes_what_it_names() -> None:
-    async def test(api: Api) -> None:
+async def test_a_merge_patch_changes_what_it_names() -> None:
+    async with simulating() as api:
         vm = await api.made()
         patch = {"metadata": {"labels": {"app": None, "tier": "web"}}}
         kind = "application/merge-patch+json"
@@ -88,11 +73,9 @@ def test_a_merge_patch_changes_what_it_names() -> None:
         assert (await api.ask("PATCH", f"{VMS}/vm-1", stale, Content_Type=kind)).status == 409
         assert (await api.ask("PATCH", f"{VMS}/vm-1", patch)).status == 415
 
-    with_api(test)
 
-
-def test_what_is_deleted_goes_when_its_controller_lets_it() -> None:
-    async def test(api: Api) -> None:
+async def test_what_is_deleted_goes_when_its_controller_lets_it() -> None:
+    async with simulating(controller_ms=200.0) as api:
         await api.made()
         answer = await api.ask("DELETE", f"{VMS}/vm-1")
         assert answer.status == 200
@@ -114,11 +97,9 @@ def test_what_is_deleted_goes_when_its_controller_lets_it() -> None:
         )
         await api.made()
 
-    with_api(test, controller_ms=200.0)
 
-
-def test_a_finalizer_of_somebody_else_holds_the_object_until_it_is_taken_off() -> None:
-    async def test(api: Api) -> None:
+async def test_a_finalizer_of_somebody_else_holds_the_object_until_it_is_taken_off() -> None:
+    async with simulating() as api:
         wanted = a_machine()
         wanted["metadata"]["finalizers"] = ["example.com/backup"]
         await api.ask("POST", VMS, wanted)
@@ -131,22 +112,18 @@ def test_a_finalizer_of_somebody_else_holds_the_object_until_it_is_taken_off() -
         await api.ask("PATCH", f"{VMS}/vm-1", patch, Content_Type="application/merge-patch+json")
         assert (await api.ask("GET", f"{VMS}/vm-1")).status == 404
 
-    with_api(test)
 
-
-def test_a_delete_may_be_for_one_version_only() -> None:
-    async def test(api: Api) -> None:
+async def test_a_delete_may_be_for_one_version_only() -> None:
+    async with simulating() as api:
         vm = await api.made()
         for wrong in ({"uid": "other"}, {"resourceVersion": "0"}):
             assert (await api.ask("DELETE", f"{VMS}/vm-1", {"preconditions": wrong})).status == 409
         right = {"uid": vm["metadata"]["uid"], "resourceVersion": vm["metadata"]["resourceVersion"]}
         assert (await api.ask("DELETE", f"{VMS}/vm-1", {"preconditions": right})).status == 200
 
-    with_api(test)
 
-
-def test_a_namespace_has_to_be_there_and_can_be_made() -> None:
-    async def test(api: Api) -> None:
+async def test_a_namespace_has_to_be_there_and_can_be_made() -> None:
+    async with simulating() as api:
         elsewhere = VMS.replace("/test/", "/elsewhere/")
         refused = await api.ask("POST", elsewhere, a_machine())
         check_status(refused, 404, "NotFound", 'namespaces "elsewhere" not found')
@@ -154,8 +131,6 @@ def test_a_namespace_has_to_be_there_and_can_be_made() -> None:
         assert made.status == 201
         assert (await api.ask("POST", elsewhere, a_machine())).status == 201
         assert (await api.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "test"}})).status == 409
-
-    with_api(test)
 
 
 @pytest.mark.parametrize(
@@ -172,20 +147,18 @@ def test_a_namespace_has_to_be_there_and_can_be_made() -> None:
         ({"spec": {"template": {}, "runStrategy": "Sometimes"}}, 422),
     ],
 )
-def test_what_is_no_machine_is_refused(change: dict[str, Any], code: int) -> None:
-    async def test(api: Api) -> None:
+async def test_what_is_no_machine_is_refused(change: dict[str, Any], code: int) -> None:
+    async with simulating() as api:
         answer = await api.ask("POST", VMS, {**a_machine(), **change})
         assert answer.status == code
         assert answer.json["kind"] == "Status"
-
-    with_api(test)
 
 
 # --- Power -------------------------------------------------------------------------------------------------
 
 
-def test_a_machine_starts_a_little_later_and_not_twice() -> None:
-    async def test(api: Api) -> None:
+async def test_a_machine_starts_a_little_later_and_not_twice() -> None:
+    async with simulating() as api:
         await api.made()
         accepted = await api.power("start")
         assert (accepted.status, accepted.body) == (202, b"")
@@ -198,21 +171,17 @@ def test_a_machine_starts_a_little_later_and_not_twice() -> None:
             'Operation cannot be fulfilled on virtualmachine.kubevirt.io "vm-1": VM is already running',
         )
 
-    with_api(test)
 
-
-def test_a_machine_that_is_to_run_always_cannot_be_asked_to_start() -> None:
-    async def test(api: Api) -> None:
+async def test_a_machine_that_is_to_run_always_cannot_be_asked_to_start() -> None:
+    async with simulating(controller_ms=60_000.0) as api:
         await api.made(strategy="Always")
         refused = await api.power("start")
         assert refused.status == 409
         assert refused.json["message"].endswith("Always does not support manual start requests")
 
-    with_api(test, controller_ms=60_000.0)
 
-
-def test_a_machine_stops_a_little_later_and_not_twice() -> None:
-    async def test(api: Api) -> None:
+async def test_a_machine_stops_a_little_later_and_not_twice() -> None:
+    async with simulating() as api:
         await api.made(strategy="Manual")
         assert (await api.power("start")).status == 202
         await api.until_it_is("Running")
@@ -226,11 +195,9 @@ def test_a_machine_stops_a_little_later_and_not_twice() -> None:
             'Operation cannot be fulfilled on virtualmachine.kubevirt.io "vm-1": VM is not running',
         )
 
-    with_api(test)
 
-
-def test_a_machine_that_is_stopping_is_not_stopped_again() -> None:
-    async def test(api: Api) -> None:
+async def test_a_machine_that_is_stopping_is_not_stopped_again() -> None:
+    async with simulating(controller_ms=200.0) as api:
         await api.made(strategy="Always")
         await api.until_it_is("Running")
         assert (await api.power("stop")).status == 202
@@ -240,11 +207,9 @@ def test_a_machine_that_is_stopping_is_not_stopped_again() -> None:
         )
         await api.until_it_is("Stopped")
 
-    with_api(test, controller_ms=200.0)
 
-
-def test_a_restart_makes_a_new_instance_of_a_machine_that_runs() -> None:
-    async def test(api: Api) -> None:
+async def test_a_restart_makes_a_new_instance_of_a_machine_that_runs() -> None:
+    async with simulating(controller_ms=200.0) as api:
         await api.made(strategy="Always")
         await api.until_it_is("Running")
         before = (await api.ask("GET", f"{VMIS}/vm-1")).json["metadata"]["uid"]
@@ -259,11 +224,9 @@ def test_a_restart_makes_a_new_instance_of_a_machine_that_runs() -> None:
         await api.until(f"{VMIS}/vm-1", lambda answer: answer.json["metadata"]["uid"] != before)
         await api.until_it_is("Running")
 
-    with_api(test, controller_ms=200.0)
 
-
-def test_a_machine_that_does_not_run_is_not_restarted() -> None:
-    async def test(api: Api) -> None:
+async def test_a_machine_that_does_not_run_is_not_restarted() -> None:
+    async with simulating() as api:
         await api.made("halted")
         await api.made("manual", "Manual")
         refused = await api.power("restart", "halted")
@@ -272,33 +235,27 @@ def test_a_machine_that_does_not_run_is_not_restarted() -> None:
         assert refused.json["message"].endswith("VM is not running: Halted")
         assert (await api.power("restart", "manual", {"gracePeriodSeconds": 5})).status == 400
 
-    with_api(test)
 
-
-def test_no_machine_no_power() -> None:
-    async def test(api: Api) -> None:
+async def test_power_actions_on_an_unknown_machine_are_not_found() -> None:
+    async with simulating() as api:
         for action in ("start", "stop", "restart"):
             refused = await api.power(action, "nobody")
             check_status(refused, 404, "NotFound", 'virtualmachine.kubevirt.io "nobody" not found')
-
-    with_api(test)
 
 
 # --- The API itself ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_asked_for_where_one_is_set() -> None:
-    async def test(api: Api) -> None:
+async def test_a_token_is_asked_for_where_one_is_set() -> None:
+    async with simulating(token="t0ken") as api:
         check_status(await api.ask("GET", VMS), 401, "Unauthorized", "Unauthorized")
         assert (await api.ask("GET", VMS, Authorization="Bearer wrong")).status == 401
         assert (await api.ask("GET", VMS, Authorization="Bearer t0ken")).status == 200
         assert (await api.ask("GET", "/stats")).status == 200
 
-    with_api(test, token="t0ken")
 
-
-def test_unknown_paths_and_methods_are_refused_as_kubernetes_does() -> None:
-    async def test(api: Api) -> None:
+async def test_unknown_paths_and_methods_are_refused_as_kubernetes_does() -> None:
+    async with simulating() as api:
         assert (await api.ask("GET", "/apis/other/v1/things")).json["reason"] == "NotFound"
         assert (await api.ask("POST", f"{VMS}/vm-1", {})).json["reason"] == "MethodNotAllowed"
         assert (await api.ask("GET", f"{ACTIONS}/vm-1/start")).status == 405
@@ -306,29 +263,23 @@ def test_unknown_paths_and_methods_are_refused_as_kubernetes_does() -> None:
         assert (await api.ask("GET", "/version")).json["major"] == "1"
         assert (await api.ask("GET", "/apis/kubevirt.io/v1")).json["kind"] == "APIResourceList"
 
-    with_api(test)
 
-
-def test_faults_come_as_kubernetes_says_them() -> None:
-    async def test(api: Api) -> None:
+async def test_faults_come_as_kubernetes_says_them() -> None:
+    async with simulating(error_rate=1.0) as api:
         reasons = {(await api.ask("GET", VMS)).json["reason"] for _ in range(20)}
         assert reasons == {"InternalError", "ServiceUnavailable"}
 
-    with_api(test, error_rate=1.0)
 
-
-def test_too_many_requests_are_told_when_to_come_back() -> None:
-    async def test(api: Api) -> None:
+async def test_too_many_requests_are_told_when_to_come_back() -> None:
+    async with simulating(rate_limit=1.0) as api:
         answers = [await api.ask("GET", VMS) for _ in range(3)]
         refused = next(answer for answer in answers if answer.status == 429)
         assert refused.json["reason"] == "TooManyRequests"
         assert int(refused.headers["retry-after"]) >= 1
 
-    with_api(test, rate_limit=1.0)
 
-
-def test_stats_and_the_record_say_what_was_done() -> None:
-    async def test(api: Api) -> None:
+async def test_stats_and_the_record_say_what_was_done() -> None:
+    async with simulating(record=True) as api:
         await api.made()
         await api.ask("POST", VMS, a_machine(), Idempotency_Key="k1")
         await api.power("start")
@@ -347,5 +298,3 @@ def test_stats_and_the_record_say_what_was_done() -> None:
         assert records[1] == {"method": "POST", "path": VMS, "status": 409, "key": "k1"}
         empty = (await api.ask("POST", "/reset")).json
         assert (empty["requests"], empty["objects"]["virtualmachines"]) == (0, 0)
-
-    with_api(test, record=True)

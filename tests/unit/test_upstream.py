@@ -33,64 +33,51 @@ def test_an_upstream_that_answers_limits_nothing() -> None:
     assert not upstream.limited
 
 
-def test_after_a_refusal_requests_leave_one_by_one() -> None:
-    async def scenario() -> None:
-        upstream = an_upstream(clock := Clock())
-        upstream.refused(started=clock.now, requested=2.0)
-        assert upstream.limited
-        assert await upstream.may_send(lambda: "me")
-        assert clock.waits == [2.0]
-        await upstream.may_send(lambda: "me")
-        assert len(clock.waits) == 2
-
-    asyncio.run(scenario())
+async def test_after_a_refusal_requests_leave_one_by_one() -> None:
+    upstream = an_upstream(clock := Clock())
+    upstream.refused(started=clock.now, requested=2.0)
+    assert upstream.limited
+    assert await upstream.may_send(lambda: "me")
+    assert clock.waits == [2.0]
+    await upstream.may_send(lambda: "me")
+    assert len(clock.waits) == 2
 
 
-def test_a_pace_is_forgotten_a_minute_after_the_last_refusal() -> None:
-    async def scenario() -> None:
-        upstream = an_upstream(clock := Clock())
-        upstream.refused(clock.now, 0.0)
-        clock.now += 61.0
-        assert await upstream.may_send(lambda: "me")
-        assert not upstream.limited
-        assert clock.waits == []
-
-    asyncio.run(scenario())
+async def test_a_pace_is_forgotten_a_minute_after_the_last_refusal() -> None:
+    upstream = an_upstream(clock := Clock())
+    upstream.refused(clock.now, 0.0)
+    clock.now += 61.0
+    assert await upstream.may_send(lambda: "me")
+    assert not upstream.limited
+    assert clock.waits == []
 
 
-def test_an_outage_lasts_from_the_first_failure_to_the_next_answer() -> None:
-    async def scenario() -> None:
-        upstream = an_upstream(clock := Clock())
-        assert upstream.unreached(clock.now, "no route") == 1.0
-        assert (upstream.limited, upstream.unreachable) == (True, "no route")
-        assert await upstream.may_send(lambda: "me")
-        assert clock.waits == [1.0]
-        upstream.reached()
-        assert (upstream.limited, upstream.unreachable) == (False, None)
-
-    asyncio.run(scenario())
+async def test_an_outage_lasts_from_the_first_failure_to_the_next_answer() -> None:
+    upstream = an_upstream(clock := Clock())
+    assert upstream.unreached(clock.now, "no route") == 1.0
+    assert (upstream.limited, upstream.unreachable) == (True, "no route")
+    assert await upstream.may_send(lambda: "me")
+    assert clock.waits == [1.0]
+    upstream.reached()
+    assert (upstream.limited, upstream.unreachable) == (False, None)
 
 
 @pytest.mark.parametrize("names", [(None, None), ("me", "another"), ("me", None)])
-def test_a_worker_that_lost_its_lease_meanwhile_sends_nothing(names: tuple[str | None, str | None]) -> None:
-    async def scenario() -> None:
-        upstream = an_upstream(clock := Clock())
-        upstream.unreached(clock.now, "away")
-        name = iter(names)
-        assert not await upstream.may_send(lambda: next(name))
+async def test_a_worker_that_lost_its_lease_meanwhile_sends_nothing(
+    names: tuple[str | None, str | None],
+) -> None:
+    upstream = an_upstream(clock := Clock())
+    upstream.unreached(clock.now, "away")
+    name = iter(names)
+    assert not await upstream.may_send(lambda: next(name))
 
-    asyncio.run(scenario())
 
-
-def test_nothing_waits_for_an_upstream_once_the_worker_stops() -> None:
-    async def scenario() -> None:
-        stopping = asyncio.Event()
-        upstream = an_upstream(clock := Clock(), stopping)
-        upstream.unreached(clock.now, "away")
-        stopping.set()
-        assert not await upstream.may_send(lambda: "me")
-
-    asyncio.run(scenario())
+async def test_nothing_waits_for_an_upstream_once_the_worker_stops() -> None:
+    stopping = asyncio.Event()
+    upstream = an_upstream(clock := Clock(), stopping)
+    upstream.unreached(clock.now, "away")
+    stopping.set()
+    assert not await upstream.may_send(lambda: "me")
 
 
 def test_there_is_one_upstream_for_each_url_and_its_limit_can_change() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from io import StringIO
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -14,7 +13,7 @@ from batchline.upstreams import urls
 from batchline.upstreams.catalog import Catalog
 from tests.support import operation_executor as operations
 from tests.support.http_executor import KEY, an_executor, an_item, line_of, with_upstream
-from tests.support.scripted_upstream import Behaviour, Upstream, answers
+from tests.support.scripted_upstream import Behaviour, Upstream, answers, upstream_that
 
 # With all that JSON and URLs escape.
 HARD_KEY = 'ab+/c"d\\e&<core-of-the-key>='
@@ -74,21 +73,20 @@ def test_a_key_is_found_in_whatever_way_it_is_escaped(written: bytes) -> None:
     assert line_of(verdict)["response"]["body"] == {"said": "it is ***, is it?"}
 
 
-def test_a_password_in_the_upstreams_url_is_a_credential_too() -> None:
+async def test_a_password_in_the_upstreams_url_is_a_credential_too() -> None:
     found = urls.credentials(
         "http://user:hunter2%2Fhunter2@example.org/v1?api_key=query-key&version=2024-10-21"
     )
     assert found == ["query-key", "hunter2/hunter2", "dXNlcjpodW50ZXIyL2h1bnRlcjI="]
-
-    async def test(upstream: Upstream) -> None:
-        async with an_executor() as executor:
-            secret = upstream.url.replace("http://", "http://user:hunter2-hunter2@")
-            verdict = await executor.run(an_item(secret))
-            sent = upstream.requests[0].headers["authorization"].removeprefix("Basic ")
-            assert sent in urls.credentials(secret)
-            assert line_of(verdict)["response"]["body"] == {"said": "***"}
-
-    with_upstream(test, answers(200, b'{"said":"hunter2-hunter2"}'))
+    async with (
+        upstream_that(answers(200, b'{"said":"hunter2-hunter2"}')) as upstream,
+        an_executor() as executor,
+    ):
+        secret = upstream.url.replace("http://", "http://user:hunter2-hunter2@")
+        verdict = await executor.run(an_item(secret))
+        sent = upstream.requests[0].headers["authorization"].removeprefix("Basic ")
+        assert sent in urls.credentials(secret)
+        assert line_of(verdict)["response"]["body"] == {"said": "***"}
 
 
 def test_a_body_without_the_key_is_not_copied() -> None:
@@ -112,10 +110,8 @@ def test_a_governed_operations_answer_does_not_show_the_key(log: StringIO) -> No
     assert operations.KEY not in log.getvalue()
 
 
-def test_the_list_of_models_does_not_show_the_key() -> None:
-    async def test(upstream: Upstream) -> dict[str, Any]:
-        settings = UpstreamSettings("any", f"{upstream.url}/v1", "THE_KEY")
-        return dict(await Catalog([settings], {"THE_KEY": KEY}).models())
-
+async def test_the_list_of_models_does_not_show_the_key() -> None:
     listed = {"data": [{"id": "small"}, {"id": f"not-for-{KEY}"}]}
-    assert with_upstream(test, answers(200, json.dumps(listed).encode())) == {"any": ("small", "not-for-***")}
+    async with upstream_that(answers(200, json.dumps(listed).encode())) as upstream:
+        settings = UpstreamSettings("any", f"{upstream.url}/v1", "THE_KEY")
+        assert dict(await Catalog([settings], {"THE_KEY": KEY}).models()) == {"any": ("small", "not-for-***")}

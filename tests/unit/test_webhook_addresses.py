@@ -1,6 +1,5 @@
 """Which addresses a webhook may be sent to."""
 
-import asyncio
 import ipaddress
 from collections.abc import Sequence
 
@@ -105,27 +104,27 @@ def test_a_url_of_another_kind_is_refused(url: str) -> None:
         "http://169.254.169.254/latest/meta-data",
     ],
 )
-def test_this_machine_is_refused_in_every_spelling(url: str) -> None:
+async def test_this_machine_is_refused_in_every_spelling(url: str) -> None:
     with pytest.raises(AddressRefused):
-        asyncio.run(locate(url, allow_private=False))
+        await locate(url, allow_private=False)
 
 
-def test_a_name_is_refused_if_one_of_its_addresses_is_private() -> None:
+async def test_a_name_is_refused_if_one_of_its_addresses_is_private() -> None:
     async def scenario(*addresses: str) -> str:
         target = await locate(
             "https://receiver.example/", allow_private=False, lookup=lambda host, port: addresses
         )
         return target.address
 
-    assert asyncio.run(scenario("93.184.216.34", "2606:4700::1111")) == "93.184.216.34"
+    assert await scenario("93.184.216.34", "2606:4700::1111") == "93.184.216.34"
     for addresses in (("93.184.216.34", "10.0.0.1"), ("10.0.0.1",), ("fe80::1%eth0",)):
         with pytest.raises(AddressRefused, match=r"receiver\.example is not a public address"):
-            asyncio.run(scenario(*addresses))
+            await scenario(*addresses)
 
 
-def test_a_name_that_leads_nowhere_is_told_apart() -> None:
+async def test_a_name_that_leads_nowhere_is_told_apart() -> None:
     def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 
     with pytest.raises(NameNotFound):
-        asyncio.run(locate("https://receiver.example/", allow_private=False, lookup=unknown))
+        await locate("https://receiver.example/", allow_private=False, lookup=unknown)

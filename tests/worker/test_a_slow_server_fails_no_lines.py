@@ -119,8 +119,8 @@ def test_a_server_that_never_answers_uses_up_attempts_one_line_at_a_time(
     assert executor.company[-1] == 1
 
 
-def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
-    database_url: str, tmp_path: Path
+async def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
     class Recovering(Hanging):
         """Hangs until eight requests have timed out."""
@@ -132,31 +132,27 @@ def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
             return ran
 
     executor, ended = Recovering(*range(1, 9)), asyncio.Queue[int]()
-
-    async def scenario(db: Session) -> None:
-        worker = Worker(
-            database_url,
-            executor,
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(lease=30.0),
-            Scope(),
-            WorkerOptions(
-                producers=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
-                discovered=ProducerScope(Scope(below=("http://",)), 8),
-                on_ended=lambda batch: ended.put_nowait(batch.completed),
-            ),
-        )
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            await a_batch(db, {"m": 8}, upstream="http://slow")
-            assert await ended.get() == 8
-            assert len(worker.producers) == 1
-            executor.company.clear()
-            await a_batch(db, {"m": 30}, upstream="http://slow")
-            assert await ended.get() == 30
-            worker.stop()
-
-    on(database_url, scenario)
+    worker = Worker(
+        database_url,
+        executor,
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(lease=30.0),
+        Scope(),
+        WorkerOptions(
+            producers=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
+            discovered=ProducerScope(Scope(below=("http://",)), 8),
+            on_ended=lambda batch: ended.put_nowait(batch.completed),
+        ),
+    )
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        await a_batch(db, {"m": 8}, upstream="http://slow")
+        assert await ended.get() == 8
+        assert len(worker.producers) == 1
+        executor.company.clear()
+        await a_batch(db, {"m": 30}, upstream="http://slow")
+        assert await ended.get() == 30
+        worker.stop()
     assert max(executor.company[:5]) <= 5, "four, and one more for eight answers"
 
 

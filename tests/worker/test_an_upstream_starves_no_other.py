@@ -19,7 +19,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, a_worker, on, read, sql, take
+from tests.support.builders import a_batch, a_worker, read, sql, take
 from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, working, write_requests
 from tests.support.serving import serving
@@ -112,66 +112,58 @@ def a_worker_for_any_upstream(
     )
 
 
-def test_each_upstream_has_its_own_slots_and_models_have_theirs(database_url: str, tmp_path: Path) -> None:
+async def test_each_upstream_has_its_own_slots_and_models_have_theirs(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
     stuck = ("http://stuck-1", "https://stuck-2")
     executor = Holding(*stuck, "model")
-
-    async def scenario(db: Session) -> None:
-        settings = WorkerSettings(drain=True, lease=30.0, poll_min=0.05)
-        worker = a_worker_for_any_upstream(database_url, executor, tmp_path, settings)
-        bad = [await a_batch(db, {"m": 50}, upstream=url) for url in stuck]
-        bad.append(await a_batch(db, {"model": 50}, upstream=None))
-        good = [await a_batch(db, {"m": 80, "n": 80}, upstream=f"http://good-{n}") for n in range(4)]
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            await executor.until(lambda: executor.ended == {batch.id for batch in good})
-            assert [(await read(db, batch)).completed for batch in bad] == [0, 0, 0]
-            executor.go_on.set()
-        assert [(await read(db, batch)).completed for batch in bad] == [50] * 3
-        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
-        assert worker.claimed == 150 + 4 * 160
-        assert len(worker.producers) == 1, "producers of upstreams without work are closed"
-
-    on(database_url, scenario)
+    settings = WorkerSettings(drain=True, lease=30.0, poll_min=0.05)
+    worker = a_worker_for_any_upstream(database_url, executor, tmp_path, settings)
+    bad = [await a_batch(db, {"m": 50}, upstream=url) for url in stuck]
+    bad.append(await a_batch(db, {"model": 50}, upstream=None))
+    good = [await a_batch(db, {"m": 80, "n": 80}, upstream=f"http://good-{n}") for n in range(4)]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        await executor.until(lambda: executor.ended == {batch.id for batch in good})
+        assert [(await read(db, batch)).completed for batch in bad] == [0, 0, 0]
+        executor.go_on.set()
+    assert [(await read(db, batch)).completed for batch in bad] == [50] * 3
+    assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
+    assert worker.claimed == 150 + 4 * 160
+    assert len(worker.producers) == 1, "producers of upstreams without work are closed"
     assert executor.maximum.keys() == {*stuck, "model", *(f"http://good-{n}" for n in range(4))}
     assert set(executor.maximum.values()) == {5}, "each uses all of its slots, and no more"
 
 
-def test_an_upstream_that_was_left_is_found_again(database_url: str, tmp_path: Path) -> None:
+async def test_an_upstream_that_was_left_is_found_again(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
     executor = Holding()
-
-    async def scenario(db: Session) -> None:
-        worker = a_worker_for_any_upstream(database_url, executor, tmp_path, WorkerSettings(lease=30.0))
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            for _ in range(20):
-                batch = await a_batch(db, {"m": 3}, upstream="http://one")
-                await executor.until(partial(executor.ended.__contains__, batch.id))
-            worker.stop()
-
-    on(database_url, scenario)
+    worker = a_worker_for_any_upstream(database_url, executor, tmp_path, WorkerSettings(lease=30.0))
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        for _ in range(20):
+            batch = await a_batch(db, {"m": 3}, upstream="http://one")
+            await executor.until(partial(executor.ended.__contains__, batch.id))
+        worker.stop()
     assert len(executor.sent) == 60
 
 
-def test_what_is_in_flight_at_many_upstreams_is_finished_when_the_worker_stops(
-    database_url: str, tmp_path: Path
+async def test_what_is_in_flight_at_many_upstreams_is_finished_when_the_worker_stops(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
     urls = [f"http://{n}" for n in range(10)]
     executor = Holding(*urls)
-
-    async def scenario(db: Session) -> None:
-        worker = a_worker_for_any_upstream(database_url, executor, tmp_path, WorkerSettings(lease=30.0))
-        for url in urls:
-            await a_batch(db, {"m": 20}, upstream=url)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            await executor.until(lambda: sum(executor.in_flight.values()) == 50)
-            worker.stop()
-            executor.go_on.set()
-        assert await sql(db, "SELECT count(*) FROM batchline.results") == [(50,)]
-        assert await sql(db, "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL") == [(0,)]
-
-    on(database_url, scenario)
+    worker = a_worker_for_any_upstream(database_url, executor, tmp_path, WorkerSettings(lease=30.0))
+    for url in urls:
+        await a_batch(db, {"m": 20}, upstream=url)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        await executor.until(lambda: sum(executor.in_flight.values()) == 50)
+        worker.stop()
+        executor.go_on.set()
+    assert await sql(db, "SELECT count(*) FROM batchline.results") == [(50,)]
+    assert await sql(db, "SELECT count(*) FROM batchline.spans WHERE worker_id IS NOT NULL") == [(0,)]
     assert len(executor.sent) == 50
 
 
@@ -189,22 +181,19 @@ def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> No
     assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == UPSTREAMS
 
 
-def test_a_scope_of_keys_that_begin_so_takes_no_others(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, {"model": 3, "httpd": 3}, upstream=None)
-        await a_batch(db, {"model": 3}, upstream="http://a")
-        await a_batch(db, {"model": 3}, upstream="https://b")
-        named = Scope(below=UPSTREAMS, excluded=("http://a",))
-        assert {item.claim.key for item in await take(db, a_worker(), 50, named)} == {"https://b"}
-        # What was given up is taken over by the same rule.
-        await take(db, a_worker("dead", lease=-1.0), 50, Scope())
-        assert {item.claim.key for item in await take(db, a_worker(), 50, named)} == set()
-        found = await take(db, a_worker(), 50, Scope(below=UPSTREAMS))
-        assert {item.claim.key for item in found} == {"http://a"}
-        rest = await take(db, a_worker(), 50, Scope(excluded_prefixes=UPSTREAMS))
-        assert {item.claim.key for item in rest} == {"model", "httpd"}
-
-    on(database_url, scenario)
+async def test_a_scope_of_keys_that_begin_so_takes_no_others(db: Session) -> None:
+    await a_batch(db, {"model": 3, "httpd": 3}, upstream=None)
+    await a_batch(db, {"model": 3}, upstream="http://a")
+    await a_batch(db, {"model": 3}, upstream="https://b")
+    named = Scope(below=UPSTREAMS, excluded=("http://a",))
+    assert {item.claim.key for item in await take(db, a_worker(), 50, named)} == {"https://b"}
+    # What was given up is taken over by the same rule.
+    await take(db, a_worker("dead", lease=-1.0), 50, Scope())
+    assert {item.claim.key for item in await take(db, a_worker(), 50, named)} == set()
+    found = await take(db, a_worker(), 50, Scope(below=UPSTREAMS))
+    assert {item.claim.key for item in found} == {"http://a"}
+    rest = await take(db, a_worker(), 50, Scope(excluded_prefixes=UPSTREAMS))
+    assert {item.claim.key for item in rest} == {"model", "httpd"}
 
 
 def test_a_model_cannot_pass_for_an_upstream(database_url: str, tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, kill, on, read, sql
+from tests.support.builders import a_batch, kill, read, sql
 from tests.support.executors import Answering
 
 SETTINGS = WorkerSettings(concurrency=4, drain=True, lease=5.0)
 
 
-def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim is committed, but its answer or its lines never arrive: the heartbeat would keep the spans
     alive for ever, and nobody would run them."""
@@ -37,21 +37,17 @@ def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
 
     monkeypatch.setattr(spans, "fetch", fetch)
     executor = Answering()
-
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, {"m": 30})
-        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-        async with asyncio.timeout(60):
-            await worker.run()
-        assert (await read(db, batch)).completed == 30
-        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
-
-    on(database_url, scenario)
+    batch = await a_batch(db, {"m": 30})
+    worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
+    async with asyncio.timeout(60):
+        await worker.run()
+    assert (await read(db, batch)).completed == 30
+    assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
     assert executor.lines == list(range(1, 31)), "each line is sent once"
 
 
-def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name(
-    database_url: str, tmp_path: Path
+async def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
     """Its own clock jumps past the lease while items wait to be sent, as that of a frozen process does."""
     jump = [0.0]
@@ -64,31 +60,27 @@ def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name
             return await super().run(item)
 
     executor = Jumping()
-
-    async def scenario(db: Session) -> None:
-        loop = asyncio.get_running_loop()
-        batch = await a_batch(db, {"m": 300})
-        worker = Worker(
-            database_url,
-            executor,
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(concurrency=1, lease=1.0),
-            Scope(),
-            WorkerOptions(on_ended=lambda _: workers[0].stop(), clock=lambda: loop.time() + jump[0]),
-        )
-        workers.append(worker)
-        first_name = worker.lease.worker.id
-        async with asyncio.timeout(60):
-            await worker.run()
-        assert worker.lease.worker.id != first_name
-        assert (await read(db, batch)).completed == 300
-
-    on(database_url, scenario)
+    loop = asyncio.get_running_loop()
+    batch = await a_batch(db, {"m": 300})
+    worker = Worker(
+        database_url,
+        executor,
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(concurrency=1, lease=1.0),
+        Scope(),
+        WorkerOptions(on_ended=lambda _: workers[0].stop(), clock=lambda: loop.time() + jump[0]),
+    )
+    workers.append(worker)
+    first_name = worker.lease.worker.id
+    async with asyncio.timeout(60):
+        await worker.run()
+    assert worker.lease.worker.id != first_name
+    assert (await read(db, batch)).completed == 300
     assert executor.lines == list(range(1, 301)), "what was given up is sent once, by its new holder"
 
 
-def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fence(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fence(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines are being read, so nothing seems to be held, and the heartbeat lays the lease to rest."""
     true_fetch, rested, fenced = spans.fetch, asyncio.Event(), list[bool]()
@@ -109,27 +101,23 @@ def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fence(
             fenced.append(worker.lease.ends < float("inf"))
             return await super().run(item)
 
-    async def scenario(db: Session) -> None:
-        nonlocal worker
-        await a_batch(db, {"m": 3})
-        settings = WorkerSettings(drain=True, lease=3.0)
-        worker = Worker(database_url, Looking(), Objects.at(tmp_path / "objects"), settings, Scope())
-        true_rest = worker.lease.rest
+    await a_batch(db, {"m": 3})
+    settings = WorkerSettings(drain=True, lease=3.0)
+    worker = Worker(database_url, Looking(), Objects.at(tmp_path / "objects"), settings, Scope())
+    true_rest = worker.lease.rest
 
-        def rest() -> None:
-            true_rest()
-            rested.set()
+    def rest() -> None:
+        true_rest()
+        rested.set()
 
-        worker.lease.rest = rest  # type: ignore[method-assign]
-        async with asyncio.timeout(60):
-            await worker.run()
-
-    on(database_url, scenario)
+    worker.lease.rest = rest  # type: ignore[method-assign]
+    async with asyncio.timeout(60):
+        await worker.run()
     assert fenced == [True] * 3
 
 
-def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease is lost while the lines are being read: they are the old name's, and others may take them."""
     true_fetch, failures, executor = spans.fetch, iter([True]), Answering()
@@ -151,23 +139,18 @@ def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
         return items
 
     monkeypatch.setattr(spans, "fetch", fetch)
-
-    async def scenario(db: Session) -> None:
-        nonlocal worker, killing
-        killing = db
-        batch = await a_batch(db, {"m": 30})
-        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-        async with asyncio.timeout(60):
-            await worker.run()
-        assert (await read(db, batch)).completed == 30
-
-    on(database_url, scenario)
+    killing = db
+    batch = await a_batch(db, {"m": 30})
+    worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
+    async with asyncio.timeout(60):
+        await worker.run()
+    assert (await read(db, batch)).completed == 30
     assert executor.lines == list(range(1, 31)), "each line is sent once"
 
 
 @pytest.mark.parametrize("with_bodies", [True, False], ids=["with the lines", "lines still to be read"])
-def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_bodies: bool
+async def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_bodies: bool
 ) -> None:
     """The lease is lost while an idle worker takes the first lines of a batch: they are the old name's."""
     true_claim_new, true_fetch, nothing_left = spans.claim_new, spans.fetch, asyncio.Event()
@@ -190,31 +173,26 @@ def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
 
     monkeypatch.setattr(spans, "claim_new", claim_new)
     monkeypatch.setattr(spans, "fetch", fetch)
+    batch = await a_batch(db, {"m": 3})
+    worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
+    (producer,) = worker.producers
+    monkeypatch.setattr(producer.claimer, "_on_nothing", nothing_left.set)
+    old_name = worker.lease.worker.id
+    # As an idle worker hears of it.
+    producer.claimer._woken.clear()
+    producer.claimer.idle.set()
+    producer.claimer.announce(batch.id)
+    tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
+    async with asyncio.timeout(60):
+        await nothing_left.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
-    async def scenario(db: Session) -> None:
-        nonlocal worker
-        batch = await a_batch(db, {"m": 3})
-        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-        (producer,) = worker.producers
-        monkeypatch.setattr(producer.claimer, "_on_nothing", nothing_left.set)
-        old_name = worker.lease.worker.id
-        # As an idle worker hears of it.
-        producer.claimer._woken.clear()
-        producer.claimer.idle.set()
-        producer.claimer.announce(batch.id)
-        tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
-        async with asyncio.timeout(60):
-            await nothing_left.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-        assert worker.lease.worker.id != old_name
-        assert producer.claimer.claimed == 0, "nothing of it reaches the buffer"
-        assert worker.lease.ends == float("inf"), "the new name holds nothing, and was never renewed"
-        assert await sql(db, "SELECT worker_id FROM batchline.spans") == [(old_name,)]
-        for session in worker._sessions.values():
-            await session.close()
-
-    on(database_url, scenario)
+    assert worker.lease.worker.id != old_name
+    assert producer.claimer.claimed == 0, "nothing of it reaches the buffer"
+    assert worker.lease.ends == float("inf"), "the new name holds nothing, and was never renewed"
+    assert await sql(db, "SELECT worker_id FROM batchline.spans") == [(old_name,)]
+    for session in worker._sessions.values():
+        await session.close()
     assert (executor.sent, fetched) == ([], [])

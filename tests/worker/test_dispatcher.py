@@ -107,80 +107,64 @@ async def a_dispatcher(concurrency: int) -> AsyncIterator[Stage]:
         await asyncio.wait([running])
 
 
-def test_it_runs_as_many_items_at_once_as_the_limit_allows() -> None:
-    async def scenario() -> None:
-        async with a_dispatcher(3) as stage:
-            stage.put(10)
-            assert not stage.dispatcher.idle.is_set()
-            await stage.executor.until_begun(3)
-            assert stage.dispatcher.in_flight == 3
-            stage.executor.permit(10)
-            await stage.dispatcher.idle.wait()
-            assert stage.executor.maximum == 3
-            assert stage.settler.of(Completed) == 10
-            assert stage.empty == [True], "once, after the last one"
-
-    asyncio.run(scenario())
+async def test_it_runs_as_many_items_at_once_as_the_limit_allows() -> None:
+    async with a_dispatcher(3) as stage:
+        stage.put(10)
+        assert not stage.dispatcher.idle.is_set()
+        await stage.executor.until_begun(3)
+        assert stage.dispatcher.in_flight == 3
+        stage.executor.permit(10)
+        await stage.dispatcher.idle.wait()
+        assert stage.executor.maximum == 3
+        assert stage.settler.of(Completed) == 10
+        assert stage.empty == [True], "once, after the last one"
 
 
-def test_the_number_in_flight_changes_with_the_limit_while_it_runs() -> None:
-    async def scenario() -> None:
-        async with a_dispatcher(2) as stage:
-            stage.put(20)
-            await stage.executor.until_begun(2)
-            stage.limit.resize(5)
-            stage.executor.permit(1)
-            await stage.executor.until_begun(4)
-            assert stage.dispatcher.in_flight == 5
-            stage.limit.resize(1)
-            stage.executor.permit(5)
-            await stage.executor.until_begun(1)
-            assert stage.dispatcher.in_flight == 1
-            stage.executor.permit(20)
-            await stage.dispatcher.idle.wait()
-            assert stage.settler.of(Completed) == 20
-
-    asyncio.run(scenario())
+async def test_the_number_in_flight_changes_with_the_limit_while_it_runs() -> None:
+    async with a_dispatcher(2) as stage:
+        stage.put(20)
+        await stage.executor.until_begun(2)
+        stage.limit.resize(5)
+        stage.executor.permit(1)
+        await stage.executor.until_begun(4)
+        assert stage.dispatcher.in_flight == 5
+        stage.limit.resize(1)
+        stage.executor.permit(5)
+        await stage.executor.until_begun(1)
+        assert stage.dispatcher.in_flight == 1
+        stage.executor.permit(20)
+        await stage.dispatcher.idle.wait()
+        assert stage.settler.of(Completed) == 20
 
 
-def test_a_dispatcher_that_stops_gives_back_what_it_has_not_sent() -> None:
-    async def scenario() -> None:
-        async with a_dispatcher(2) as stage:
-            stage.put(5)
-            await stage.executor.until_begun(2)
-            stage.dispatcher.stop()
-            assert stage.settler.of(Deferred) == 3
-            assert not stage.dispatcher.idle.is_set(), "two are in flight"
-            stage.executor.permit(2)
-            await stage.dispatcher.idle.wait()
-            assert stage.settler.of(Completed) == 2
-
-    asyncio.run(scenario())
+async def test_a_dispatcher_that_stops_gives_back_what_it_has_not_sent() -> None:
+    async with a_dispatcher(2) as stage:
+        stage.put(5)
+        await stage.executor.until_begun(2)
+        stage.dispatcher.stop()
+        assert stage.settler.of(Deferred) == 3
+        assert not stage.dispatcher.idle.is_set(), "two are in flight"
+        stage.executor.permit(2)
+        await stage.dispatcher.idle.wait()
+        assert stage.settler.of(Completed) == 2
 
 
-def test_it_is_idle_after_its_last_item_was_left_to_others() -> None:
+async def test_it_is_idle_after_its_last_item_was_left_to_others() -> None:
     """The lease was lost while the item waited: there is no verdict, and nothing is left to do."""
-
-    async def scenario() -> None:
-        async with a_dispatcher(1) as stage:
-            stage.lease.renewed(-1000.0)
-            assert stage.lease.lost
-            stage.put(1)
-            await stage.dispatcher.idle.wait()
-            assert stage.settler.verdicts == []
-            assert stage.executor.sent == []
-
-    asyncio.run(scenario())
+    async with a_dispatcher(1) as stage:
+        stage.lease.renewed(-1000.0)
+        assert stage.lease.lost
+        stage.put(1)
+        await stage.dispatcher.idle.wait()
+        assert stage.settler.verdicts == []
+        assert stage.executor.sent == []
 
 
-def test_items_that_are_dropped_leave_it_idle() -> None:
-    async def scenario() -> None:
-        async with a_dispatcher(1) as stage:
-            stage.put(3)
-            await stage.executor.until_begun(1)
-            assert stage.dispatcher.discard() == 2
-            assert not stage.dispatcher.idle.is_set()
-            stage.executor.permit(1)
-            await stage.dispatcher.idle.wait()
-
-    asyncio.run(scenario())
+async def test_items_that_are_dropped_leave_it_idle() -> None:
+    async with a_dispatcher(1) as stage:
+        stage.put(3)
+        await stage.executor.until_begun(1)
+        assert stage.dispatcher.discard() == 2
+        assert not stage.dispatcher.idle.is_set()
+        stage.executor.permit(1)
+        await stage.dispatcher.idle.wait()

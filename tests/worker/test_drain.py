@@ -13,7 +13,7 @@ from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
-from tests.support.builders import a_batch, a_worker, deferred, on, overrun, read, sql, take
+from tests.support.builders import a_batch, a_worker, deferred, overrun, read, sql, take
 from tests.support.executors import Answering
 
 PATIENCE = 60.0
@@ -43,107 +43,92 @@ async def nothing_to_maintain(db: Session) -> None:
     await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
 
 
-def test_a_worker_with_nothing_to_do_leaves_after_two_polls(
-    database_url: str, tmp_path: Path, polls: list[PollResult]
+async def test_a_worker_with_nothing_to_do_leaves_after_two_polls(
+    database_url: str, db: Session, tmp_path: Path, polls: list[PollResult]
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await nothing_to_maintain(db)
-        await drain(database_url, tmp_path, Answering())
-
-    on(database_url, scenario)
+    await nothing_to_maintain(db)
+    await drain(database_url, tmp_path, Answering())
     assert 1 <= len(polls) <= 2, "the first one of the poller, and that of the drain"
 
 
-def test_a_slow_request_costs_no_polls(database_url: str, tmp_path: Path, polls: list[PollResult]) -> None:
+async def test_a_slow_request_costs_no_polls(
+    database_url: str, db: Session, tmp_path: Path, polls: list[PollResult]
+) -> None:
     class Slow(Answering):
         async def run(self, item: Item) -> Verdict:
             await asyncio.sleep(1.0)
             return await super().run(item)
 
-    async def scenario(db: Session) -> None:
-        await nothing_to_maintain(db)
-        batch = await a_batch(db, 1)
-        await drain(database_url, tmp_path, Slow())
-        assert (await read(db, batch)).status is BatchStatus.COMPLETED
-
-    on(database_url, scenario)
+    await nothing_to_maintain(db)
+    batch = await a_batch(db, 1)
+    await drain(database_url, tmp_path, Slow())
+    assert (await read(db, batch)).status is BatchStatus.COMPLETED
     assert len(polls) <= 5
 
 
-def test_it_waits_for_its_own_retry(database_url: str, tmp_path: Path, polls: list[PollResult]) -> None:
+async def test_it_waits_for_its_own_retry(
+    database_url: str, db: Session, tmp_path: Path, polls: list[PollResult]
+) -> None:
     class Second(Answering):
         async def run(self, item: Item) -> Verdict:
             if item.claim.attempt == 1:
                 return Retry(item, "busy", "try again", 1.0)
             return await super().run(item)
 
-    async def scenario(db: Session) -> None:
-        await nothing_to_maintain(db)
-        batch = await a_batch(db, 1)
-        await drain(database_url, tmp_path, Second())
-        assert (await read(db, batch)).status is BatchStatus.COMPLETED
-
-    on(database_url, scenario)
+    await nothing_to_maintain(db)
+    batch = await a_batch(db, 1)
+    await drain(database_url, tmp_path, Second())
+    assert (await read(db, batch)).status is BatchStatus.COMPLETED
     assert len(polls) <= 6
 
 
-def test_it_waits_for_what_another_worker_has_put_off(
-    database_url: str, tmp_path: Path, polls: list[PollResult]
+async def test_it_waits_for_what_another_worker_has_put_off(
+    database_url: str, db: Session, tmp_path: Path, polls: list[PollResult]
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await nothing_to_maintain(db)
-        batch, other = await a_batch(db, 1), a_worker()
-        (item,) = await take(db, other)
-        await spans.settle(db, other.id, [deferred(item, 1.0)])
-        await drain(database_url, tmp_path, Answering())
-        assert (await read(db, batch)).status is BatchStatus.COMPLETED
-
-    on(database_url, scenario)
+    await nothing_to_maintain(db)
+    batch, other = await a_batch(db, 1), a_worker()
+    (item,) = await take(db, other)
+    await spans.settle(db, other.id, [deferred(item, 1.0)])
+    await drain(database_url, tmp_path, Answering())
+    assert (await read(db, batch)).status is BatchStatus.COMPLETED
     assert len(polls) <= 6
 
 
-def test_it_runs_the_maintenance_that_is_due_and_ends_the_batch_that_this_closes(
-    database_url: str, tmp_path: Path
+async def test_it_runs_the_maintenance_that_is_due_and_ends_the_batch_that_this_closes(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 1)
-        await overrun(db, batch.id)
-        await drain(database_url, tmp_path, Answering())
-        assert (await read(db, batch)).status is BatchStatus.EXPIRED
-
-    on(database_url, scenario)
+    batch = await a_batch(db, 1)
+    await overrun(db, batch.id)
+    await drain(database_url, tmp_path, Answering())
+    assert (await read(db, batch)).status is BatchStatus.EXPIRED
 
 
-def test_a_batch_that_comes_during_the_last_poll_is_run(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_batch_that_comes_during_the_last_poll_is_run(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The poll finds nothing, and before its result is used, a notification wakes the claimer."""
     true_poll, listening, announced = spans.poll, asyncio.Event(), asyncio.Event()
     executor, created = Answering(), list[Batch]()
+    await nothing_to_maintain(db)
+    worker = Worker(database_url, executor, Objects.at(tmp_path), DRAIN, Scope())
+    (claimer,) = worker.producers.claimers
+    true_announce = claimer.announce
 
-    async def scenario(db: Session) -> None:
-        await nothing_to_maintain(db)
-        worker = Worker(database_url, executor, Objects.at(tmp_path), DRAIN, Scope())
-        (claimer,) = worker.producers.claimers
-        true_announce = claimer.announce
+    def announce(batch_id: UUID | None) -> None:
+        true_announce(batch_id)
+        (listening if batch_id is None else announced).set()
 
-        def announce(batch_id: UUID | None) -> None:
-            true_announce(batch_id)
-            (listening if batch_id is None else announced).set()
+    async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
+        result = await true_poll(session, worker_id, scope)
+        await listening.wait()
+        if not created and claimer.idle.is_set():
+            created.append(await a_batch(db, 3))
+            await announced.wait()
+        return result
 
-        async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
-            result = await true_poll(session, worker_id, scope)
-            await listening.wait()
-            if not created and claimer.idle.is_set():
-                created.append(await a_batch(db, 3))
-                await announced.wait()
-            return result
-
-        monkeypatch.setattr(claimer, "announce", announce)
-        monkeypatch.setattr(spans, "poll", poll)
-        async with asyncio.timeout(PATIENCE):
-            await worker.run()
-        assert (await read(db, created[0])).status is BatchStatus.COMPLETED
-
-    on(database_url, scenario)
+    monkeypatch.setattr(claimer, "announce", announce)
+    monkeypatch.setattr(spans, "poll", poll)
+    async with asyncio.timeout(PATIENCE):
+        await worker.run()
+    assert (await read(db, created[0])).status is BatchStatus.COMPLETED
     assert executor.lines == [1, 2, 3]

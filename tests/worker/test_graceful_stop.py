@@ -16,7 +16,7 @@ from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
-from tests.support.builders import a_batch, on, read, sql
+from tests.support.builders import a_batch, read, sql
 from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, working, write_requests
 from tests.support.waiting import LIMIT, wait_for
@@ -51,8 +51,8 @@ class Together(Answering):
 
 
 @pytest.mark.parametrize("at_once", [1, 5], ids=["some wait in the settler", "all are on their way"])
-def test_a_worker_that_stops_settles_what_its_settler_holds(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+async def test_a_worker_that_stops_settles_what_its_settler_holds(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """All its requests are answered, and the first settle takes so long that it is told to stop meanwhile."""
     true_settle, settling, go_on = spans.settle, asyncio.Event(), asyncio.Event()
@@ -66,30 +66,26 @@ def test_a_worker_that_stops_settles_what_its_settler_holds(
 
     monkeypatch.setattr(spans, "settle", settle)
     executor = Together()
+    batch = await a_batch(db, {"m": 5})
+    settings = WorkerSettings(concurrency=5, settle_max=at_once)
+    worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope())
+    stopped, true_stop = asyncio.Event(), worker.settler.stop
 
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, {"m": 5})
-        settings = WorkerSettings(concurrency=5, settle_max=at_once)
-        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope())
-        stopped, true_stop = asyncio.Event(), worker.settler.stop
+    def stop() -> None:
+        true_stop()
+        stopped.set()
 
-        def stop() -> None:
-            true_stop()
-            stopped.set()
-
-        monkeypatch.setattr(worker.settler, "stop", stop)
-        running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(LIMIT):
-            await settling.wait()
-            assert len(executor.sent) == 5
-            worker.stop()
-            await stopped.wait()
-            go_on.set()
-            await running
-        assert (await read(db, batch)).completed == 5
-        assert await sql(db, "SELECT * FROM batchline.spans") == []
-
-    on(database_url, scenario)
+    monkeypatch.setattr(worker.settler, "stop", stop)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LIMIT):
+        await settling.wait()
+        assert len(executor.sent) == 5
+        worker.stop()
+        await stopped.wait()
+        go_on.set()
+        await running
+    assert (await read(db, batch)).completed == 5
+    assert await sql(db, "SELECT * FROM batchline.spans") == []
     assert (sizes[0] == 5) is (at_once == 5)
     assert executor.lines == [1, 2, 3, 4, 5]
 

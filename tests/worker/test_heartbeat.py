@@ -15,30 +15,27 @@ PATIENCE = 60.0
 
 
 @pytest.mark.parametrize("holding", [True, False])
-def test_it_renews_while_something_is_held_and_rests_otherwise(
+async def test_it_renews_while_something_is_held_and_rests_otherwise(
     monkeypatch: pytest.MonkeyPatch, holding: bool
 ) -> None:
-    async def scenario() -> None:
-        beats, done = list[str](), asyncio.Event()
+    beats, done = list[str](), asyncio.Event()
 
-        def beat(kind: str) -> None:
-            beats.append(kind)
-            if len(beats) == 3:
-                done.set()
+    def beat(kind: str) -> None:
+        beats.append(kind)
+        if len(beats) == 3:
+            done.set()
 
-        async def renew(session: Session, worker: WorkerId) -> None:
-            beat("renewed")
+    async def renew(session: Session, worker: WorkerId) -> None:
+        beat("renewed")
 
-        monkeypatch.setattr(spans, "renew", renew)
-        settings = WorkerSettings(lease=0.03)
-        lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
-        monkeypatch.setattr(lease, "rest", lambda: beat("rest"))
-        heartbeat = Heartbeat(Session("", "renew"), lease, settings, lambda: holding)
-        running = asyncio.create_task(heartbeat.run())
-        async with asyncio.timeout(PATIENCE):
-            await done.wait()
-        running.cancel()
-        assert set(beats) == {"renewed" if holding else "rest"}
-        assert heartbeat.idle.is_set()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(spans, "renew", renew)
+    settings = WorkerSettings(lease=0.03)
+    lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
+    monkeypatch.setattr(lease, "rest", lambda: beat("rest"))
+    heartbeat = Heartbeat(Session("", "renew"), lease, settings, lambda: holding)
+    running = asyncio.create_task(heartbeat.run())
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
+    running.cancel()
+    assert set(beats) == {"renewed" if holding else "rest"}
+    assert heartbeat.idle.is_set()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -106,14 +106,6 @@ async def a_cluster(url: str, folder: Path, **simulated: Any) -> AsyncIterator[C
                 await executor.close()
 
 
-def in_cluster(url: str, folder: Path, test: Callable[[Cluster], Awaitable[None]], **simulated: Any) -> None:
-    async def run() -> None:
-        async with a_cluster(url, folder, **simulated) as cluster:
-            await test(cluster)
-
-    asyncio.run(run())
-
-
 def outcomes(children: list[Child]) -> list[tuple[ChildStatus, int | None, int]]:
     return [(child.status, child.status_code, child.attempt_count) for child in children]
 
@@ -133,12 +125,11 @@ DONE, LOST = ChildStatus.SUCCEEDED, ChildStatus.FAILED
 # --- The life of machines ----------------------------------------------------------------------------------
 
 
-def test_machines_are_created_started_restarted_stopped_and_deleted(
+async def test_machines_are_created_started_restarted_stopped_and_deleted(
     database_url: str, tmp_path: Path
 ) -> None:
     names = [f"vm-{number}" for number in range(5)]
-
-    async def test(cluster: Cluster) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         batch, children = await cluster.run("vm_create", [an_item(name) for name in names])
         assert batch.status is ParentStatus.COMPLETED
         assert outcomes(children) == [(DONE, 201, 1)] * 5
@@ -155,11 +146,9 @@ def test_machines_are_created_started_restarted_stopped_and_deleted(
         for name in names:
             await cluster.api.until_gone(name)
 
-    in_cluster(database_url, tmp_path, test)
 
-
-def test_a_restart_is_one_of_a_machine_that_runs(database_url: str, tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_restart_is_one_of_a_machine_that_runs(database_url: str, tmp_path: Path) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         await cluster.run("vm_create", [an_item("on", run_strategy="Always"), an_item("off")])
         await cluster.api.until_it_is("Running", "on")
         batch, (on, off) = await cluster.run("vm_restart", named("on", "off"))
@@ -167,14 +156,14 @@ def test_a_restart_is_one_of_a_machine_that_runs(database_url: str, tmp_path: Pa
         assert (on.status, off.status, off.attempt_count) == (DONE, LOST, 1)
         assert "does not support manual restart requests" in message(off)
 
-    in_cluster(database_url, tmp_path, test)
-
 
 # --- Outcomes that are what they are -----------------------------------------------------------------------
 
 
-def test_what_is_so_already_is_done(database_url: str, tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_machine_that_is_already_in_the_wanted_state_is_a_success(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         await cluster.run(
             "vm_create", [an_item("on", run_strategy="Always"), an_item("off", run_strategy="Manual")]
         )
@@ -188,21 +177,17 @@ def test_what_is_so_already_is_done(database_url: str, tmp_path: Path) -> None:
             assert batch.status is ParentStatus.COMPLETED
             assert outcomes(children) == [(DONE, code, 1)]
 
-    in_cluster(database_url, tmp_path, test)
 
-
-def test_a_start_that_is_under_way_is_done(database_url: str, tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_start_that_is_under_way_is_done(database_url: str, tmp_path: Path) -> None:
+    async with a_cluster(database_url, tmp_path, controller_ms=60_000.0) as cluster:
         await cluster.run("vm_create", [an_item()])
         for code in (202, 409):
             _, children = await cluster.run("vm_start", named("vm-1"))
             assert outcomes(children) == [(DONE, code, 1)]
 
-    in_cluster(database_url, tmp_path, test, controller_ms=60_000.0)
 
-
-def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url: str, tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url: str, tmp_path: Path) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         await cluster.run("vm_create", [an_item()])
         _, children = await cluster.run("vm_create", [an_item()])
         assert outcomes(children) == [(DONE, 200, 1)]
@@ -211,11 +196,11 @@ def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url: str, 
         assert outcomes([child]) == [(LOST, 409, 1)]
         assert message(child) == 'virtualmachines.kubevirt.io "vm-1" already exists'
 
-    in_cluster(database_url, tmp_path, test)
 
-
-def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(database_url: str, tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with a_cluster(database_url, tmp_path, controller_ms=40.0) as cluster:
         await cluster.run("vm_create", [an_item()])
         before = (await cluster.api.ask("GET", f"{VMS}/vm-1")).json["metadata"]["uid"]
         await cluster.run("vm_delete", named("vm-1"))
@@ -223,37 +208,30 @@ def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(database_url: str,
         assert (child.status, child.status_code) == (DONE, 201)
         assert (await cluster.api.ask("GET", f"{VMS}/vm-1")).json["metadata"]["uid"] != before
 
-    in_cluster(database_url, tmp_path, test, controller_ms=40.0)
 
-
-def test_what_is_not_there_cannot_be_started_and_its_siblings_do_not_mind(
+async def test_what_is_not_there_cannot_be_started_and_its_siblings_do_not_mind(
     database_url: str, tmp_path: Path
 ) -> None:
-    async def test(cluster: Cluster) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         await cluster.run("vm_create", [an_item("a"), an_item("b")])
         batch, children = await cluster.run("vm_start", named("a", "nobody", "b"))
         assert batch.status is ParentStatus.PARTIAL_SUCCESS
         assert outcomes(children) == [(DONE, 202, 1), (LOST, 404, 1), (DONE, 202, 1)]
         assert message(children[1]) == 'virtualmachine.kubevirt.io "nobody" not found'
 
-    in_cluster(database_url, tmp_path, test)
 
-
-def test_a_namespace_that_is_not_there_fails_the_item(database_url: str, tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
+async def test_a_namespace_that_is_not_there_fails_the_item(database_url: str, tmp_path: Path) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         batch, (child,) = await cluster.run("vm_create", [an_item(namespace="elsewhere")])
         assert batch.status is ParentStatus.FAILED
         assert message(child) == 'namespaces "elsewhere" not found'
 
-    in_cluster(database_url, tmp_path, test)
 
-
-def test_machines_are_made_once_though_answers_are_lost_and_servers_stumble(
+async def test_machines_are_made_once_though_answers_are_lost_and_servers_stumble(
     database_url: str, tmp_path: Path
 ) -> None:
     names = [f"vm-{number}" for number in range(10)]
-
-    async def test(cluster: Cluster) -> None:
+    async with a_cluster(database_url, tmp_path, error_rate=0.2, drop_rate=0.3, seed=5) as cluster:
         _, children = await cluster.run("vm_create", [an_item(name) for name in names])
         stats = (await cluster.api.ask("GET", "/stats")).json
         made = stats["objects"]["virtualmachines"]
@@ -262,8 +240,6 @@ def test_machines_are_made_once_though_answers_are_lost_and_servers_stumble(
         assert made >= succeeded
         assert stats["by_verb"]["post"] == made
         assert any(child.attempt_count > 1 for child in children)
-
-    in_cluster(database_url, tmp_path, test, error_rate=0.2, drop_rate=0.3, seed=5)
 
 
 def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
@@ -299,10 +275,10 @@ def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
         assert stats["by_status"]["409"] == 10
 
 
-def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(
+async def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(
     database_url: str, tmp_path: Path
 ) -> None:
-    async def test(cluster: Cluster) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         forgotten = Operation("forgotten", RequestTemplate("cluster", "/x"))
         cluster.rules = Rules(Registry([forgotten]), NO_LIMITS)
         batch, children = await cluster.run("forgotten", [{}, {}])
@@ -311,13 +287,10 @@ def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(
             "unknown_operation"
         ] * 2
 
-    in_cluster(database_url, tmp_path, test)
 
-
-def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) -> None:
+async def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) -> None:
     secret = "#cloud-config\nchpasswd: {list: 'root:hunter2'}"
-
-    async def test(cluster: Cluster) -> None:
+    async with a_cluster(database_url, tmp_path) as cluster:
         _, (child,) = await cluster.run("vm_create", [an_item(user_data=secret)])
         made = (await cluster.api.ask("GET", f"{VMS}/vm-1")).json
         assert made["spec"]["template"]["spec"]["volumes"][1]["cloudInitNoCloud"] == {"userData": secret}
@@ -326,8 +299,6 @@ def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path)
         audited = await sql(cluster.session, "SELECT detail::text FROM batchline.audit_log")
         assert audited
         assert not any("hunter2" in text for (text,) in audited)
-
-    in_cluster(database_url, tmp_path, test)
 
 
 # --- The pack as it is wanted ------------------------------------------------------------------------------

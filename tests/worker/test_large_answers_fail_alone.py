@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Completed, Item, Ran, Settled, Verdict, ids
+from batchline.model import Completed, Item, Settled, Verdict, ids
 from batchline.store import spans
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
@@ -27,7 +27,7 @@ from batchline.worker.settler import Settler
 from batchline.worker.worker import Worker, WorkerOptions
 from chaos.proxy import Proxy
 from tests.support import operation_executor as operations
-from tests.support.builders import a_batch, a_worker, completed, on, read, sql, take, until
+from tests.support.builders import a_batch, a_worker, completed, read, sql, take, until
 from tests.support.executors import Answering
 from tests.support.http_executor import an_executor, an_item, line_of
 from tests.support.processes import batchline, kill, simulated, working, write_requests
@@ -71,7 +71,7 @@ class Settling:
             await self.settler.run()
 
 
-def test_a_settle_has_no_more_bytes_than_it_may(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_settle_has_no_more_bytes_than_it_may(db: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[list[int]] = []
     true_settle = spans.settle
 
@@ -80,38 +80,31 @@ def test_a_settle_has_no_more_bytes_than_it_may(database_url: str, monkeypatch: 
         return await true_settle(session, worker_id, verdicts)
 
     monkeypatch.setattr(spans, "settle", settle)
-
-    async def scenario(db: Session) -> None:
-        settling = Settling(db, WorkerSettings(settle_max_bytes=100 * KIB))
-        await a_batch(db, 60)
-        items = await take(db, settling.worker)
-        answered = [large(item, 250 * KIB if item.line_no % 20 == 0 else 12 * KIB) for item in items]
-        await settling.settle(answered)
-        assert settling.ended == 60
-        assert (settling.memory.held_small, settling.memory.held_large) == (0, 0)
-
-    on(database_url, scenario)
+    settling = Settling(db, WorkerSettings(settle_max_bytes=100 * KIB))
+    await a_batch(db, 60)
+    items = await take(db, settling.worker)
+    answered = [large(item, 250 * KIB if item.line_no % 20 == 0 else 12 * KIB) for item in items]
+    await settling.settle(answered)
+    assert settling.ended == 60
+    assert (settling.memory.held_small, settling.memory.held_large) == (0, 0)
     assert max(len(sent) for sent in sizes) > 5
     for sent in sizes:
         assert len(sent) == 1 or sum(sent) <= 100 * KIB
 
 
-def test_a_value_that_the_driver_cannot_send_fails_its_line_alone(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        settling = Settling(db, WorkerSettings())
-        await a_batch(db, 10)
-        items = await take(db, settling.worker)
-        verdicts = [completed(item) for item in items]
-        # No smallint, and no bytes; and one that the server refuses.
-        verdicts[3] = Completed(items[3], 70_000, b"{}")
-        verdicts[7] = Completed(items[7], 200, "text")  # type: ignore[arg-type]
-        verdicts[8] = Completed(items[8], 200, b"\xff")
-        await settling.settle(verdicts)
-        assert settling.ended == 10
-        lines = {items[n].line_no for n in (3, 7, 8)}
-        assert await failures(db) == dict.fromkeys(lines, "result_refused")
-
-    on(database_url, scenario)
+async def test_a_value_that_the_driver_cannot_send_fails_its_line_alone(db: Session) -> None:
+    settling = Settling(db, WorkerSettings())
+    await a_batch(db, 10)
+    items = await take(db, settling.worker)
+    verdicts = [completed(item) for item in items]
+    # No smallint, and no bytes; and one that the server refuses.
+    verdicts[3] = Completed(items[3], 70_000, b"{}")
+    verdicts[7] = Completed(items[7], 200, "text")  # type: ignore[arg-type]
+    verdicts[8] = Completed(items[8], 200, b"\xff")
+    await settling.settle(verdicts)
+    assert settling.ended == 10
+    lines = {items[n].line_no for n in (3, 7, 8)}
+    assert await failures(db) == dict.fromkeys(lines, "result_refused")
 
 
 ENDS_THE_CONNECTION = """
@@ -125,48 +118,38 @@ FOR EACH ROW WHEN (octet_length(NEW.output) > 50000) EXECUTE FUNCTION end_the_co
 """
 
 
-def test_a_large_result_that_ends_the_connection_each_time_fails_alone(database_url: str) -> None:
+async def test_a_large_result_that_ends_the_connection_each_time_fails_alone(db: Session) -> None:
     """As a message does that is longer than PostgreSQL takes."""
-
-    async def scenario(db: Session) -> None:
-        await sql(db, ENDS_THE_CONNECTION)
-        settling = Settling(db, WorkerSettings(settle_max_bytes=40_000))
-        await a_batch(db, 30)
-        items = await take(db, settling.worker)
-        await settling.settle(
-            [large(item, 60_000) if item.line_no == 7 else completed(item) for item in items]
-        )
-        assert settling.ended == 30
-        assert await failures(db) == {7: "result_refused"}
-
-    on(database_url, scenario)
+    await sql(db, ENDS_THE_CONNECTION)
+    settling = Settling(db, WorkerSettings(settle_max_bytes=40_000))
+    await a_batch(db, 30)
+    items = await take(db, settling.worker)
+    await settling.settle([large(item, 60_000) if item.line_no == 7 else completed(item) for item in items])
+    assert settling.ended == 30
+    assert await failures(db) == {7: "result_refused"}
 
 
 # --- Statements that are cancelled while they are sent -----------------------------------------------------
 
-Halfway = Callable[[Session], Awaitable[None]]
 
-
-def with_a_slow_line(database_url: str, timeout: float, scenario: Halfway) -> None:
+@asynccontextmanager
+async def slow_line(database_url: str, timeout: float) -> AsyncIterator[Session]:
     """On a session whose statements take for ever to be sent."""
     location = conninfo_to_dict(database_url)
     if not str(location.get("host", "")).startswith("/"):
         pytest.skip("the proxy stands in front of a socket of this machine")
 
-    async def run() -> None:
-        proxy = Proxy(Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}"))
-        await proxy.start()
-        try:
-            behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")
-            async with Session(behind, "slow", timeout=timeout) as session:
-                # From now on it is prepared: all of it goes out at once.
-                await send(session, 1)
-                proxy.delay = 3600.0
-                await scenario(session)
-        finally:
-            await proxy.stop()
-
-    asyncio.run(run())
+    proxy = Proxy(Path(str(location["host"]), f".s.PGSQL.{location.get('port', 5432)}"))
+    await proxy.start()
+    try:
+        behind = make_conninfo(database_url, host="127.0.0.1", port=proxy.port, sslmode="disable")
+        async with Session(behind, "slow", timeout=timeout) as session:
+            # From now on it is prepared: all of it goes out at once.
+            await send(session, 1)
+            proxy.delay = 3600.0
+            yield session
+    finally:
+        await proxy.stop()
 
 
 async def send(session: Session, size: int) -> None:
@@ -174,24 +157,22 @@ async def send(session: Session, size: int) -> None:
     await session.rows(statement, {"much": TextArray([b"x" * size])})
 
 
-def test_a_statement_that_is_not_sent_in_time_is_a_database_that_does_not_answer(database_url: str) -> None:
-    async def scenario(session: Session) -> None:
+async def test_a_statement_that_is_not_sent_in_time_is_a_database_that_does_not_answer(
+    database_url: str,
+) -> None:
+    async with slow_line(database_url, 1.0) as session:
         with pytest.raises(StoreUnavailable, match="silent for 1 s"):
             await send(session, 64 * MIB)
 
-    with_a_slow_line(database_url, 1.0, scenario)
 
-
-def test_whoever_is_cancelled_in_the_middle_of_a_statement_is_cancelled(database_url: str) -> None:
-    async def scenario(session: Session) -> None:
+async def test_whoever_is_cancelled_in_the_middle_of_a_statement_is_cancelled(database_url: str) -> None:
+    async with slow_line(database_url, 60.0) as session:
         task = asyncio.create_task(send(session, 64 * MIB))
         done, _ = await asyncio.wait([task], timeout=0.5)
         assert not done
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-
-    with_a_slow_line(database_url, 60.0, scenario)
 
 
 # --- Answers -----------------------------------------------------------------------------------------------
@@ -207,86 +188,72 @@ def in_chunks(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_answers_that_together_exceed_the_memory_are_all_received(chunked: bool) -> None:
+async def test_answers_that_together_exceed_the_memory_are_all_received(chunked: bool) -> None:
     """All of them are half-read when there is no room for any: one after the other comes through."""
     body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
     memory = BodyMemory(24 * MIB, runners=20, largest=4 * MIB)
     maximum = 0
+    received = 0
+    behaviour = says(in_chunks(body)) if chunked else answers(200, body)
+    async with upstream_that(behaviour) as upstream, an_executor(memory=memory) as executor:
 
-    async def test() -> int:
-        nonlocal maximum
-        received = 0
-        behaviour = says(in_chunks(body)) if chunked else answers(200, body)
-        async with upstream_that(behaviour) as upstream, an_executor(memory=memory) as executor:
+        async def one(line_no: int) -> None:
+            nonlocal received, maximum
+            verdict = await executor.run(an_item(upstream.url, line_no=line_no))
+            # As the settler does.
+            assert isinstance(verdict, Completed)
+            memory.hold(len(verdict.output))
+            maximum = max(maximum, memory.held_large)
+            await asyncio.sleep(0)
+            memory.free(len(verdict.output))
+            received += 1
 
-            async def one(line_no: int) -> None:
-                nonlocal received, maximum
-                verdict = await executor.run(an_item(upstream.url, line_no=line_no))
-                # As the settler does.
-                assert isinstance(verdict, Completed)
-                memory.hold(len(verdict.output))
-                maximum = max(maximum, memory.held_large)
-                await asyncio.sleep(0)
-                memory.free(len(verdict.output))
-                received += 1
-
-            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-                for line_no in range(1, 21):
-                    tasks.create_task(one(line_no))
-        return received
-
-    assert asyncio.run(test()) == 20
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            for line_no in range(1, 21):
+                tasks.create_task(one(line_no))
+    assert received == 20
     assert memory.held_large == 0
     assert maximum <= 12 * MIB + 1000
 
 
-def test_an_answer_that_is_larger_than_the_memory_fails_its_line() -> None:
-    async def test() -> list[Ran]:
-        memory = BodyMemory(5 * MIB)
-        body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
-        async with (
-            upstream_that(answers(200, body), says(in_chunks(body)), answers(200, b"{}")) as upstream,
-            an_executor(HttpSettings(), memory=memory) as executor,
-        ):
-            verdicts = [await executor.run(an_item(upstream.url, attempt=1)) for _ in range(3)]
-            assert memory.held_large == 0
-            return verdicts
-
-    *failed, good = asyncio.run(test())
+async def test_an_answer_that_is_larger_than_the_memory_fails_its_line() -> None:
+    memory = BodyMemory(5 * MIB)
+    body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
+    async with (
+        upstream_that(answers(200, body), says(in_chunks(body)), answers(200, b"{}")) as upstream,
+        an_executor(HttpSettings(), memory=memory) as executor,
+    ):
+        verdicts = [await executor.run(an_item(upstream.url, attempt=1)) for _ in range(3)]
+        assert memory.held_large == 0
+        *failed, good = verdicts
     assert [line_of(verdict)["error"]["code"] for verdict in failed] == ["response_too_large"] * 2
     assert isinstance(good, Completed)
 
 
-def test_small_answers_do_not_wait_for_large_ones() -> None:
-    async def test() -> Ran:
-        memory = BodyMemory(64 * MIB)
-        memory.hold(32 * MIB)
-        async with upstream_that(answers(200, b"{}")) as upstream, an_executor(memory=memory) as executor:
-            async with asyncio.timeout(30):
-                return await executor.run(an_item(upstream.url))
-
-    assert isinstance(asyncio.run(test()), Completed)
+async def test_small_answers_do_not_wait_for_large_ones() -> None:
+    memory = BodyMemory(64 * MIB)
+    memory.hold(32 * MIB)
+    async with upstream_that(answers(200, b"{}")) as upstream, an_executor(memory=memory) as executor:
+        async with asyncio.timeout(30):
+            assert isinstance(await executor.run(an_item(upstream.url)), Completed)
 
 
-def test_an_answer_that_is_given_up_while_it_waits_lets_the_next_one_go_on() -> None:
-    async def test() -> None:
-        memory = BodyMemory(32 * MIB, largest=4 * MIB)
-        memory.hold(11 * MIB)
-        using_the_reserve, first, second = memory.share(), memory.share(), memory.share()
-        with using_the_reserve, second:
-            await using_the_reserve.grow(2 * MIB)
-            waiting = asyncio.create_task(first.grow(2 * MIB))
-            next_one = asyncio.create_task(second.grow(MIB))
-            await asyncio.sleep(0)
-            memory.free(2 * MIB)
-            await asyncio.sleep(0)
-            assert not next_one.done(), "it is not its turn"
-            waiting.cancel()
-            async with asyncio.timeout(10):
-                await next_one
-        assert memory.held_large == 9 * MIB
-
-    asyncio.run(test())
+async def test_an_answer_that_is_given_up_while_it_waits_lets_the_next_one_go_on() -> None:
+    memory = BodyMemory(32 * MIB, largest=4 * MIB)
+    memory.hold(11 * MIB)
+    using_the_reserve, first, second = memory.share(), memory.share(), memory.share()
+    with using_the_reserve, second:
+        await using_the_reserve.grow(2 * MIB)
+        waiting = asyncio.create_task(first.grow(2 * MIB))
+        next_one = asyncio.create_task(second.grow(MIB))
+        await asyncio.sleep(0)
+        memory.free(2 * MIB)
+        await asyncio.sleep(0)
+        assert not next_one.done(), "it is not its turn"
+        waiting.cancel()
+        async with asyncio.timeout(10):
+            await next_one
+    assert memory.held_large == 9 * MIB
 
 
 def test_an_answer_to_an_operation_is_bounded_before_it_is_decoded() -> None:
@@ -319,30 +286,29 @@ async def at_work(url: str, folder: Path, executor: Answering, memory: BodyMemor
         await running
 
 
-def test_no_more_is_sent_while_too_much_waits_to_be_settled(database_url: str, tmp_path: Path) -> None:
-    async def scenario(db: Session) -> None:
-        executor = AnsweringAtLength(16 * KIB)
-        memory = BodyMemory(16 * MIB)
-        async with (
-            await psycopg.AsyncConnection.connect(database_url) as other,
-            at_work(database_url, tmp_path, executor, memory),
-        ):
-            # Every settle waits for this.
-            await other.execute("LOCK TABLE batchline.results")
-            batch = await a_batch(db, 400)
-            await until(lambda: asyncio.sleep(0, memory.crowded))
-            for _ in range(100):
-                await asyncio.sleep(0)
-            # 2 MiB, and those that were under way.
-            assert len(executor.sent) <= 128 + 8 + 1
-            await other.rollback()
-            await until(lambda: is_done(db, batch.id))
-        assert len(executor.sent) == 400
-
+async def test_no_more_is_sent_while_too_much_waits_to_be_settled(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
     async def is_done(db: Session, batch_id: UUID) -> bool:
         return (await read(db, batch_id)).completed == 400
 
-    on(database_url, scenario)
+    executor = AnsweringAtLength(16 * KIB)
+    memory = BodyMemory(16 * MIB)
+    async with (
+        await psycopg.AsyncConnection.connect(database_url) as other,
+        at_work(database_url, tmp_path, executor, memory),
+    ):
+        # Every settle waits for this.
+        await other.execute("LOCK TABLE batchline.results")
+        batch = await a_batch(db, 400)
+        await until(lambda: asyncio.sleep(0, memory.crowded))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        # 2 MiB, and those that were under way.
+        assert len(executor.sent) <= 128 + 8 + 1
+        await other.rollback()
+        await until(lambda: is_done(db, batch.id))
+    assert len(executor.sent) == 400
 
 
 # --- Requests ----------------------------------------------------------------------------------------------
@@ -367,42 +333,38 @@ class Holding(Answering):
         return await super().run(item)
 
 
-def test_claims_bring_no_more_bytes_than_there_is_memory_for(database_url: str, tmp_path: Path) -> None:
-    async def scenario(db: Session) -> None:
-        executor = Holding()
-        batch = await a_batch(db, 60)
-        # Of 0, 1 and 2 MiB, and one of 9.
-        mib = "CASE line_no WHEN 50 THEN 9 ELSE line_no %% 3 END"
-        await sql(db, f"UPDATE batchline.lines SET body = repeat('x', {mib} * 1048576)")
-        async with at_work(database_url, tmp_path, executor, BodyMemory(16 * MIB)):
-            await until(lambda: is_done(db, batch.id))
-        assert executor.lines == list(range(1, 61)), "each line should be sent once"
-        for size, count in executor.maximum:
-            assert size <= 4 * MIB or count == 1
-        assert max(size for size, _ in executor.maximum) == 9 * MIB
-
+async def test_claims_bring_no_more_bytes_than_there_is_memory_for(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
     async def is_done(db: Session, batch_id: UUID) -> bool:
         return (await read(db, batch_id)).completed == 60
 
-    on(database_url, scenario)
+    executor = Holding()
+    batch = await a_batch(db, 60)
+    # Of 0, 1 and 2 MiB, and one of 9.
+    mib = "CASE line_no WHEN 50 THEN 9 ELSE line_no %% 3 END"
+    await sql(db, f"UPDATE batchline.lines SET body = repeat('x', {mib} * 1048576)")
+    async with at_work(database_url, tmp_path, executor, BodyMemory(16 * MIB)):
+        await until(lambda: is_done(db, batch.id))
+    assert executor.lines == list(range(1, 61)), "each line should be sent once"
+    for size, count in executor.maximum:
+        assert size <= 4 * MIB or count == 1
+    assert max(size for size, _ in executor.maximum) == 9 * MIB
 
 
-def test_a_fetch_leaves_out_what_is_too_large_and_says_how_large_it_is(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        await a_batch(db, 4)
-        await sql(db, "UPDATE batchline.lines SET body = repeat('ä', 1000) WHERE line_no = 3")
-        claims = await spans.claim(db, worker, Scope(), 4)
-        items = await spans.fetch(db, worker.id, claims, 400)
-        assert [(item.line_no, len(item.body), item.left_out) for item in items] == [
-            (1, 11, 0),
-            (2, 11, 0),
-            (3, 0, 2000),
-            (4, 11, 0),
-        ]
-        assert [len(item.body) for item in await spans.fetch(db, worker.id, claims)] == [11, 11, 2000, 11]
-
-    on(database_url, scenario)
+async def test_a_fetch_leaves_out_what_is_too_large_and_says_how_large_it_is(db: Session) -> None:
+    worker = a_worker()
+    await a_batch(db, 4)
+    await sql(db, "UPDATE batchline.lines SET body = repeat('ä', 1000) WHERE line_no = 3")
+    claims = await spans.claim(db, worker, Scope(), 4)
+    items = await spans.fetch(db, worker.id, claims, 400)
+    assert [(item.line_no, len(item.body), item.left_out) for item in items] == [
+        (1, 11, 0),
+        (2, 11, 0),
+        (3, 0, 2000),
+        (4, 11, 0),
+    ]
+    assert [len(item.body) for item in await spans.fetch(db, worker.id, claims)] == [11, 11, 2000, 11]
 
 
 # --- A real worker -----------------------------------------------------------------------------------------

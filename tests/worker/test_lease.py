@@ -16,7 +16,7 @@ from batchline.store.spans import Scope, WorkerId
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, on, read, sql, take
+from tests.support.builders import a_batch, read, sql, take
 from tests.support.executors import Answering
 from tests.support.waiting import wait_for
 
@@ -73,7 +73,7 @@ def test_a_renewal_comes_too_late_for_a_lost_lease() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["renewed", "given up meanwhile"])
-def test_a_heartbeat_renews_from_when_it_asked_and_only_the_name_for_which_it_asked(
+async def test_a_heartbeat_renews_from_when_it_asked_and_only_the_name_for_which_it_asked(
     database_url: str, monkeypatch: pytest.MonkeyPatch, given_up: bool
 ) -> None:
     """The database may have renewed the lease at any moment since it was asked, so the first one counts."""
@@ -94,8 +94,7 @@ def test_a_heartbeat_renews_from_when_it_asked_and_only_the_name_for_which_it_as
             lease.abandon()
 
     monkeypatch.setattr(spans, "renew", renew)
-
-    async def scenario(db: Session) -> None:
+    async with Session(database_url, "test") as db:
         # It renews every hundredth of a second; the lease goes by the clock above.
         heartbeat = Heartbeat(db, lease, WorkerSettings(lease=0.03), lambda: True)
         now[0] = 5.0
@@ -104,14 +103,12 @@ def test_a_heartbeat_renews_from_when_it_asked_and_only_the_name_for_which_it_as
             await heard.wait()
         beating.cancel()
         await asyncio.wait([beating])
-
-    on(database_url, scenario)
     assert lease.ends == (float("inf") if given_up else 5.0 + settings.fence_after)
 
 
 @pytest.mark.parametrize("announced", [False, True], ids=["claim", "claim_new"])
-def test_a_claim_renews_the_lease_from_when_it_was_asked_for(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
+async def test_a_claim_renews_the_lease_from_when_it_was_asked_for(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
 ) -> None:
     now = [5.0]
     true_claim, true_claim_new = spans.claim, spans.claim_new
@@ -130,94 +127,86 @@ def test_a_claim_renews_the_lease_from_when_it_was_asked_for(
 
     monkeypatch.setattr(spans, "claim", claim)
     monkeypatch.setattr(spans, "claim_new", claim_new)
-
-    async def scenario(db: Session) -> None:
-        settings, batch = WorkerSettings(lease=30.0, concurrency=2), await a_batch(db, {"m": 2})
-        objects = Objects.at(tmp_path / "objects")
-        worker = Worker(database_url, Held(), objects, settings, Scope(), WorkerOptions(clock=lambda: now[0]))
-        (producer,) = worker.producers
-        producer.claimer._woken.clear()
-        producer.claimer.idle.set()
-        producer.claimer.announce(batch.id if announced else None)
-        tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
-        async with asyncio.timeout(PATIENCE):
-            await producer.claimer.found.wait()
-        assert worker.lease.ends == 5.0 + settings.fence_after
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for session in worker._sessions.values():
-            await session.close()
-
-    on(database_url, scenario)
+    settings, batch = WorkerSettings(lease=30.0, concurrency=2), await a_batch(db, {"m": 2})
+    objects = Objects.at(tmp_path / "objects")
+    worker = Worker(database_url, Held(), objects, settings, Scope(), WorkerOptions(clock=lambda: now[0]))
+    (producer,) = worker.producers
+    producer.claimer._woken.clear()
+    producer.claimer.idle.set()
+    producer.claimer.announce(batch.id if announced else None)
+    tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
+    async with asyncio.timeout(PATIENCE):
+        await producer.claimer.found.wait()
+    assert worker.lease.ends == 5.0 + settings.fence_after
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for session in worker._sessions.values():
+        await session.close()
 
 
-def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_renew_it(
-    database_url: str, tmp_path: Path
+async def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_renew_it(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        jump = [0.0]
-        loop = asyncio.get_running_loop()
-        executor = Held()
-        worker = Worker(
-            database_url,
-            executor,
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(lease=0.9, concurrency=2, drain=True),
-            Scope(),
-            WorkerOptions(clock=lambda: loop.time() + jump[0]),
-        )
-        batch = await a_batch(db, {"m": 6})
-        name = worker.lease.worker.id
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            await executor.until_begun(2)
-            # As if it had been frozen for as long. All runners are busy: only the heartbeat can tell.
-            jump[0] = 100.0
-            await asyncio.to_thread(wait_for, "another name", lambda: worker.lease.worker.id != name)
-            assert all(len(producer.buffer) == 0 for producer in worker.producers)
-            executor.go_on.set()
-        found = await read(db, batch)
-        assert (found.completed, found.failed) == (6, 0)
-        assert executor.begun[:2] == [name, name]
-        assert name not in executor.begun[2:]
-        assert None not in executor.begun
-
-    on(database_url, scenario)
-
-
-def test_a_worker_that_lost_its_lease_claims_under_a_new_name(database_url: str, tmp_path: Path) -> None:
-    async def scenario(db: Session) -> None:
-        jump = [0.0]
-        loop = asyncio.get_running_loop()
-        worker = Worker(
-            database_url,
-            Held(),
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(lease=30.0, concurrency=8),
-            Scope(),
-            WorkerOptions(clock=lambda: loop.time() + jump[0]),
-        )
-        await a_batch(db, {"m": 8})
-        name = worker.lease.worker.id
-        (producer,) = worker.producers
-        # In flight, as far as it knows: its runners wait for more, and only the claimer can tell.
-        await take(db, worker.lease.worker, 2)
-        worker.lease.renewed(worker.lease.now())
+    jump = [0.0]
+    loop = asyncio.get_running_loop()
+    executor = Held()
+    worker = Worker(
+        database_url,
+        executor,
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(lease=0.9, concurrency=2, drain=True),
+        Scope(),
+        WorkerOptions(clock=lambda: loop.time() + jump[0]),
+    )
+    batch = await a_batch(db, {"m": 6})
+    name = worker.lease.worker.id
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        await executor.until_begun(2)
+        # As if it had been frozen for as long. All runners are busy: only the heartbeat can tell.
         jump[0] = 100.0
-        async with asyncio.timeout(PATIENCE):
-            runners = asyncio.create_task(producer.dispatcher.run())
-            claimer = asyncio.create_task(producer.claimer.run())
-            await producer.claimer.found.wait()
-        for task in (claimer, runners):
-            task.cancel()
-        await asyncio.gather(claimer, runners, return_exceptions=True)
-        holders: dict[UUID, int] = dict(
-            await sql(db, "SELECT worker_id, count(*) FROM batchline.spans GROUP BY worker_id")
-        )
-        assert worker.lease.worker.id != name
-        assert set(holders) == {name, worker.lease.worker.id}
-        for session in worker._sessions.values():
-            await session.close()
+        await asyncio.to_thread(wait_for, "another name", lambda: worker.lease.worker.id != name)
+        assert all(len(producer.buffer) == 0 for producer in worker.producers)
+        executor.go_on.set()
+    found = await read(db, batch)
+    assert (found.completed, found.failed) == (6, 0)
+    assert executor.begun[:2] == [name, name]
+    assert name not in executor.begun[2:]
+    assert None not in executor.begun
 
-    on(database_url, scenario)
+
+async def test_a_worker_that_lost_its_lease_claims_under_a_new_name(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    jump = [0.0]
+    loop = asyncio.get_running_loop()
+    worker = Worker(
+        database_url,
+        Held(),
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(lease=30.0, concurrency=8),
+        Scope(),
+        WorkerOptions(clock=lambda: loop.time() + jump[0]),
+    )
+    await a_batch(db, {"m": 8})
+    name = worker.lease.worker.id
+    (producer,) = worker.producers
+    # In flight, as far as it knows: its runners wait for more, and only the claimer can tell.
+    await take(db, worker.lease.worker, 2)
+    worker.lease.renewed(worker.lease.now())
+    jump[0] = 100.0
+    async with asyncio.timeout(PATIENCE):
+        runners = asyncio.create_task(producer.dispatcher.run())
+        claimer = asyncio.create_task(producer.claimer.run())
+        await producer.claimer.found.wait()
+    for task in (claimer, runners):
+        task.cancel()
+    await asyncio.gather(claimer, runners, return_exceptions=True)
+    holders: dict[UUID, int] = dict(
+        await sql(db, "SELECT worker_id, count(*) FROM batchline.spans GROUP BY worker_id")
+    )
+    assert worker.lease.worker.id != name
+    assert set(holders) == {name, worker.lease.worker.id}
+    for session in worker._sessions.values():
+        await session.close()

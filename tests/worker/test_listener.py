@@ -6,7 +6,7 @@ from batchline.store import batches
 from batchline.store.events import Event
 from batchline.store.session import Session
 from batchline.worker.listener import Listener
-from tests.support.builders import a_batch, on, sql
+from tests.support.builders import a_batch, sql
 
 PATIENCE = 60.0
 END = """
@@ -15,21 +15,20 @@ WHERE datname = current_database() AND application_name = 'batchline listener'
 """
 
 
-def test_it_hears_of_batches_and_listens_again_after_a_lost_connection(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        heard: asyncio.Queue[Event] = asyncio.Queue()
-        listener = Listener(database_url, heard.put_nowait)
-        running = asyncio.create_task(listener.run())
-        async with asyncio.timeout(PATIENCE):
-            assert await heard.get() == Event("listening")
-            batch = await a_batch(db, 1)
-            assert await heard.get() == Event("open", batch.id)
-            await sql(db, END)
-            assert await heard.get() == Event("listening")
-            await batches.close(db, batch.id, "cancel")
-            assert await heard.get() == Event("closed", batch.id)
-        assert listener.idle.is_set()
-        running.cancel()
-        await asyncio.wait([running])
-
-    on(database_url, scenario)
+async def test_it_hears_of_batches_and_listens_again_after_a_lost_connection(
+    database_url: str, db: Session
+) -> None:
+    heard: asyncio.Queue[Event] = asyncio.Queue()
+    listener = Listener(database_url, heard.put_nowait)
+    running = asyncio.create_task(listener.run())
+    async with asyncio.timeout(PATIENCE):
+        assert await heard.get() == Event("listening")
+        batch = await a_batch(db, 1)
+        assert await heard.get() == Event("open", batch.id)
+        await sql(db, END)
+        assert await heard.get() == Event("listening")
+        await batches.close(db, batch.id, "cancel")
+        assert await heard.get() == Event("closed", batch.id)
+    assert listener.idle.is_set()
+    running.cancel()
+    await asyncio.wait([running])

@@ -10,7 +10,7 @@ from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.maintenance import Maintenance
-from tests.support.builders import a_batch, on, overrun, read
+from tests.support.builders import a_batch, overrun, read
 
 PATIENCE = 60.0
 
@@ -24,22 +24,19 @@ async def maintained(service: Maintenance) -> None:
     await asyncio.wait([running])
 
 
-def test_it_closes_batches_that_are_overdue_and_keeps_no_connection(
-    database_url: str, tmp_path: Path
+async def test_it_closes_batches_that_are_overdue_and_keeps_no_connection(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 3)
-        await overrun(db, batch.id)
-        session = Session(database_url, "maintenance")
-        await maintained(Maintenance(session, Objects.at(tmp_path), WorkerSettings()))
-        assert (await read(db, batch)).finalizing_at is not None
-        assert session._connection is None
-
-    on(database_url, scenario)
+    batch = await a_batch(db, 3)
+    await overrun(db, batch.id)
+    session = Session(database_url, "maintenance")
+    await maintained(Maintenance(session, Objects.at(tmp_path), WorkerSettings()))
+    assert (await read(db, batch)).finalizing_at is not None
+    assert session._connection is None
 
 
-def test_it_is_idle_again_when_the_database_is_away(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_it_is_idle_again_when_the_database_is_away(
+    db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[int]()
 
@@ -48,9 +45,5 @@ def test_it_is_idle_again_when_the_database_is_away(
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(maintenance, "attend", attend)
-
-    async def scenario(db: Session) -> None:
-        await maintained(Maintenance(db, Objects.at(tmp_path), WorkerSettings()))
-
-    on(database_url, scenario)
+    await maintained(Maintenance(db, Objects.at(tmp_path), WorkerSettings()))
     assert calls == [1]

@@ -131,199 +131,175 @@ async def a_running_worker(url: str, objects: Objects) -> AsyncIterator[Worker]:
 
 
 @pytest.mark.parametrize("cause", ["damaged results", "an unwritable object"])
-def test_batches_of_all_tenants_end_beside_one_that_cannot(
-    database_url: str, folder: Path, cause: str
+async def test_batches_of_all_tenants_end_beside_one_that_cannot(
+    database_url: str, db: Session, folder: Path, cause: str
 ) -> None:
-    async def scenario(db: Session) -> None:
-        (bad,) = await finished(db, tenant="a")
-        others = await finished(db, 3, tenant="a") + await finished(db, 3, tenant="b")
-        if cause == "damaged results":
-            await damage(db, bad)
-        else:
-            unwritable(folder, bad)
-        async with a_running_worker(database_url, Objects.at(folder)):
-            await have_ended(db, others)
-            bad = await has_failed(db, bad, times=2)
-        assert bad.ended_at is None
-        assert bad.finalize_error
-        expected = "should have 3 output lines, but has 2" if cause == "damaged results" else bad.id.hex
-        assert expected in bad.finalize_error
-
-    on(database_url, scenario)
+    (bad,) = await finished(db, tenant="a")
+    others = await finished(db, 3, tenant="a") + await finished(db, 3, tenant="b")
+    if cause == "damaged results":
+        await damage(db, bad)
+    else:
+        unwritable(folder, bad)
+    async with a_running_worker(database_url, Objects.at(folder)):
+        await have_ended(db, others)
+        bad = await has_failed(db, bad, times=2)
+    assert bad.ended_at is None
+    assert bad.finalize_error
+    expected = "should have 3 output lines, but has 2" if cause == "damaged results" else bad.id.hex
+    assert expected in bad.finalize_error
 
 
-def test_twenty_small_batches_end_while_one_is_being_written(database_url: str, folder: Path) -> None:
-    async def scenario(db: Session) -> None:
-        first, *others = await finished(db, 20)
-        store = Gate(folder)
-        store.holds([first])
-        async with a_running_worker(database_url, store) as worker:
-            await have_ended(db, others)
-            assert (await read(db, first)).ended_at is None
-            assert worker.finalizer.holding, "the lease of the one that is left must be renewed"
-            store.let_go.set()
-            await have_ended(db, [first])
+async def test_twenty_small_batches_end_while_one_is_being_written(
+    database_url: str, db: Session, folder: Path
+) -> None:
+    first, *others = await finished(db, 20)
+    store = Gate(folder)
+    store.holds([first])
+    async with a_running_worker(database_url, store) as worker:
+        await have_ended(db, others)
+        assert (await read(db, first)).ended_at is None
+        assert worker.finalizer.holding, "the lease of the one that is left must be renewed"
+        store.let_go.set()
+        await have_ended(db, [first])
 
-    on(database_url, scenario)
 
-
-def test_large_batches_leave_a_session_to_the_small_ones(
-    database_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+async def test_large_batches_leave_a_session_to_the_small_ones(
+    database_url: str, db: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finalizing, "_SMALL", 3)
+    large = await finished(db, 6, lines=4)
+    store = Gate(folder)
+    store.holds(large)
+    async with a_running_worker(database_url, store) as worker:
 
-    async def scenario(db: Session) -> None:
-        large = await finished(db, 6, lines=4)
-        store = Gate(folder)
-        store.holds(large)
-        async with a_running_worker(database_url, store) as worker:
+        async def three_are_held() -> bool:
+            return store.writes == 3
 
-            async def three_are_held() -> bool:
-                return store.writes == 3
-
-            await until(three_are_held)
-            small = await finished(db, 5, lines=3)
-            worker.finalizer.wake()
-            await have_ended(db, small)
-            assert store.writes == 3 + 5
-            store.let_go.set()
-            await have_ended(db, large)
-
-    on(database_url, scenario)
+        await until(three_are_held)
+        small = await finished(db, 5, lines=3)
+        worker.finalizer.wake()
+        await have_ended(db, small)
+        assert store.writes == 3 + 5
+        store.let_go.set()
+        await have_ended(db, large)
 
 
-def test_tenants_take_turns(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await finished(db, 5, tenant="a")
-        await finished(db, 1, tenant="b")
-        await finished(db, 2, tenant="c")
-        worker, taken = a_worker(), list[Batch]()
-        while batch := await batches.claim_finalizing(
-            db,
-            worker,
-            under_way=[each.id for each in taken],
-            after_tenant=taken[-1].tenant if taken else "",
-        ):
-            taken.append(batch)
-        assert "".join(batch.tenant for batch in taken) == "abcacaaa"
-
-    on(database_url, scenario)
+async def test_tenants_take_turns(db: Session) -> None:
+    await finished(db, 5, tenant="a")
+    await finished(db, 1, tenant="b")
+    await finished(db, 2, tenant="c")
+    worker, taken = a_worker(), list[Batch]()
+    while batch := await batches.claim_finalizing(
+        db,
+        worker,
+        under_way=[each.id for each in taken],
+        after_tenant=taken[-1].tenant if taken else "",
+    ):
+        taken.append(batch)
+    assert "".join(batch.tenant for batch in taken) == "abcacaaa"
 
 
 # --- The back-off ------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_kept_with_the_batch_and_puts_it_off_longer_each_time(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        (batch,) = await finished(db)
-        worker = a_worker()
-        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
-        for failures, longest in enumerate((1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300), start=1):
-            assert await batches.claim_finalizing(db, worker)
-            delay = await batches.put_off_finalizing(db, worker.id, batch.id, "no room")
-            assert delay is not None
-            assert 0.75 * longest <= delay <= longest
-            assert (await read(db, batch)).finalize_failures == failures
-            if longest >= 64:
-                assert await batches.claim_finalizing(db, worker) is None, "too soon"
-                seen = await spans.poll(db, worker.id, Scope())
-                assert not seen.finalizable
-                assert seen.next_due is not None
-                assert 0 < seen.next_due <= delay
-            await end_finalize_backoff(db)
-            assert (await spans.poll(db, worker.id, Scope())).finalizable
-
-    on(database_url, scenario)
+async def test_a_failure_is_kept_with_the_batch_and_puts_it_off_longer_each_time(db: Session) -> None:
+    (batch,) = await finished(db)
+    worker = a_worker()
+    await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
+    for failures, longest in enumerate((1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300), start=1):
+        assert await batches.claim_finalizing(db, worker)
+        delay = await batches.put_off_finalizing(db, worker.id, batch.id, "no room")
+        assert delay is not None
+        assert 0.75 * longest <= delay <= longest
+        assert (await read(db, batch)).finalize_failures == failures
+        if longest >= 64:
+            assert await batches.claim_finalizing(db, worker) is None, "too soon"
+            seen = await spans.poll(db, worker.id, Scope())
+            assert not seen.finalizable
+            assert seen.next_due is not None
+            assert 0 < seen.next_due <= delay
+        await end_finalize_backoff(db)
+        assert (await spans.poll(db, worker.id, Scope())).finalizable
 
 
-def test_a_batch_ends_by_itself_once_the_cause_is_gone(database_url: str, folder: Path) -> None:
-    async def scenario(db: Session) -> None:
-        (batch,) = await finished(db)
-        blocker = unwritable(folder, batch)
-        async with a_running_worker(database_url, Objects.at(folder)):
-            failed = await has_failed(db, batch, times=2)
-            assert failed.finalize_after is not None
-            blocker.unlink()
-            await have_ended(db, [batch])
-        ended = await read(db, batch)
-        assert (ended.finalize_failures, ended.finalize_after, ended.finalize_error) == (0, None, None)
-
-    on(database_url, scenario)
-
-
-def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
-    database_url: str, folder: Path
+async def test_a_batch_ends_by_itself_once_the_cause_is_gone(
+    database_url: str, db: Session, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        (batch,) = await finished(db)
-        blocker = unwritable(folder, batch)
-        with pytest.raises(ObjectStoreUnavailable):
-            await finalize_one(db, Objects.at(folder), a_worker("another"))
+    (batch,) = await finished(db)
+    blocker = unwritable(folder, batch)
+    async with a_running_worker(database_url, Objects.at(folder)):
+        failed = await has_failed(db, batch, times=2)
+        assert failed.finalize_after is not None
         blocker.unlink()
-        # Nothing else would make it look again during this test.
-        settings = WorkerSettings(poll_min=3600.0, poll_max=3600.0)
-        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
-        await sql(db, "UPDATE batchline.batches SET finalize_after = now() + interval '2 seconds'")
-        worker = Worker(database_url, Answering(), Objects.at(folder), settings, Scope())
-        running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(LIMIT):
-            await have_ended(db, [batch])
-            worker.stop()
-            await running
-
-    on(database_url, scenario)
+        await have_ended(db, [batch])
+    ended = await read(db, batch)
+    assert (ended.finalize_failures, ended.finalize_after, ended.finalize_error) == (0, None, None)
 
 
-def test_an_object_store_that_is_away_is_not_asked_by_every_batch_in_turn(
-    database_url: str, folder: Path
+async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
+    database_url: str, db: Session, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        waiting = await finished(db, 30)
-        store = Gate(folder)
-        store.refuses_all = True
-        async with a_running_worker(database_url, store) as worker:
-
-            async def rests() -> bool:
-                return worker.finalizer.waiting and not worker.finalizer.holding
-
-            await until(rests)
-            requested = store.writes
-            assert requested <= 2 + 4, "two may be of one bad batch each; then those that are under way"
-            for _ in range(20):
-                worker.finalizer.wake()
-                await asyncio.sleep(0)
-            assert not worker.finalizer.holding, "it is left alone for a while, whoever calls"
-            assert store.writes == requested
-            store.refuses_all = False
-            await have_ended(db, waiting)
-
-    on(database_url, scenario)
+    (batch,) = await finished(db)
+    blocker = unwritable(folder, batch)
+    with pytest.raises(ObjectStoreUnavailable):
+        await finalize_one(db, Objects.at(folder), a_worker("another"))
+    blocker.unlink()
+    # Nothing else would make it look again during this test.
+    settings = WorkerSettings(poll_min=3600.0, poll_max=3600.0)
+    await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
+    await sql(db, "UPDATE batchline.batches SET finalize_after = now() + interval '2 seconds'")
+    worker = Worker(database_url, Answering(), Objects.at(folder), settings, Scope())
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LIMIT):
+        await have_ended(db, [batch])
+        worker.stop()
+        await running
 
 
-def test_a_drained_worker_waits_for_its_own_failure_and_leaves_when_that_takes_long(
-    database_url: str, folder: Path
+async def test_an_object_store_that_is_away_is_not_asked_by_every_batch_in_turn(
+    database_url: str, db: Session, folder: Path
+) -> None:
+    waiting = await finished(db, 30)
+    store = Gate(folder)
+    store.refuses_all = True
+    async with a_running_worker(database_url, store) as worker:
+
+        async def rests() -> bool:
+            return worker.finalizer.waiting and not worker.finalizer.holding
+
+        await until(rests)
+        requested = store.writes
+        assert requested <= 2 + 4, "two may be of one bad batch each; then those that are under way"
+        for _ in range(20):
+            worker.finalizer.wake()
+            await asyncio.sleep(0)
+        assert not worker.finalizer.holding, "it is left alone for a while, whoever calls"
+        assert store.writes == requested
+        store.refuses_all = False
+        await have_ended(db, waiting)
+
+
+async def test_a_drained_worker_waits_for_its_own_failure_and_leaves_when_that_takes_long(
+    database_url: str, db: Session, folder: Path
 ) -> None:
     async def drain() -> None:
         settings = WorkerSettings(drain=True)
         async with asyncio.timeout(LIMIT):
             await Worker(database_url, Answering(), Objects.at(folder), settings, Scope()).run()
 
-    async def scenario(db: Session) -> None:
-        (batch,) = await finished(db)
-        blocker = unwritable(folder, batch)
-        draining = asyncio.create_task(drain())
-        await has_failed(db, batch)
-        blocker.unlink()
-        await draining
-        assert (await read(db, batch)).ended_at is not None
+    (batch,) = await finished(db)
+    blocker = unwritable(folder, batch)
+    draining = asyncio.create_task(drain())
+    await has_failed(db, batch)
+    blocker.unlink()
+    await draining
+    assert (await read(db, batch)).ended_at is not None
 
-        (hopeless,) = await finished(db)
-        await damage(db, hopeless)
-        await sql(db, "UPDATE batchline.batches SET finalize_failures = 20 WHERE id = %(id)s", id=hopeless.id)
-        await drain()
-        assert (await read(db, hopeless)).finalize_failures == 21
-
-    on(database_url, scenario)
+    (hopeless,) = await finished(db)
+    await damage(db, hopeless)
+    await sql(db, "UPDATE batchline.batches SET finalize_failures = 20 WHERE id = %(id)s", id=hopeless.id)
+    await drain()
+    assert (await read(db, hopeless)).finalize_failures == 21
 
 
 # --- Killed ------------------------------------------------------------------------------------------------
@@ -361,42 +337,36 @@ asyncio.run(main())
 """
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_four_costs_its_lease(
-    database_url: str, folder: Path
+async def test_a_worker_that_is_killed_in_the_middle_of_four_costs_its_lease(
+    database_url: str, db: Session, folder: Path
 ) -> None:
-    async def scenario(db: Session) -> None:
-        waiting = await finished(db, 6)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", KILLED, database_url, str(folder), stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            assert process.stdout is not None
-            async with asyncio.timeout(LIMIT):
-                assert await process.stdout.readline() == b"writing\n"
-        finally:
-            process.kill()
-            await process.wait()
-        ((taken,),) = await sql(db, "SELECT count(*) FROM batchline.batches WHERE finalizer IS NOT NULL")
-        assert taken == 4
-        await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
-        async with a_running_worker(database_url, Objects.at(folder)):
-            await have_ended(db, waiting)
-        assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(6, 6)]
-
-    on(database_url, scenario)
+    waiting = await finished(db, 6)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, database_url, str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            assert await process.stdout.readline() == b"writing\n"
+    finally:
+        process.kill()
+        await process.wait()
+    ((taken,),) = await sql(db, "SELECT count(*) FROM batchline.batches WHERE finalizer IS NOT NULL")
+    assert taken == 4
+    await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
+    async with a_running_worker(database_url, Objects.at(folder)):
+        await have_ended(db, waiting)
+    assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(6, 6)]
 
 
-def test_a_finalizer_that_was_given_up_puts_nothing_off(database_url: str, folder: Path) -> None:
-    async def scenario(db: Session) -> None:
-        (batch,) = await finished(db)
-        slow, quick = a_worker("slow"), a_worker("quick")
-        assert await batches.claim_finalizing(db, slow)
-        await kill(db, slow)
-        assert await batches.claim_finalizing(db, quick)
-        assert await batches.put_off_finalizing(db, slow.id, batch.id, "too late") is None
-        assert await finalize_one(db, Objects.at(folder), quick, batch.id) is not None
-
-    on(database_url, scenario)
+async def test_a_finalizer_that_was_given_up_puts_nothing_off(db: Session, folder: Path) -> None:
+    (batch,) = await finished(db)
+    slow, quick = a_worker("slow"), a_worker("quick")
+    assert await batches.claim_finalizing(db, slow)
+    await kill(db, slow)
+    assert await batches.claim_finalizing(db, quick)
+    assert await batches.put_off_finalizing(db, slow.id, batch.id, "too late") is None
+    assert await finalize_one(db, Objects.at(folder), quick, batch.id) is not None
 
 
 # --- Who is told -------------------------------------------------------------------------------------------

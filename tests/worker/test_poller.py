@@ -14,7 +14,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
 from batchline.worker.poller import Poller
-from tests.support.builders import LATER, a_batch, a_worker, on, retry, run_to_the_end, sql, take
+from tests.support.builders import LATER, a_batch, a_worker, retry, run_to_the_end, sql, take
 
 PATIENCE = 60.0
 # Nothing but a wake-up makes it poll during a test.
@@ -38,69 +38,53 @@ async def a_poller(
         await asyncio.wait([running])
 
 
-def test_it_polls_when_woken_and_says_what_it_found(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        async with a_poller(db) as (poller, results):
-            assert not await poller.sees_work(now=True)
-            assert not results[-1].claimable
-            await a_batch(db, 1)
-            assert await poller.sees_work(now=True)
-            assert results[-1].claimable
-
-    on(database_url, scenario)
+async def test_it_polls_when_woken_and_says_what_it_found(db: Session) -> None:
+    async with a_poller(db) as (poller, results):
+        assert not await poller.sees_work(now=True)
+        assert not results[-1].claimable
+        await a_batch(db, 1)
+        assert await poller.sees_work(now=True)
+        assert results[-1].claimable
 
 
-def test_polling_is_not_work_that_a_drain_waits_for(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        async with a_poller(db) as (poller, _):
-            poller.wake()
-            assert poller.idle.is_set()
-
-    on(database_url, scenario)
+async def test_polling_is_not_work_that_a_drain_waits_for(db: Session) -> None:
+    async with a_poller(db) as (poller, _):
+        poller.wake()
+        assert poller.idle.is_set()
 
 
 @pytest.mark.parametrize(("delay", "soon"), [(30.0, True), (LATER, False)])
-def test_only_a_retry_that_comes_due_soon_is_worth_waiting_for(
-    database_url: str, delay: float, soon: bool
+async def test_only_a_retry_that_comes_due_soon_is_worth_waiting_for(
+    db: Session, delay: float, soon: bool
 ) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 1)
-        worker = a_worker()
-        (item,) = await take(db, worker)
-        await spans.settle(db, worker.id, [retry(item, delay)])
-        async with a_poller(db) as (poller, _):
-            assert await poller.sees_work(now=True) is soon
-
-    on(database_url, scenario)
+    await a_batch(db, 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    await spans.settle(db, worker.id, [retry(item, delay)])
+    async with a_poller(db) as (poller, _):
+        assert await poller.sees_work(now=True) is soon
 
 
-def test_it_polls_by_itself_when_something_comes_due(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 1)
-        worker = a_worker()
-        (item,) = await take(db, worker)
-        await spans.settle(db, worker.id, [retry(item, 0.5)])
-        async with a_poller(db) as (poller, results):
-            assert await poller.sees_work(now=True)
-            assert not results[-1].claimable
-            assert await poller.sees_work(now=False)
-            assert results[-1].claimable
-            await run_to_the_end(db, worker)
-
-    on(database_url, scenario)
+async def test_it_polls_by_itself_when_something_comes_due(db: Session) -> None:
+    await a_batch(db, 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    await spans.settle(db, worker.id, [retry(item, 0.5)])
+    async with a_poller(db) as (poller, results):
+        assert await poller.sees_work(now=True)
+        assert not results[-1].claimable
+        assert await poller.sees_work(now=False)
+        assert results[-1].claimable
+        await run_to_the_end(db, worker)
 
 
-def test_a_database_that_is_away_is_no_sign_that_nothing_is_left(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_database_that_is_away_is_no_sign_that_nothing_is_left(
+    db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(spans, "poll", poll)
-
-    async def scenario(db: Session) -> None:
-        async with a_poller(db) as (poller, results):
-            assert await poller.sees_work(now=True)
-            assert results == []
-
-    on(database_url, scenario)
+    async with a_poller(db) as (poller, results):
+        assert await poller.sees_work(now=True)
+        assert results == []

@@ -17,7 +17,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, a_worker, on, read, sql, take
+from tests.support.builders import a_batch, a_worker, read, sql, take
 from tests.support.executors import Answering
 
 
@@ -58,86 +58,76 @@ POSTS = (
 )
 
 
-def test_a_slow_upstream_holds_up_no_other(database_url: str, tmp_path: Path) -> None:
-    async def scenario(db: Session) -> None:
-        executor = SlowForSome("slow")
-        worker = Worker(
-            database_url,
-            executor,
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(drain=True, lease=30.0),
-            Scope(),
-            WorkerOptions(producers=POSTS),
-        )
-        # The slow model's lines come first in the file, and there are more of them than places in all.
-        batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(worker.run())
-            await executor.until_done("fast", 200)
-            await executor.until_done("other", 30)
-            assert executor.done["slow"] == 0
-            executor.go_on.set()
-        assert (await read(db, batch)).completed == 280
-        assert worker.claimed == 280
-        assert executor.maximum["slow"] == 3
-        assert executor.maximum["fast"] <= 5
-        assert executor.maximum["other"] <= 2
-        assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
-
-    on(database_url, scenario)
+async def test_a_slow_upstream_holds_up_no_other(database_url: str, db: Session, tmp_path: Path) -> None:
+    executor = SlowForSome("slow")
+    worker = Worker(
+        database_url,
+        executor,
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(drain=True, lease=30.0),
+        Scope(),
+        WorkerOptions(producers=POSTS),
+    )
+    # The slow model's lines come first in the file, and there are more of them than places in all.
+    batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        await executor.until_done("fast", 200)
+        await executor.until_done("other", 30)
+        assert executor.done["slow"] == 0
+        executor.go_on.set()
+    assert (await read(db, batch)).completed == 280
+    assert worker.claimed == 280
+    assert executor.maximum["slow"] == 3
+    assert executor.maximum["fast"] <= 5
+    assert executor.maximum["other"] <= 2
+    assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
 
 
-def test_besides_leaves_out_fresh_lines_free_spans_and_those_of_the_gone(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
-        others = Scope(excluded=("slow",))
-        # What a pattern would read as any sign is none.
-        assert Scope(excluded=("s_ow", "s%")).params()["excluded"] == ["s\\_ow", "s\\%"]
+async def test_excluded_keys_are_claimed_neither_fresh_nor_free_nor_from_dead_workers(db: Session) -> None:
+    await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
+    others = Scope(excluded=("slow",))
+    # What a pattern would read as any sign is none.
+    assert Scope(excluded=("s_ow", "s%")).params()["excluded"] == ["s\\_ow", "s\\%"]
 
-        items = await take(db, a_worker("dead", lease=-1.0), 3, Scope(keys=("slow",)))
-        assert len(items) == 3
-        found = await take(db, a_worker(), 100, others)
-        assert {item.claim.model for item in found} == {"fast"}
-        assert len(found) == 4
-        assert await take(db, a_worker(), 100, others) == []
-        assert len(await take(db, a_worker(), 100)) == 4
-
-    on(database_url, scenario)
+    items = await take(db, a_worker("dead", lease=-1.0), 3, Scope(keys=("slow",)))
+    assert len(items) == 3
+    found = await take(db, a_worker(), 100, others)
+    assert {item.claim.model for item in found} == {"fast"}
+    assert len(found) == 4
+    assert await take(db, a_worker(), 100, others) == []
+    assert len(await take(db, a_worker(), 100)) == 4
 
 
-def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers_hold(
-    database_url: str, tmp_path: Path
+async def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers_hold(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
     """After that the worker has a new name, under which the other producer's items look like its own."""
-
-    async def scenario(db: Session) -> None:
-        jump = [0.0]
-        loop = asyncio.get_running_loop()
-        worker = Worker(
-            database_url,
-            SlowForSome("none"),
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(lease=30.0),
-            Scope(),
-            WorkerOptions(producers=POSTS, clock=lambda: loop.time() + jump[0]),
-        )
-        await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
-        slow, fast, _ = worker.producers
-        for producer, key in ((slow, "slow"), (fast, "fast")):
-            producer.buffer.put(await take(db, worker.lease.worker, 4, Scope(keys=(key,))))
-        worker.lease.renewed(worker.lease.now())
-        name = worker.lease.worker.id
-        jump[0] = 100.0
-        slow.buffer.close()
-        await slow.dispatcher.run()
-        assert worker.lease.worker.id != name
-        assert len(slow.buffer) == len(fast.buffer) == 0
-
-    on(database_url, scenario)
+    jump = [0.0]
+    loop = asyncio.get_running_loop()
+    worker = Worker(
+        database_url,
+        SlowForSome("none"),
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(lease=30.0),
+        Scope(),
+        WorkerOptions(producers=POSTS, clock=lambda: loop.time() + jump[0]),
+    )
+    await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
+    slow, fast, _ = worker.producers
+    for producer, key in ((slow, "slow"), (fast, "fast")):
+        producer.buffer.put(await take(db, worker.lease.worker, 4, Scope(keys=(key,))))
+    worker.lease.renewed(worker.lease.now())
+    name = worker.lease.worker.id
+    jump[0] = 100.0
+    slow.buffer.close()
+    await slow.dispatcher.run()
+    assert worker.lease.worker.id != name
+    assert len(slow.buffer) == len(fast.buffer) == 0
 
 
-def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One producer's claim is committed and its lines are being read while another reconciles."""
     true_fetch, true_claim, true_unknown_spans = spans.fetch, spans.claim, spans.unknown_spans
@@ -176,22 +166,18 @@ def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming(
     monkeypatch.setattr(spans, "unknown_spans", reconciler)
     monkeypatch.setattr(spans, "claim", claim)
     monkeypatch.setattr(spans, "fetch", fetch)
-
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, {"slow": 40, "fast": 40}, upstream=None)
-        worker = Worker(
-            database_url,
-            executor,
-            Objects.at(tmp_path / "objects"),
-            WorkerSettings(drain=True, lease=30.0),
-            Scope(),
-            WorkerOptions(producers=POSTS),
-        )
-        async with asyncio.timeout(20):
-            await worker.run()
-        assert (await read(db, batch)).completed == 80
-
-    on(database_url, scenario)
+    batch = await a_batch(db, {"slow": 40, "fast": 40}, upstream=None)
+    worker = Worker(
+        database_url,
+        executor,
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(drain=True, lease=30.0),
+        Scope(),
+        WorkerOptions(producers=POSTS),
+    )
+    async with asyncio.timeout(20):
+        await worker.run()
+    assert (await read(db, batch)).completed == 80
     assert not intrusions, intrusions[0]
     assert looked.is_set()
     assert executor.done == {"slow": 40, "fast": 40}, "nothing is run twice"

@@ -11,7 +11,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
 from batchline.worker.reconciler import Reconciler
-from tests.support.builders import a_batch, a_worker, held, on, read, take
+from tests.support.builders import a_batch, a_worker, held, read, take
 
 PATIENCE = 60.0
 
@@ -40,21 +40,18 @@ class Lost:
         running.cancel()
 
 
-def test_only_what_is_not_known_is_freed(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        lost = Lost(db)
-        await a_batch(db, 3)
-        await lost.claim(db)
-        lost.known = {await lost.claim(db, 2)}
-        await lost.release()
-        assert await held(db) == [(None, 1), (lost.lease.worker.id, 2)]
-        assert lost.calls == 1, "a claim should look for what was freed"
-
-    on(database_url, scenario)
+async def test_the_reconciler_frees_only_spans_that_the_worker_does_not_know(db: Session) -> None:
+    lost = Lost(db)
+    await a_batch(db, 3)
+    await lost.claim(db)
+    lost.known = {await lost.claim(db, 2)}
+    await lost.release()
+    assert await held(db) == [(None, 1), (lost.lease.worker.id, 2)]
+    assert lost.calls == 1, "a claim should look for what was freed"
 
 
-def test_a_release_without_an_answer_is_tried_again(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_release_without_an_answer_is_tried_again(
+    db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_release, failures = spans.release, iter([True])
 
@@ -65,25 +62,18 @@ def test_a_release_without_an_answer_is_tried_again(
         return concerned
 
     monkeypatch.setattr(spans, "release", release)
-
-    async def scenario(db: Session) -> None:
-        lost = Lost(db)
-        await a_batch(db, 1)
-        await lost.claim(db)
-        await lost.release()
-        assert next(failures, None) is None
-        assert len(await take(db, a_worker())) == 1
-
-    on(database_url, scenario)
+    lost = Lost(db)
+    await a_batch(db, 1)
+    await lost.claim(db)
+    await lost.release()
+    assert next(failures, None) is None
+    assert len(await take(db, a_worker())) == 1
 
 
-def test_unknown_spans_of_a_cancelled_batch_are_freed_so_that_it_ends(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        lost, batch = Lost(db), await a_batch(db, 1)
-        await lost.claim(db)
-        await batches.close(db, batch.id, "cancel")
-        assert (await read(db, batch)).finalizing_at is None
-        await lost.release()
-        assert (await read(db, batch)).finalizing_at is not None
-
-    on(database_url, scenario)
+async def test_unknown_spans_of_a_cancelled_batch_are_freed_so_that_it_ends(db: Session) -> None:
+    lost, batch = Lost(db), await a_batch(db, 1)
+    await lost.claim(db)
+    await batches.close(db, batch.id, "cancel")
+    assert (await read(db, batch)).finalizing_at is None
+    await lost.release()
+    assert (await read(db, batch)).finalizing_at is not None

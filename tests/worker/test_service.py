@@ -22,60 +22,50 @@ class Working(Service):
         self.works += 1
 
 
-def test_a_service_is_busy_from_its_wake_up_to_the_end_of_its_work() -> None:
-    async def scenario() -> None:
-        service = Working()
-        assert service.idle.is_set()
+async def test_a_service_is_busy_from_its_wake_up_to_the_end_of_its_work() -> None:
+    service = Working()
+    assert service.idle.is_set()
+    service.wake()
+    assert not service.idle.is_set(), "before it has even begun"
+    running = asyncio.create_task(service.run())
+    async with asyncio.timeout(PATIENCE):
+        await service.begun.acquire()
+        assert not service.idle.is_set()
+        service.permits.release()
+        await service.idle.wait()
+    assert service.works == 1
+    running.cancel()
+
+
+async def test_a_wake_up_during_the_work_leads_to_more_work_without_an_idle_moment() -> None:
+    service = Working()
+    running = asyncio.create_task(service.run())
+    service.wake()
+    async with asyncio.timeout(PATIENCE):
+        await service.begun.acquire()
         service.wake()
-        assert not service.idle.is_set(), "before it has even begun"
-        running = asyncio.create_task(service.run())
-        async with asyncio.timeout(PATIENCE):
-            await service.begun.acquire()
-            assert not service.idle.is_set()
-            service.permits.release()
-            await service.idle.wait()
-        assert service.works == 1
-        running.cancel()
-
-    asyncio.run(scenario())
+        service.permits.release()
+        await service.begun.acquire()
+        assert not service.idle.is_set()
+        service.permits.release()
+        await service.idle.wait()
+    assert service.works == 2
+    running.cancel()
 
 
-def test_a_wake_up_during_the_work_leads_to_more_work_without_an_idle_moment() -> None:
-    async def scenario() -> None:
-        service = Working()
-        running = asyncio.create_task(service.run())
-        service.wake()
-        async with asyncio.timeout(PATIENCE):
-            await service.begun.acquire()
-            service.wake()
-            service.permits.release()
-            await service.begun.acquire()
-            assert not service.idle.is_set()
-            service.permits.release()
-            await service.idle.wait()
-        assert service.works == 2
-        running.cancel()
-
-    asyncio.run(scenario())
-
-
-def test_services_that_wake_each_other_are_idle_only_when_all_are() -> None:
+async def test_services_that_wake_each_other_are_idle_only_when_all_are() -> None:
     """The first ends by waking the second: whoever waits for both sees no gap in between."""
-
-    async def scenario() -> None:
-        first, second = Working(), Working()
-        waiting = asyncio.create_task(until_idle(lambda: [first, second]))
-        first.wake()
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        second.wake()
-        first.idle.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        assert not are_idle([first, second])
-        second.idle.set()
-        async with asyncio.timeout(PATIENCE):
-            await waiting
-
-    asyncio.run(scenario())
+    first, second = Working(), Working()
+    waiting = asyncio.create_task(until_idle(lambda: [first, second]))
+    first.wake()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    second.wake()
+    first.idle.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert not are_idle([first, second])
+    second.idle.set()
+    async with asyncio.timeout(PATIENCE):
+        await waiting

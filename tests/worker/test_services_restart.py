@@ -50,17 +50,17 @@ class Failing(Service):
         self.repairs += 1
 
 
-def test_a_service_is_restarted_until_it_has_failed_five_times_in_a_row() -> None:
+async def test_a_service_is_restarted_until_it_has_failed_five_times_in_a_row() -> None:
     service = Failing(10)
     with pytest.raises(ServiceFailed, match=r"poller failed 5 times in a row.*no such thing"):
-        asyncio.run(supervise(service, NoPause()))
+        await supervise(service, NoPause())
     assert service.runs == MAX_FAILURES
     assert service.repairs == MAX_FAILURES - 1
 
 
-def test_a_service_that_recovers_is_not_ended() -> None:
+async def test_a_service_that_recovers_is_not_ended() -> None:
     service = Failing(2)
-    asyncio.run(supervise(service, NoPause()))
+    await supervise(service, NoPause())
     assert service.runs == 3
 
 
@@ -78,18 +78,14 @@ class Surprised(Answering):
         return await super().run(item)
 
 
-def test_an_executor_that_raises_costs_that_item_an_attempt_and_nothing_else(
-    database_url: str, tmp_path: Path
+async def test_an_executor_that_raises_costs_that_item_an_attempt_and_nothing_else(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
     executor = Surprised()
-
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 20)
-        worker = Worker(database_url, executor, Objects.at(tmp_path), WorkerSettings(drain=True), Scope())
-        await worker.run()
-        assert (await read(db, batch)).completed == 20
-
-    on(database_url, scenario)
+    batch = await a_batch(db, 20)
+    worker = Worker(database_url, executor, Objects.at(tmp_path), WorkerSettings(drain=True), Scope())
+    await worker.run()
+    assert (await read(db, batch)).completed == 20
     assert executor.raised == 1
     assert executor.lines == list(range(1, 21))
 
@@ -143,27 +139,23 @@ def test_sigterm_ends_a_worker_whose_services_fail(database_url: str, tmp_path: 
             pytest.fail("SIGTERM did not end the worker")
 
 
-def test_a_worker_leaves_though_the_database_stays_away(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_leaves_though_the_database_stays_away(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers cannot be settled; it waits for a while, then leaves them to be run again."""
     executor = Answering()
+    await a_batch(db, 5)
+    settings = WorkerSettings(stop_patience=0.2)
+    worker = Worker(database_url, executor, Objects.at(tmp_path), settings, Scope())
 
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 5)
-        settings = WorkerSettings(stop_patience=0.2)
-        worker = Worker(database_url, executor, Objects.at(tmp_path), settings, Scope())
+    async def refused(*_: object) -> None:
+        worker.stop()
+        raise StoreUnavailable("the database is away")
 
-        async def refused(*_: object) -> None:
-            worker.stop()
-            raise StoreUnavailable("the database is away")
-
-        monkeypatch.setattr(spans, "settle", refused)
-        async with asyncio.timeout(60):
-            await worker.run()
-        assert worker.settler.unsettled
-
-    on(database_url, scenario)
+    monkeypatch.setattr(spans, "settle", refused)
+    async with asyncio.timeout(60):
+        await worker.run()
+    assert worker.settler.unsettled
 
 
 # A worker that is told twice to stop while its one request ignores that it is cancelled.

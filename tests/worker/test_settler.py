@@ -15,7 +15,7 @@ from batchline.store.spans import Scope
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
-from tests.support.builders import LATER, a_batch, completed, on, read, retry, take
+from tests.support.builders import LATER, a_batch, completed, read, retry, take
 
 PATIENCE = 60.0
 # It does not settle because of the time that has passed.
@@ -48,43 +48,36 @@ async def a_settler(
 
 
 @pytest.mark.parametrize("how", ["wake", "stop", "enough"])
-def test_it_settles_when_woken_when_stopped_and_when_there_are_enough(database_url: str, how: str) -> None:
+async def test_it_settles_when_woken_when_stopped_and_when_there_are_enough(db: Session, how: str) -> None:
     settings = WorkerSettings(settle_after=3600.0, settle_max=2) if how == "enough" else PATIENT
-
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 2)
-        async with a_settler(db, settings) as (settler, lease, reported):
-            assert settler.idle.is_set()
-            for item in await take(db, lease.worker):
-                settler.add(completed(item))
-            assert not settler.idle.is_set()
-            if how != "enough":
-                getattr(settler, how)()
-            await settler.idle.wait()
-            assert settler.unsettled == 0
-            assert reported.batches == [batch.id]
-        assert (await read(db, batch)).completed == 2
-
-    on(database_url, scenario)
-
-
-def test_it_is_not_idle_before_others_have_heard_of_the_settle(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 1)
-        async with a_settler(db) as (settler, lease, _):
-            idle = list[bool]()
-            settler._on_settled = lambda settled, earliest_retry: idle.append(settler.idle.is_set())
-            (item,) = await take(db, lease.worker)
+    batch = await a_batch(db, 2)
+    async with a_settler(db, settings) as (settler, lease, reported):
+        assert settler.idle.is_set()
+        for item in await take(db, lease.worker):
             settler.add(completed(item))
-            settler.wake()
-            await settler.idle.wait()
-            assert idle == [False]
+        assert not settler.idle.is_set()
+        if how != "enough":
+            getattr(settler, how)()
+        await settler.idle.wait()
+        assert settler.unsettled == 0
+        assert reported.batches == [batch.id]
+    assert (await read(db, batch)).completed == 2
 
-    on(database_url, scenario)
+
+async def test_it_is_not_idle_before_others_have_heard_of_the_settle(db: Session) -> None:
+    await a_batch(db, 1)
+    async with a_settler(db) as (settler, lease, _):
+        idle = list[bool]()
+        settler._on_settled = lambda settled, earliest_retry: idle.append(settler.idle.is_set())
+        (item,) = await take(db, lease.worker)
+        settler.add(completed(item))
+        settler.wake()
+        await settler.idle.wait()
+        assert idle == [False]
 
 
-def test_a_verdict_that_could_not_be_settled_is_kept(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_verdict_that_could_not_be_settled_is_kept(
+    db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_settle, failures = spans.settle, iter([True])
 
@@ -96,30 +89,23 @@ def test_a_verdict_that_could_not_be_settled_is_kept(
 
     monkeypatch.setattr(spans, "settle", settle)
     settlers = list[Settler]()
-
-    async def scenario(db: Session) -> None:
-        batch = await a_batch(db, 1)
-        async with a_settler(db) as (settler, lease, _):
-            settlers.append(settler)
-            (item,) = await take(db, lease.worker)
-            settler.add(completed(item))
-            settler.wake()
-            await settler.idle.wait()
-        assert (await read(db, batch)).completed == 1
-
-    on(database_url, scenario)
+    batch = await a_batch(db, 1)
+    async with a_settler(db) as (settler, lease, _):
+        settlers.append(settler)
+        (item,) = await take(db, lease.worker)
+        settler.add(completed(item))
+        settler.wake()
+        await settler.idle.wait()
+    assert (await read(db, batch)).completed == 1
 
 
-def test_it_reports_the_first_retry_and_no_task_that_is_asked_for_much_later(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 3)
-        async with a_settler(db) as (settler, lease, reported):
-            first, second, third = await take(db, lease.worker)
-            for verdict in (retry(first, 8.0), retry(second, 4.0), Parked(third, "task", LATER)):
-                settler.add(verdict)
-            settler.wake()
-            await settler.idle.wait()
-            assert reported.delays == [4.0]
-        assert await take(db, lease.worker, scope=Scope()) == []
-
-    on(database_url, scenario)
+async def test_it_reports_the_first_retry_and_no_task_that_is_asked_for_much_later(db: Session) -> None:
+    await a_batch(db, 3)
+    async with a_settler(db) as (settler, lease, reported):
+        first, second, third = await take(db, lease.worker)
+        for verdict in (retry(first, 8.0), retry(second, 4.0), Parked(third, "task", LATER)):
+            settler.add(verdict)
+        settler.wake()
+        await settler.idle.wait()
+        assert reported.delays == [4.0]
+    assert await take(db, lease.worker, scope=Scope()) == []

@@ -28,7 +28,7 @@ from batchline.worker.outbox import ABANDON_AFTER, LEASE, Outbox
 from tests.support.builders import on, sql
 from tests.support.processes import batchline, kill, simulated, working, write_requests
 from tests.support.waiting import wait_for
-from tests.support.webhook_receiver import Received, Receiver, receiving
+from tests.support.webhook_receiver import Received, receiving
 from tests.support.webhooks import ALLOWED, an_ended_batch, outbox, settled
 
 DELIVERED = Attempt(delivered=True, status=200)
@@ -114,296 +114,252 @@ async def reported_of(db: Session, webhook: Webhook) -> list[tuple[object, ...]]
 # Who is told
 
 
-def test_an_event_goes_to_those_of_its_tenant_who_asked_for_it(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        ours = await a_webhook(db)
-        deaf = await a_webhook(db, events=["batch.failed", "batch.expired"])
-        theirs = await a_webhook(db, tenant="other")
-        await an_ended_batch(db)
-        assert await tell(db) == 1
-        assert [await reported_of(db, hook) for hook in (ours, deaf, theirs)] == [[(0, False, False)], [], []]
-
-    on(database_url, scenario)
+async def test_an_event_goes_to_those_of_its_tenant_who_asked_for_it(db: Session) -> None:
+    ours = await a_webhook(db)
+    deaf = await a_webhook(db, events=["batch.failed", "batch.expired"])
+    theirs = await a_webhook(db, tenant="other")
+    await an_ended_batch(db)
+    assert await tell(db) == 1
+    assert [await reported_of(db, hook) for hook in (ours, deaf, theirs)] == [[(0, False, False)], [], []]
 
 
-def test_an_event_that_is_fanned_out_twice_is_delivered_once(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        webhook = await a_webhook(db)
-        await an_ended_batch(db)
-        ((event,),) = await sql(db, "SELECT id FROM batchline.outbox")
-        assert [await webhooks.fan_out(db, event), await webhooks.fan_out(db, event)] == [1, 0]
-        taken, _ = await must_take(db)
-        await settle(db, taken)
-        assert await webhooks.fan_out(db, event) == 0
-        assert await take(db) is None
-        assert await reported_of(db, webhook) == [(1, True, False)]
-
-    on(database_url, scenario)
+async def test_an_event_that_is_fanned_out_twice_is_delivered_once(db: Session) -> None:
+    webhook = await a_webhook(db)
+    await an_ended_batch(db)
+    ((event,),) = await sql(db, "SELECT id FROM batchline.outbox")
+    assert [await webhooks.fan_out(db, event), await webhooks.fan_out(db, event)] == [1, 0]
+    taken, _ = await must_take(db)
+    await settle(db, taken)
+    assert await webhooks.fan_out(db, event) == 0
+    assert await take(db) is None
+    assert await reported_of(db, webhook) == [(1, True, False)]
 
 
-def test_a_tenant_may_have_so_many_and_no_more(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        async def add(tenant: str) -> Webhook | None:
-            return await webhooks.add(
-                db,
-                new_id(),
-                tenant,
-                name="",
-                url="https://x.example",
-                events=[],
-                secret="",
-                maximum=2,
-                event=TESTED,
-            )
+async def test_a_tenant_may_have_so_many_and_no_more(db: Session) -> None:
+    async def add(tenant: str) -> Webhook | None:
+        return await webhooks.add(
+            db,
+            new_id(),
+            tenant,
+            name="",
+            url="https://x.example",
+            events=[],
+            secret="",
+            maximum=2,
+            event=TESTED,
+        )
 
-        assert [await add("a") is not None for _ in range(3)] == [True, True, False]
-        assert await add("b") is not None
-
-    on(database_url, scenario)
+    assert [await add("a") is not None for _ in range(3)] == [True, True, False]
+    assert await add("b") is not None
 
 
-def test_a_deleted_webhook_takes_its_deliveries_along(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        webhook = await a_webhook(db)
-        await an_ended_batch(db)
-        await tell(db)
-        taken, _ = await must_take(db)
-        assert not await webhooks.delete(db, "other", webhook.id, TESTED)
-        assert await webhooks.delete(db, DEFAULT_TENANT, webhook.id, TESTED)
-        assert await settle(db, taken) is None
-        assert await sql(db, "SELECT count(*) FROM batchline.deliveries") == [(0,)]
-
-    on(database_url, scenario)
+async def test_a_deleted_webhook_takes_its_deliveries_along(db: Session) -> None:
+    webhook = await a_webhook(db)
+    await an_ended_batch(db)
+    await tell(db)
+    taken, _ = await must_take(db)
+    assert not await webhooks.delete(db, "other", webhook.id, TESTED)
+    assert await webhooks.delete(db, DEFAULT_TENANT, webhook.id, TESTED)
+    assert await settle(db, taken) is None
+    assert await sql(db, "SELECT count(*) FROM batchline.deliveries") == [(0,)]
 
 
 # One at a time, and nothing is lost
 
 
-def test_a_webhook_is_sent_to_one_message_at_a_time_and_others_meanwhile(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_webhook(db)
-        for _ in range(3):
-            await an_ended_batch(db)
-        other = await a_webhook(db)
-        await tell(db)
-        first, _ = await must_take(db)
-        second, _ = await must_take(db)
-        assert first.webhook_id != second.webhook_id
-        assert other.id in (first.webhook_id, second.webhook_id)
-        assert await take(db) is None
-        await settle(db, first)
-        third, _ = await must_take(db)
-        assert third.webhook_id == first.webhook_id
-
-    on(database_url, scenario)
-
-
-def test_messages_go_in_the_order_of_what_they_tell(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_webhook(db)
-        ended = [await an_ended_batch(db) for _ in range(4)]
-        await tell(db)
-        said = []
-        while (taken := await take(db)) is not None:
-            assert taken.message is not None
-            said.append(taken.message.batch_id)
-            await settle(db, taken)
-        assert said == [batch.id for batch in ended]
-
-    on(database_url, scenario)
-
-
-def test_what_a_killed_worker_was_sending_is_sent_again_under_the_same_id(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_webhook(db)
+async def test_a_webhook_is_sent_to_one_message_at_a_time_and_others_meanwhile(db: Session) -> None:
+    await a_webhook(db)
+    for _ in range(3):
         await an_ended_batch(db)
-        await tell(db)
-        lost, message = await must_take(db)
-        assert await take(db) is None
-        await hours_pass(db, 1)
-        again, same = await must_take(db)
-        assert (same.event_id, same.attempts) == (message.event_id, 2)
-        assert await settle(db, lost) is None, "whoever lost the lease has no say any more"
-        assert await settle(db, again) is False
-        assert await take(db) is None
+    other = await a_webhook(db)
+    await tell(db)
+    first, _ = await must_take(db)
+    second, _ = await must_take(db)
+    assert first.webhook_id != second.webhook_id
+    assert other.id in (first.webhook_id, second.webhook_id)
+    assert await take(db) is None
+    await settle(db, first)
+    third, _ = await must_take(db)
+    assert third.webhook_id == first.webhook_id
 
-    on(database_url, scenario)
 
-
-def test_an_event_that_comes_while_another_is_sent_is_sent_next(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_webhook(db)
-        await an_ended_batch(db)
-        await tell(db)
-        taken, message = await must_take(db)
-        await an_ended_batch(db)
-        await tell(db)
-        assert await take(db) is None
+async def test_messages_go_in_the_order_of_what_they_tell(db: Session) -> None:
+    await a_webhook(db)
+    ended = [await an_ended_batch(db) for _ in range(4)]
+    await tell(db)
+    said = []
+    while (taken := await take(db)) is not None:
+        assert taken.message is not None
+        said.append(taken.message.batch_id)
         await settle(db, taken)
-        _, following = await must_take(db)
-        assert following.event_id != message.event_id
-
-    on(database_url, scenario)
+    assert said == [batch.id for batch in ended]
 
 
-def test_an_event_that_commits_while_a_delivery_waits_to_be_settled_is_not_lost(database_url: str) -> None:
+async def test_what_a_killed_worker_was_sending_is_sent_again_under_the_same_id(db: Session) -> None:
+    await a_webhook(db)
+    await an_ended_batch(db)
+    await tell(db)
+    lost, message = await must_take(db)
+    assert await take(db) is None
+    await hours_pass(db, 1)
+    again, same = await must_take(db)
+    assert (same.event_id, same.attempts) == (message.event_id, 2)
+    assert await settle(db, lost) is None, "whoever lost the lease has no say any more"
+    assert await settle(db, again) is False
+    assert await take(db) is None
+
+
+async def test_an_event_that_comes_while_another_is_sent_is_sent_next(db: Session) -> None:
+    await a_webhook(db)
+    await an_ended_batch(db)
+    await tell(db)
+    taken, message = await must_take(db)
+    await an_ended_batch(db)
+    await tell(db)
+    assert await take(db) is None
+    await settle(db, taken)
+    _, following = await must_take(db)
+    assert following.event_id != message.event_id
+
+
+async def test_an_event_that_commits_while_a_delivery_waits_to_be_settled_is_not_lost(
+    database_url: str, db: Session
+) -> None:
     """The settle's snapshot is older than the delivery; it must look again once it has the lock."""
-
-    async def scenario(db: Session) -> None:
-        await a_webhook(db)
-        await an_ended_batch(db)
-        await tell(db)
-        taken, _ = await must_take(db)
-        await an_ended_batch(db)
-        ((event,),) = await sql(db, "SELECT id FROM batchline.outbox WHERE delivered_at IS NULL")
-        async with Session(database_url, "fan out") as other, Session(database_url, "watch") as watch:
-            async with other.transaction() as connection:
-                await run(connection, statement("fan_out"), {"event": event})
-                settling = asyncio.create_task(settle(db, taken))
-                while not await sql(watch, WAITING):
-                    assert not settling.done(), "the settle should wait for the webhook's row"
-            assert await settling is False
-        _, message = await must_take(db)
-        assert message.event_id == event
-
-    on(database_url, scenario)
+    await a_webhook(db)
+    await an_ended_batch(db)
+    await tell(db)
+    taken, _ = await must_take(db)
+    await an_ended_batch(db)
+    ((event,),) = await sql(db, "SELECT id FROM batchline.outbox WHERE delivered_at IS NULL")
+    async with Session(database_url, "fan out") as other, Session(database_url, "watch") as watch:
+        async with other.transaction() as connection:
+            await run(connection, statement("fan_out"), {"event": event})
+            settling = asyncio.create_task(settle(db, taken))
+            while not await sql(watch, WAITING):
+                assert not settling.done(), "the settle should wait for the webhook's row"
+        assert await settling is False
+    _, message = await must_take(db)
+    assert message.event_id == event
 
 
-def test_a_webhook_that_is_taken_before_its_delivery_is_seen_gets_it_after_all(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        webhook = await a_webhook(db)
-        await sql(db, "UPDATE batchline.webhooks SET due_at = now()")
-        taken = await take(db)
-        assert taken is not None
-        assert taken.message is None
-        await an_ended_batch(db)
-        await tell(db)
-        await settle(db, taken, Attempt(delivered=False))
-        await must_take(db)
-        assert await sql(db, "SELECT failures FROM batchline.webhooks") == [(0,)]
-        assert await reported_of(db, webhook) == [(1, False, False)]
-
-    on(database_url, scenario)
+async def test_a_webhook_that_is_taken_before_its_delivery_is_seen_gets_it_after_all(db: Session) -> None:
+    webhook = await a_webhook(db)
+    await sql(db, "UPDATE batchline.webhooks SET due_at = now()")
+    taken = await take(db)
+    assert taken is not None
+    assert taken.message is None
+    await an_ended_batch(db)
+    await tell(db)
+    await settle(db, taken, Attempt(delivered=False))
+    await must_take(db)
+    assert await sql(db, "SELECT failures FROM batchline.webhooks") == [(0,)]
+    assert await reported_of(db, webhook) == [(1, False, False)]
 
 
 # Failing
 
 
-def test_a_refused_message_waits_and_does_not_keep_others_back(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        webhook = await a_webhook(db)
-        first, second = await an_ended_batch(db), await an_ended_batch(db)
-        await tell(db)
-        taken, message = await must_take(db)
-        assert message.batch_id == first.id
-        await settle(db, taken, REFUSED, delay=3600)
-        taken, message = await must_take(db)
-        assert message.batch_id == second.id
-        await settle(db, taken)
-        assert await take(db) is None
-        await hours_pass(db, 1.1)
-        taken, message = await must_take(db)
-        assert (message.batch_id, message.attempts) == (first.id, 2)
-        await settle(db, taken)
-        assert await reported_of(db, webhook) == [(2, True, False), (1, True, False)]
-
-    on(database_url, scenario)
+async def test_a_refused_message_waits_and_does_not_keep_others_back(db: Session) -> None:
+    webhook = await a_webhook(db)
+    first, second = await an_ended_batch(db), await an_ended_batch(db)
+    await tell(db)
+    taken, message = await must_take(db)
+    assert message.batch_id == first.id
+    await settle(db, taken, REFUSED, delay=3600)
+    taken, message = await must_take(db)
+    assert message.batch_id == second.id
+    await settle(db, taken)
+    assert await take(db) is None
+    await hours_pass(db, 1.1)
+    taken, message = await must_take(db)
+    assert (message.batch_id, message.attempts) == (first.id, 2)
+    await settle(db, taken)
+    assert await reported_of(db, webhook) == [(2, True, False), (1, True, False)]
 
 
-def test_a_receiver_that_fails_is_left_in_peace_with_all_its_messages(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        await a_webhook(db)
-        for _ in range(2):
-            await an_ended_batch(db)
-        await tell(db)
-        taken, _ = await must_take(db)
-        await settle(db, taken, REFUSED, delay=5, rest=600)
-        assert await take(db) is None
+async def test_a_receiver_that_fails_is_left_in_peace_with_all_its_messages(db: Session) -> None:
+    await a_webhook(db)
+    for _ in range(2):
         await an_ended_batch(db)
-        await tell(db)
-        assert await take(db) is None, "news must not end the rest"
-        await hours_pass(db, 0.2)
-        taken, _ = await must_take(db)
-        assert taken.failures == 1
-        await settle(db, taken)
-        taken, _ = await must_take(db)
-        assert taken.failures == 0
+    await tell(db)
+    taken, _ = await must_take(db)
+    await settle(db, taken, REFUSED, delay=5, rest=600)
+    assert await take(db) is None
+    await an_ended_batch(db)
+    await tell(db)
+    assert await take(db) is None, "news must not end the rest"
+    await hours_pass(db, 0.2)
+    taken, _ = await must_take(db)
+    assert taken.failures == 1
+    await settle(db, taken)
+    taken, _ = await must_take(db)
+    assert taken.failures == 0
 
-    on(database_url, scenario)
 
-
-def test_what_was_not_delivered_in_a_day_is_given_up(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        webhook = await a_webhook(db)
-        for _ in range(3):
-            await an_ended_batch(db)
-        await tell(db)
-        taken, _ = await must_take(db)
-        assert await settle(db, taken, REFUSED, delay=5) is False
-        await hours_pass(db, 25)
+async def test_what_was_not_delivered_in_a_day_is_given_up(db: Session) -> None:
+    webhook = await a_webhook(db)
+    for _ in range(3):
         await an_ended_batch(db)
-        await tell(db)
-        taken, _ = await must_take(db)
-        assert await settle(db, taken, REFUSED, delay=5) is True
-        assert [failed for *_, failed in await reported_of(db, webhook)] == [True, True, True, False]
-        rows = await webhooks.deliveries(db, webhook.id, limit=10)
-        assert {row.last_error for row in rows if row.failed_at} <= {
-            "the receiver answered 500",
-            "the receiver could not be reached in time",
-        }
-        await must_take(db)
+    await tell(db)
+    taken, _ = await must_take(db)
+    assert await settle(db, taken, REFUSED, delay=5) is False
+    await hours_pass(db, 25)
+    await an_ended_batch(db)
+    await tell(db)
+    taken, _ = await must_take(db)
+    assert await settle(db, taken, REFUSED, delay=5) is True
+    assert [failed for *_, failed in await reported_of(db, webhook)] == [True, True, True, False]
+    rows = await webhooks.deliveries(db, webhook.id, limit=10)
+    assert {row.last_error for row in rows if row.failed_at} <= {
+        "the receiver answered 500",
+        "the receiver could not be reached in time",
+    }
+    await must_take(db)
 
-    on(database_url, scenario)
 
-
-def test_old_deliveries_go_and_open_ones_stay(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        webhook = await a_webhook(db)
-        for _ in range(2):
-            await an_ended_batch(db)
-        await tell(db)
-        taken, _ = await must_take(db)
-        await settle(db, taken)
-        assert await webhooks.drop_old(db, 3600) == 0
-        await hours_pass(db, 2)
-        assert await webhooks.drop_old(db, 3600) == 1
-        assert await reported_of(db, webhook) == [(0, False, False)]
-
-    on(database_url, scenario)
+async def test_old_deliveries_go_and_open_ones_stay(db: Session) -> None:
+    webhook = await a_webhook(db)
+    for _ in range(2):
+        await an_ended_batch(db)
+    await tell(db)
+    taken, _ = await must_take(db)
+    await settle(db, taken)
+    assert await webhooks.drop_old(db, 3600) == 0
+    await hours_pass(db, 2)
+    assert await webhooks.drop_old(db, 3600) == 1
+    assert await reported_of(db, webhook) == [(0, False, False)]
 
 
 # What is said
 
 
-def test_the_official_client_accepts_what_is_sent(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        with receiving() as receiver:
-            secret = words.new_secret()
-            webhook = await a_webhook(db, receiver.url, secret=secret)
-            batch = await an_ended_batch(db)
-            async with outbox(db) as working:
-                working.wake()
-                (got,) = await asyncio.to_thread(receiver.wait_for, 1)
-                await settled(working)
-            event = CLIENT.webhooks.unwrap(got.body, got.headers, secret=secret)
-            assert event.type == "batch.completed"
-            assert event.data.id == show(BATCH, batch.id)
-            assert got.headers["webhook-id"] == event.id
-            ((event_id, occurred),) = await sql(db, "SELECT id, created_at FROM batchline.outbox")
-            assert got.event == {
-                "id": show(EVENT, event_id),
-                "object": "event",
-                "type": "batch.completed",
-                "created_at": int(occurred.timestamp()),
-                "data": {"id": show(BATCH, batch.id)},
-            }
-            with pytest.raises(openai.InvalidWebhookSignatureError):
-                CLIENT.webhooks.unwrap(got.body, got.headers, secret=words.new_secret())
-            with pytest.raises(openai.InvalidWebhookSignatureError):
-                CLIENT.webhooks.unwrap(got.body + b" ", got.headers, secret=secret)
-            assert await reported_of(db, webhook) == [(1, True, False)]
-
-    on(database_url, scenario)
+async def test_the_official_client_accepts_what_is_sent(db: Session) -> None:
+    with receiving() as receiver:
+        secret = words.new_secret()
+        webhook = await a_webhook(db, receiver.url, secret=secret)
+        batch = await an_ended_batch(db)
+        async with outbox(db) as working:
+            working.wake()
+            (got,) = await asyncio.to_thread(receiver.wait_for, 1)
+            await settled(working)
+        event = CLIENT.webhooks.unwrap(got.body, got.headers, secret=secret)
+        assert event.type == "batch.completed"
+        assert event.data.id == show(BATCH, batch.id)
+        assert got.headers["webhook-id"] == event.id
+        ((event_id, occurred),) = await sql(db, "SELECT id, created_at FROM batchline.outbox")
+        assert got.event == {
+            "id": show(EVENT, event_id),
+            "object": "event",
+            "type": "batch.completed",
+            "created_at": int(occurred.timestamp()),
+            "data": {"id": show(BATCH, batch.id)},
+        }
+        with pytest.raises(openai.InvalidWebhookSignatureError):
+            CLIENT.webhooks.unwrap(got.body, got.headers, secret=words.new_secret())
+        with pytest.raises(openai.InvalidWebhookSignatureError):
+            CLIENT.webhooks.unwrap(got.body + b" ", got.headers, secret=secret)
+        assert await reported_of(db, webhook) == [(1, True, False)]
 
 
 def test_a_message_keeps_its_id_over_attempts_and_gets_the_time_of_each() -> None:
@@ -418,79 +374,70 @@ def test_a_message_keeps_its_id_over_attempts_and_gets_the_time_of_each() -> Non
         CLIENT.webhooks.verify_signature(content, headers, secret=secret)
 
 
-def test_after_a_rotation_both_secrets_sign_for_a_day_if_so_wished(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        old, new = words.new_secret(), words.new_secret()
-        webhook = await a_webhook(db, secret=old)
-        assert await webhooks.rotate(db, "other", webhook.id, new, event=TESTED) is None
-        await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, new, event=TESTED, keep=words.KEEP_PREVIOUS)
-        both = await webhooks.secrets(db, DEFAULT_TENANT, webhook.id)
-        assert both == (new, old)
-        message = Message(new_id(), new_id(), "batch.failed", datetime.now(UTC), 1)
-        content = words.body(message)
-        headers = words.signed_headers(message, content, both)
-        for secret in both:
-            CLIENT.webhooks.verify_signature(content, headers, secret=secret)
-        await hours_pass(db, 25)
-        assert await webhooks.secrets(db, DEFAULT_TENANT, webhook.id) == (new,)
-        await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, old, event=TESTED)
-        assert await webhooks.secrets(db, DEFAULT_TENANT, webhook.id) == (old,)
-        assert await webhooks.secrets(db, "other", webhook.id) == ()
-
-    on(database_url, scenario)
+async def test_after_a_rotation_both_secrets_sign_for_a_day_if_so_wished(db: Session) -> None:
+    old, new = words.new_secret(), words.new_secret()
+    webhook = await a_webhook(db, secret=old)
+    assert await webhooks.rotate(db, "other", webhook.id, new, event=TESTED) is None
+    await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, new, event=TESTED, keep=words.KEEP_PREVIOUS)
+    both = await webhooks.secrets(db, DEFAULT_TENANT, webhook.id)
+    assert both == (new, old)
+    message = Message(new_id(), new_id(), "batch.failed", datetime.now(UTC), 1)
+    content = words.body(message)
+    headers = words.signed_headers(message, content, both)
+    for secret in both:
+        CLIENT.webhooks.verify_signature(content, headers, secret=secret)
+    await hours_pass(db, 25)
+    assert await webhooks.secrets(db, DEFAULT_TENANT, webhook.id) == (new,)
+    await webhooks.rotate(db, DEFAULT_TENANT, webhook.id, old, event=TESTED)
+    assert await webhooks.secrets(db, DEFAULT_TENANT, webhook.id) == (old,)
+    assert await webhooks.secrets(db, "other", webhook.id) == ()
 
 
 # Sending
 
 
-def test_a_slow_receiver_holds_up_no_other(database_url: str) -> None:
+async def test_a_slow_receiver_holds_up_no_other(db: Session) -> None:
     go_on = threading.Event()
 
     def slow(received: Received) -> tuple[int, dict[str, str]]:
         go_on.wait(30)
         return 200, {}
 
-    async def scenario(db: Session) -> None:
-        with receiving(slow) as first, receiving() as second:
-            await a_webhook(db, first.url)
-            await a_webhook(db, second.url)
-            async with outbox(db) as working:
-                for _ in range(3):
-                    await an_ended_batch(db)
-                working.wake()
-                await asyncio.to_thread(second.wait_for, 3)
-                await asyncio.to_thread(first.wait_for, 1)
-                assert len(first.received) == 1, "one message at a time"
-                go_on.set()
-                await asyncio.to_thread(first.wait_for, 3)
-                await settled(working)
-
-    on(database_url, scenario)
+    with receiving(slow) as first, receiving() as second:
+        await a_webhook(db, first.url)
+        await a_webhook(db, second.url)
+        async with outbox(db) as working:
+            for _ in range(3):
+                await an_ended_batch(db)
+            working.wake()
+            await asyncio.to_thread(second.wait_for, 3)
+            await asyncio.to_thread(first.wait_for, 1)
+            assert len(first.received) == 1, "one message at a time"
+            go_on.set()
+            await asyncio.to_thread(first.wait_for, 3)
+            await settled(working)
 
 
-def test_a_receiver_that_never_answers_costs_its_time_limit(database_url: str) -> None:
+async def test_a_receiver_that_never_answers_costs_its_time_limit(database_url: str) -> None:
     go_on = threading.Event()
 
     def hang(received: Received) -> tuple[int, dict[str, str]]:
         go_on.wait(30)
         return 200, {}
 
-    async def scenario() -> None:
-        message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
-        with receiving(hang) as receiver:
-            sender = Sender(allow_private=True, timeout=0.2)
-            sent = await sender.send(receiver.url, message, [words.new_secret()])
-            go_on.set()
-        assert sent.attempt == Attempt(delivered=False, error="no complete answer in time")
-
-    asyncio.run(scenario())
+    message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
+    with receiving(hang) as receiver:
+        sender = Sender(allow_private=True, timeout=0.2)
+        sent = await sender.send(receiver.url, message, [words.new_secret()])
+        go_on.set()
+    assert sent.attempt == Attempt(delivered=False, error="no complete answer in time")
 
 
-def test_a_failure_is_tried_again_soon_and_written_down(database_url: str) -> None:
+async def test_a_failure_is_tried_again_soon_and_written_down(db: Session) -> None:
     def refuse_once(received: Received) -> tuple[int, dict[str, str]]:
         return (503 if len(receiver.received) == 1 else 204), {}
 
-    async def scenario(db: Session) -> None:
+    with receiving(refuse_once) as receiver:
         webhook = await a_webhook(db, receiver.url)
         await an_ended_batch(db)
         async with outbox(db) as working:
@@ -502,13 +449,10 @@ def test_a_failure_is_tried_again_soon_and_written_down(database_url: str) -> No
         (delivery,) = await webhooks.deliveries(db, webhook.id, limit=9)
         assert (delivery.attempts, delivery.last_status, delivery.last_error) == (2, 204, None)
 
-    with receiving(refuse_once) as receiver:
-        on(database_url, scenario)
-
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
-    async def scenario(receiver: Receiver, trap: Receiver) -> None:
+async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
+    with receiving() as trap, receiving(lambda _: (status, {"location": trap.url})) as receiver:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sent = await Sender(allow_private=True).send(receiver.url, message, [words.new_secret()])
         assert not sent.attempt.delivered
@@ -516,21 +460,15 @@ def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         assert "redirects are not followed" in sent.attempt.error
         assert trap.received == []
 
-    with receiving() as trap, receiving(lambda _: (status, {"location": trap.url})) as receiver:
-        asyncio.run(scenario(receiver, trap))
 
-
-def test_a_receiver_may_ask_for_time() -> None:
-    async def scenario(receiver: Receiver) -> None:
+async def test_a_receiver_may_ask_for_time() -> None:
+    with receiving(lambda _: (429, {"retry-after": "120"})) as receiver:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sent = await Sender(allow_private=True).send(receiver.url, message, [words.new_secret()])
         assert sent.requested == 120
 
-    with receiving(lambda _: (429, {"retry-after": "120"})) as receiver:
-        asyncio.run(scenario(receiver))
 
-
-def test_a_listener_that_fails_hears_again_and_webhooks_hear_once(database_url: str) -> None:
+async def test_a_failed_listener_gets_the_event_again_and_webhooks_get_it_once(db: Session) -> None:
     heard: list[UUID] = []
 
     async def listener(event: OutboxEvent) -> None:
@@ -538,22 +476,19 @@ def test_a_listener_that_fails_hears_again_and_webhooks_hear_once(database_url: 
         if len(heard) == 1:
             raise ZeroDivisionError
 
-    async def scenario(db: Session) -> None:
-        with receiving() as receiver:
-            await a_webhook(db, receiver.url)
-            await an_ended_batch(db)
-            async with outbox(db, listener) as working:
-                working.wake()
-                await asyncio.to_thread(receiver.wait_for, 1)
-                await settled(working)
-                await sql(db, "UPDATE batchline.outbox SET available_at = now()")
-                working.wake()
-                await settled(working)
-            assert len(heard) == 2
-            assert len(receiver.received) == 1
-            assert await sql(db, "SELECT delivered_at IS NOT NULL FROM batchline.outbox") == [(True,)]
-
-    on(database_url, scenario)
+    with receiving() as receiver:
+        await a_webhook(db, receiver.url)
+        await an_ended_batch(db)
+        async with outbox(db, listener) as working:
+            working.wake()
+            await asyncio.to_thread(receiver.wait_for, 1)
+            await settled(working)
+            await sql(db, "UPDATE batchline.outbox SET available_at = now()")
+            working.wake()
+            await settled(working)
+        assert len(heard) == 2
+        assert len(receiver.received) == 1
+        assert await sql(db, "SELECT delivered_at IS NOT NULL FROM batchline.outbox") == [(True,)]
 
 
 # By real workers
@@ -633,7 +568,7 @@ def one_row(url: str, query: str) -> tuple[Any, ...]:
 # Where it may go
 
 
-def test_the_connection_goes_to_the_address_that_was_judged() -> None:
+async def test_the_connection_goes_to_the_address_that_was_judged() -> None:
     """The name is looked up once. No second answer, as of a name that rebinds, can steer the connection."""
     requested: list[str] = []
 
@@ -641,7 +576,7 @@ def test_the_connection_goes_to_the_address_that_was_judged() -> None:
         requested.append(host)
         return ["127.0.0.1"]
 
-    async def scenario(receiver: Receiver) -> None:
+    with receiving() as receiver:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         url = f"http://receiver.invalid:{receiver.port}/hook?a=b"
         sent = await Sender(allow_private=True, lookup=lookup).send(url, message, [words.new_secret()])
@@ -649,9 +584,6 @@ def test_the_connection_goes_to_the_address_that_was_judged() -> None:
         assert requested == ["receiver.invalid"]
         (got,) = receiver.received
         assert (got.path, got.headers["host"]) == ("/hook?a=b", f"receiver.invalid:{receiver.port}")
-
-    with receiving() as receiver:
-        asyncio.run(scenario(receiver))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
@@ -701,34 +633,28 @@ def test_a_certificate_is_checked_against_the_name_and_not_the_address(
         assert len(receiver.received) == 1
 
 
-def test_a_proxy_from_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(receiver: Receiver) -> None:
+async def test_a_proxy_from_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiving() as receiver, receiving() as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sent = await Sender(allow_private=True).send(receiver.url, message, [words.new_secret()])
         assert sent.attempt == DELIVERED
-
-    with receiving() as receiver, receiving() as proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        asyncio.run(scenario(receiver))
         assert proxy.received == []
 
 
-def test_a_private_receiver_gets_nothing_and_the_delivery_says_why(database_url: str) -> None:
-    async def scenario(db: Session) -> None:
-        with receiving() as receiver:
-            webhook = await a_webhook(db, receiver.url)
-            await an_ended_batch(db)
-            working = Outbox(db, Sender())
-            task = asyncio.create_task(working.run())
-            working.wake()
-            await settled(working)
-            task.cancel()
-            await asyncio.wait([task])
-            assert receiver.received == []
-        (delivery,) = await webhooks.deliveries(db, webhook.id, limit=9)
-        assert delivery.last_error == "127.0.0.1 is not a public address"
-
-    on(database_url, scenario)
+async def test_a_private_receiver_gets_nothing_and_the_delivery_says_why(db: Session) -> None:
+    with receiving() as receiver:
+        webhook = await a_webhook(db, receiver.url)
+        await an_ended_batch(db)
+        working = Outbox(db, Sender())
+        task = asyncio.create_task(working.run())
+        working.wake()
+        await settled(working)
+        task.cancel()
+        await asyncio.wait([task])
+        assert receiver.received == []
+    (delivery,) = await webhooks.deliveries(db, webhook.id, limit=9)
+    assert delivery.last_error == "127.0.0.1 is not a public address"
 
 
 def test_secrets_are_in_no_representation() -> None:

@@ -15,9 +15,7 @@ SETTINGS = ServerSettings(upstreams=(NOWHERE,), sessions=4, streams=2)
 DOCUMENTS = ("/openapi.json", "/docs", "/redoc")
 
 
-def test_closed_the_document_takes_a_key_and_its_pages_are_not_there(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_a_private_openapi_document_needs_a_key_and_has_no_pages(database_url: str, tmp_path: Path) -> None:
     with serving(database_url, tmp_path, replace(SETTINGS, public_openapi=False)) as server:
         with server.http() as nobody:
             assert [nobody.get(path).status_code for path in DOCUMENTS] == [401, 404, 404]
@@ -27,7 +25,7 @@ def test_closed_the_document_takes_a_key_and_its_pages_are_not_there(
             assert "/api/v1/operations" in user.get("/openapi.json").json()["paths"]
 
 
-def test_public_it_takes_none(database_url: str, tmp_path: Path) -> None:
+def test_a_public_openapi_document_needs_no_key(database_url: str, tmp_path: Path) -> None:
     with (
         serving(database_url, tmp_path, replace(SETTINGS, public_openapi=True)) as server,
         server.http() as nobody,

@@ -136,7 +136,7 @@ def test_readyz_says_that_the_database_is_read_only_and_when_it_is_not_any_more(
 UPLOAD = {"filename": "in.jsonl", "purpose": "batch", "bytes": 10, "mime_type": "application/jsonl"}
 
 
-def test_a_connection_that_the_server_ends_for_any_reason_is_opened_again(database_url: str) -> None:
+async def test_a_connection_that_the_server_ends_for_any_reason_is_opened_again(database_url: str) -> None:
     """Such as that a transaction was idle for too long, which is no operational error to the driver."""
 
     async def idle(session: Session) -> None:
@@ -146,14 +146,11 @@ def test_a_connection_that_the_server_ends_for_any_reason_is_opened_again(databa
                 await asyncio.sleep(0.01)
                 await connection.execute("SELECT 1")
 
-    async def scenario() -> None:
-        async with Session(database_url, "idle") as session:
-            # The client may find the connection closed before it has read the server's last message.
-            with pytest.raises(StoreUnavailable, match=r"idle-in-transaction|closed the connection"):
-                await idle(session)
-            assert await query(session, "SELECT 1") == [(1,)]
-
-    asyncio.run(scenario())
+    async with Session(database_url, "idle") as session:
+        # The client may find the connection closed before it has read the server's last message.
+        with pytest.raises(StoreUnavailable, match=r"idle-in-transaction|closed the connection"):
+            await idle(session)
+        assert await query(session, "SELECT 1") == [(1,)]
 
 
 @pytest.fixture(scope="module")

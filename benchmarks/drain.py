@@ -1,4 +1,4 @@
-"""Drain a batch of any design: claim 500 and finish a random 500 of those held, until nothing is left."""
+"""Drain a batch of any design: claim a chunk, finish a random chunk of those held, until none is left."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from benchmarks.inputs import OUTPUT, USAGE
 CHUNK = 500
 LEASE = timedelta(minutes=10)
 # A worker holds several claims, and answers come in any order.
-_IN_HAND = 4 * CHUNK
+_CHUNKS_IN_HAND = 4
 
 Work = TypeVar("Work")
 
@@ -51,6 +51,7 @@ class Drained:
     items: int
     # Of each pair of a claim and a settle.
     seconds: list[float]
+    chunk: int = CHUNK
 
     @property
     def rate(self) -> float:
@@ -61,12 +62,12 @@ class Drained:
 
         The first pairs, which only fill the buffer, and the last, which find nothing to claim, are excluded.
         """
-        pairs = self.seconds[_IN_HAND // CHUNK : -_IN_HAND // CHUNK]
+        pairs = self.seconds[_CHUNKS_IN_HAND:-_CHUNKS_IN_HAND]
         size = len(pairs) // 10
-        return size * CHUNK / sum(pairs[nth * size : (nth + 1) * size])
+        return size * self.chunk / sum(pairs[nth * size : (nth + 1) * size])
 
 
-async def drain(design: Design[Work]) -> Drained:
+async def drain(design: Design[Work], chunk: int = CHUNK) -> Drained:
     """Drain the batch. Only claims and settles are timed, not the shuffling."""
     shuffle = random.Random(0).shuffle
     hand: list[Work] = []
@@ -74,14 +75,14 @@ async def drain(design: Design[Work]) -> Drained:
     seconds: list[float] = []
     while True:
         begun = perf_counter()
-        claimed = await design.claim(CHUNK)
+        claimed = await design.claim(chunk)
         elapsed = perf_counter() - begun
         hand.extend(claimed)
         shuffle(hand)
-        if len(hand) >= _IN_HAND or not claimed:
-            finished, hand = hand[:CHUNK], hand[CHUNK:]
+        if len(hand) >= _CHUNKS_IN_HAND * chunk or not claimed:
+            finished, hand = hand[:chunk], hand[chunk:]
             if not finished:
-                return Drained(items, seconds)
+                return Drained(items, seconds, chunk)
             begun = perf_counter()
             await design.settle(finished)
             elapsed += perf_counter() - begun

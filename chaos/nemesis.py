@@ -81,6 +81,8 @@ class Nemesis:
                 return await world.postgres.refuse_writes()
             case Fault.FULL_DATABASE:
                 return world.postgres.fill_disk()
+            case Fault.HOLD_SNAPSHOT:
+                return await asyncio.to_thread(world.postgres.hold_snapshot)
             case Fault.FLOOD:
                 self._flooding[stroke] = asyncio.create_task(world.clients.flood())
                 self._order(stroke)
@@ -115,6 +117,8 @@ class Nemesis:
                 await world.postgres.accept_writes()
             case Fault.FULL_DATABASE:
                 await world.postgres.free_disk()
+            case Fault.HOLD_SNAPSHOT:
+                world.postgres.release_snapshots()
             case Fault.FLOOD:
                 self._flooding[stroke].cancel()
             case fault if fault in AT_UPSTREAM:

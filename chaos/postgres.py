@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import LiteralString, Protocol
+from typing import Any, LiteralString, Protocol
 
 import psutil
 import psycopg
@@ -74,6 +74,7 @@ class Postgres:
         self.url = server.url
         self.down = False
         self._read_only = False
+        self._snapshots: list[psycopg.Connection[Any]] = []
 
     @classmethod
     async def start(cls, folder: Path, programs: Path | None = None) -> "Postgres":
@@ -130,6 +131,21 @@ class Postgres:
         except psycopg.OperationalError:
             return False
         return True
+
+    def hold_snapshot(self) -> bool:
+        """Begin a transaction that reads, as a backup does. Return False if the server cannot be reached."""
+        try:
+            connection = psycopg.connect(self.url, connect_timeout=5)
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute("SELECT count(*) FROM batchline.batches")
+        except psycopg.OperationalError:
+            return False
+        self._snapshots.append(connection)
+        return True
+
+    def release_snapshots(self) -> None:
+        while self._snapshots:
+            self._snapshots.pop().close()
 
     def fill_disk(self) -> bool:
         return not self.down and self._disk.fill()

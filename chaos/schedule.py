@@ -54,6 +54,7 @@ class Fault(StrEnum):
     OVERSIZED = "upstream answers of many megabytes"
     FLOOD = "a tenant floods the server and orders many batches"
     STARVE = "another upstream refuses or stalls"
+    HOLD_SNAPSHOT = "another session holds a snapshot open"
 
 
 AT_UPSTREAM = (Fault.HANG, Fault.DROP, Fault.REFUSE, Fault.LATE, Fault.FORGET, Fault.OVERSIZED, Fault.STARVE)
@@ -84,6 +85,7 @@ _LASTING: dict[Fault, tuple[float, float]] = {
     Fault.OVERSIZED: (1.0, 3.0),
     Fault.FLOOD: (2.0, 8.0),
     Fault.STARVE: (4.0, 12.0),
+    Fault.HOLD_SNAPSHOT: (4.0, 20.0),
 }
 
 # Minimum and maximum strength; its meaning depends on the fault.

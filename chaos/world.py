@@ -109,6 +109,7 @@ class World:
             proxy.heal()
         for member in self.members:
             member.heal()
+        self.postgres.release_snapshots()
         await self.postgres.free_disk()
         await self._accept_writes()
 

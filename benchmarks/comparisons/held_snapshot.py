@@ -2,7 +2,7 @@
 
 A backup or an analyst's query holds a snapshot for minutes or hours, and PostgreSQL then keeps every old
 version of every row. A REPEATABLE READ transaction holds one here from before the first claim until after the
-last settle. Each connection claims 50 lines and settles a random 50 of the 200 that it holds. The other queues
+last settle. Each connection claims 50 lines and settles a random 50 of the 200 it holds. The other queues
 drain with one worker each, with as many items as take them about a minute.
 """
 

@@ -1,14 +1,15 @@
 -- claim: give up to `max_items` lines to `worker`, and make sure that its lease lasts.
 --
--- Lines that were claimed before (retries that are due, released lines, lines of workers whose lease has expired) and fresh
--- lines compete: tenants by what each has in flight, the lines of one tenant by deadline; with the same deadline, those claimed before
--- come first, because they are earlier lines.
+-- Lines that were claimed before (retries that are due, released lines, lines of workers whose lease has expired)
+-- compete with fresh ones. Tenants share by what each has in flight. The lines of one tenant go by deadline; with the same
+-- deadline, those claimed before come first, because they are earlier lines.
+--
 -- `keys`, `excluded` and `below` narrow the scope (in_scope), and so does `batch`. Returns the spans, in that order. Their
 -- lines are read by fetch.sql: a client that freezes while it reads a megabyte of lines must not hold a lock.
 --
--- Locks: the worker's row, if the lease needs renewal; spans, never waiting; then lanes in id order, waiting, because another
--- claim holds one for a millisecond only and this worker must not go idle for that. If others were faster and left less
--- than expected, it looks again, and does not wait for any lane then: so no two claims can wait for each other.
+-- Locks: the worker's row, if the lease needs renewal; spans, never waiting; then lanes in id order, waiting: another claim
+-- holds one for a millisecond only, and this worker must not go idle for that. If others were faster and left less than
+-- expected, it looks again, and does not wait for any lane then: so no two claims can wait for each other.
 --
 -- Safe because each statement of a function sees what was committed before it began, and what a lane has left is read
 -- after its row was locked (claim_fresh).

@@ -102,13 +102,13 @@ async def _others(bench: Bench) -> list[Figure]:
     with plain_server(bench.scratch) as server:
         for player in present:
             items = bench.size(_ITEMS[player.entrant.module], quick=500)
-            turns = [_turn(server, player, items, held) for held in (False, True)]
-            free, held = await alternate(bench.rounds, *turns)
+            contestants = [_drains(server, player, items, held) for held in (False, True)]
+            free, held = await alternate(bench.rounds, *contestants)
             figures.append(ratio(f"{player.label}, {items:,} items, held to free", held, free))
     return [*figures, Figure("other contestants", len(present), "", None, [], missing)]
 
 
-def _turn(server: Server, player: Player, items: int, held: bool) -> Contestant:
+def _drains(server: Server, player: Player, items: int, held: bool) -> Contestant:
     async def measure() -> float:
         with database(server, player) as url:
             accept(server, player, url, items)

@@ -42,6 +42,7 @@ class BodyMemory:
         self._first: Share | None = None
         self._granting = False
         self._room = asyncio.Event()
+        self._stopping = False
 
     @property
     def room_for_requests(self) -> int:
@@ -53,10 +54,15 @@ class BodyMemory:
         return self.held_small > self._crowded_from
 
     async def room(self) -> None:
-        """Wait while it is crowded."""
-        while self.crowded:
+        """Wait while it is crowded, unless the worker stops."""
+        while self.crowded and not self._stopping:
             self._room.clear()
             await self._room.wait()
+
+    def wind_down(self) -> None:
+        """The worker stops: no request waits for memory any more."""
+        self._stopping = True
+        self._room.set()
 
     def hold(self, size: int) -> None:
         """Count an answer."""

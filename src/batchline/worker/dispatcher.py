@@ -72,6 +72,7 @@ class Dispatcher(Service):
     def stop(self) -> None:
         self.give_back()
         self._buffer.close()
+        self._context.memory.wind_down()
 
     def repair(self) -> None:
         # Requests were interrupted and have no verdict: others take over the old name's spans.

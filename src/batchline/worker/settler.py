@@ -69,6 +69,8 @@ class Settler(Service):
         self._stopping = False
         # Why the last settle failed, for people; None once one has succeeded.
         self.trouble: str | None = None
+        # Since when a settle is under way, by the event loop's clock, or when the last part of it was stored.
+        self.settling_since: float | None = None
 
     @property
     def unsettled(self) -> int:
@@ -147,6 +149,8 @@ class Settler(Service):
         """Settle them, and remove from the list what is settled. While the database does not answer, settle
         fewer at a time: one of them may be the cause."""
         pause, count, failures, reason = Pause(), len(taken), 0, ""
+        clock = asyncio.get_running_loop().time
+        self.settling_since = clock()
         while taken:
             some = taken[:count]
             try:
@@ -166,6 +170,8 @@ class Settler(Service):
                     self._memory.free(_size(verdict))
                 count, failures = 2 * count, 0
                 self.trouble = None
+                self.settling_since = clock()
+        self.settling_since = None
 
     def _first(self, verdicts: Sequence[Verdict], maximum: int) -> list[Verdict]:
         """As many as make one settle: at least one."""

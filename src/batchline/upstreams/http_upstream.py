@@ -169,6 +169,7 @@ class Upstreams:
 
     def get(self, url: str, concurrency: int | None = None) -> HttpUpstream:
         """The upstream at this URL. `concurrency`: how many requests may be in flight there from now on."""
+        url = urls.normalized(url)
         upstream = self._by_url.get(url)
         if upstream is None:
             upstream = self._by_url[url] = HttpUpstream(

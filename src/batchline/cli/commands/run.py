@@ -16,7 +16,7 @@ from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings
 from batchline.model import RunSettings
-from batchline.upstreams.urls import SCHEMES
+from batchline.upstreams import urls
 
 
 def register(app: typer.Typer) -> None:
@@ -92,10 +92,10 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
     """The upstream of `run` or `submit`, with the options that the user gave."""
     if url is None:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
-    if not url.startswith(SCHEMES):
+    if not url.startswith(urls.SCHEMES):
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
-    return UpstreamSettings("", url.rstrip("/"), **options)
+    return UpstreamSettings("", urls.normalized(url), **options)
 
 
 def run_settings(upstream: UpstreamSettings) -> RunSettings:

@@ -76,6 +76,16 @@ class _TooLarge(Exception):
         super().__init__(f"The upstream's answer exceeds {limit} bytes.")
 
 
+class _Stalled(Exception):
+    """The answer comes so slowly that it would hold its memory for too long."""
+
+    def __init__(self, received: int, seconds: float) -> None:
+        super().__init__(
+            f"The upstream's answer came too slowly: after {received} bytes, the next MiB took more than"
+            f" {seconds:g} s."
+        )
+
+
 class HttpExecutor:
     """`default` is the URL of the upstream for batches that name none."""
 
@@ -159,7 +169,11 @@ class HttpExecutor:
         while size <= limit:
             step = min(STEP, limit + 1 - size)
             await share.grow(step)
-            piece = await reader.read(step)
+            try:
+                async with asyncio.timeout(self._settings.piece_timeout):
+                    piece = await reader.read(step)
+            except TimeoutError:
+                raise _Stalled(size, self._settings.piece_timeout) from None
             if piece is None:
                 return await self._beside(partial(_joined, pieces))
             pieces.append(piece)
@@ -230,6 +244,8 @@ class HttpExecutor:
                 if route is not None:
                     route.upstream.reached()
                 return Failed(item, failed_line(item, "response_too_large", str(error)))
+            case _Stalled():
+                return self._again(item, "response_stalled", str(error))
             case urls.InvalidPath():
                 return Failed(item, failed_line(item, "invalid_url", str(error)))
             case ClientClosedError():

@@ -33,6 +33,8 @@ class HttpSettings:
     keepalive_every: float = 10.0
     keepalive_probes: int = 3
     check_timeout: float = 5.0
+    # For each MiB of a large answer: while it is read, it holds memory that others wait for.
+    piece_timeout: float = 60.0
     max_body: int = 64 * 1024 * 1024
     # Of an answer to an operation, which is decoded: that takes up to thirty times its size.
     max_operation_body: int = 4 * 1024 * 1024

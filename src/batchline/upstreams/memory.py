@@ -9,7 +9,8 @@ The rest is for large answers, until they are settled. Such an answer takes its 
 read. When there are none left, reading pauses, and the connection's flow control holds the upstream.
 Half-read answers cannot deadlock: as many bytes as the largest answer has stay in reserve, and one answer at
 a time, the one that waits longest, may use them to be read to its end. Then it is settled, which frees its
-bytes for the next one.
+bytes for the next one. An upstream that stops in the middle of an answer cannot hold them for long: each step
+has a time limit (`HttpSettings.piece_timeout`).
 """
 
 import asyncio

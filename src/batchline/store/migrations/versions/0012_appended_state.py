@@ -35,6 +35,8 @@ FUNCTIONS = (
     "freeze_v1",
     "conclude_now_v1",
     "conclude_v1",
+    "record_verdicts_v1",
+    "add_counts_v1",
     "settle_v1",
     "leave_v1",
 )

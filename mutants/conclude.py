@@ -50,6 +50,21 @@ CONCLUDE = (
         _SETTLE,
     ),
     Mutant(
+        "cursors of a cancelled batch stay for ever",
+        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        "    DELETE FROM batchline.cursors AS c USING batchline.lanes AS n"
+        " WHERE n.batch_id = batch AND c.lane_id = n.id;\n",
+        "",
+        _SETTLE,
+    ),
+    Mutant(
+        "a cancelled batch forgets how far its lanes were claimed",
+        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        "    SET next = c.next\n",
+        "    SET next = n.next\n",
+        _SETTLE,
+    ),
+    Mutant(
         "a frozen batch loses its count of failed lines",
         f"{_FUNCTIONS}/freeze_v1.sql",
         "        failed = c.failed,\n",

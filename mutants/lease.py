@@ -9,8 +9,8 @@ LEASE = (
     Mutant(
         "a claim does not renew a lease that is about to end",
         "src/batchline/store/functions/renew_lease_v1.sql",
-        "lease_until >= now() + lease * 2 / 3;",
-        "lease_until >= now();",
+        "lease_until >= now() + lease * 2 / 3 FOR",
+        "lease_until >= now() FOR",
         ("tests/store/test_claim.py",),
     ),
     Mutant(

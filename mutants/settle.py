@@ -121,9 +121,16 @@ SETTLE = (
     ),
     Mutant(
         "ends of ordinary lines are in the audit log",
-        f"{_FUNCTIONS}/record_verdicts_v1.sql",
-        "      AND b.submitted_by IS NOT NULL\n",
-        "",
+        f"{_FUNCTIONS}/settle_v1.sql",
+        "IF counted.governed AND ended > 0 THEN",
+        "IF ended > 0 THEN",
+        ("tests/store/test_audit.py", "tests/store/test_settle.py"),
+    ),
+    Mutant(
+        "late verdicts on children are in the audit log",
+        f"{_FUNCTIONS}/settle_v1.sql",
+        "WHERE no = ANY (tally.groups)",
+        "WHERE no IS NOT NULL",
         ("tests/store/test_audit.py", "tests/store/test_settle.py"),
     ),
     Mutant(

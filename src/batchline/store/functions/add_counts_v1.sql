@@ -4,11 +4,13 @@
 -- newest is the first index entry, however many dead ones a snapshot elsewhere keeps behind it (docs/decisions/0014). They
 -- are read in a statement that began after the row was locked: so they are what the last settle has committed.
 --
--- Returns `finished` if the batch is frozen now, and `closing` if it is being cancelled or has expired.
+-- Returns `finished` if the batch is frozen now, `closing` if it is being cancelled or has expired, and `governed` if it was
+-- submitted as a governed operation.
 -- Locks: the batch row.
 CREATE FUNCTION batchline.add_counts_v1(
     batch uuid, more_completed integer, more_failed integer, more_input_tokens bigint, more_cached_tokens bigint,
-    more_output_tokens bigint, more_reasoning_tokens bigint, OUT finished boolean, OUT closing boolean
+    more_output_tokens bigint, more_reasoning_tokens bigint, OUT finished boolean, OUT closing boolean,
+    OUT governed boolean
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -19,6 +21,7 @@ BEGIN
     SELECT
         b.total,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
+        b.submitted_by IS NOT NULL AS governed,
         c.seq,
         coalesce(c.completed, b.completed) AS completed,
         coalesce(c.failed, b.failed) AS failed,
@@ -34,6 +37,7 @@ BEGIN
     WHERE b.id = batch;
 
     closing := before.closing;
+    governed := before.governed;
     finished := before.completed + before.failed + more_completed + more_failed = before.total;
     IF more_completed + more_failed > 0 THEN
         INSERT INTO batchline.counters

@@ -69,32 +69,6 @@ outcome AS (
     ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output)
     JOIN accepted AS a ON a.no = i.no
 ),
--- The ends of children of governed batches are in the audit log from the same moment on. Whose a batch is never
--- changes, so it is read without a lock.
-governed AS MATERIALIZED (
-    SELECT b.id, b.tenant
-    FROM batchline.batches AS b
-    WHERE b.id = ANY (ARRAY (SELECT DISTINCT batch_id FROM accepted WHERE kind < 2))
-      AND b.submitted_by IS NOT NULL
-),
-audited AS (
-    INSERT INTO batchline.audit_log (tenant, actor, action, batch_id, sequence_no, detail)
-    SELECT
-        g.tenant,
-        'system',
-        'child.ended',
-        g.id,
-        i.line_no,
-        jsonb_build_object(
-            'status', CASE a.kind WHEN 0 THEN 'SUCCEEDED' ELSE 'FAILED' END,
-            'attempt', a.attempt,
-            'status_code', a.status_code
-        )
-    FROM governed AS g
-    JOIN accepted AS a ON a.batch_id = g.id AND a.kind < 2
-    JOIN unnest(ended_groups, ended_line_nos) AS i (no, line_no) ON i.no = a.no
-    ORDER BY i.line_no
-),
 -- What is left is computed from the locked version of the span. A condition on the row that UPDATE finds for itself
 -- would be tried on the snapshot's version first, and a span that shrank meanwhile would be missed.
 rest AS (

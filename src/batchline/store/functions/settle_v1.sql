@@ -30,6 +30,7 @@ DECLARE
     counted record;
     accepted_groups bigint[] := '{}';
 BEGIN
+    PERFORM batchline.require_read_committed_v1();
     FOR tally IN
         SELECT *
         FROM batchline.record_verdicts_v1(
@@ -50,6 +51,13 @@ BEGIN
         ended := tally.completed + tally.failed;
         closing := counted.closing;
         finished := counted.finished;
+        IF counted.governed AND ended > 0 THEN
+            PERFORM batchline.audit_ended_v1(tally.batch_id, ARRAY (
+                SELECT line_no
+                FROM unnest(ended_groups, ended_line_nos) AS outcome (no, line_no)
+                WHERE no = ANY (tally.groups)
+            ));
+        END IF;
         IF closing AND NOT finished AND tally.all_accepted THEN
             finished := batchline.conclude_now_v1(tally.batch_id);
         END IF;

@@ -49,7 +49,7 @@ from benchmarks.sampling import Sampler, Spot
 from benchmarks.server import Server
 from benchmarks.wal import Record
 
-# The same values as in `worker/claimer.py` and `config.py`.
+# The same values as in `worker/claimer.py` and `config/settings.py`.
 _CLAIM = 2_000
 _SETTLE = 500
 # The kernel samples about every four milliseconds: one batch alone would yield only a few hundred samples.

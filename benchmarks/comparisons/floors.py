@@ -32,7 +32,8 @@ async def compare(bench: Bench) -> list[Figure]:
                 Contestant("Batchline", "items/s", lambda: _drain(server, ours, items, workers)),  # noqa: B023
                 Contestant("claim and done", "items/s", lambda: _floor(server, items, workers)),  # noqa: B023
             )
-            name = f"items drained a second, {'one worker' if workers == 1 else 'two workers'}, to the floor"
+            who = "one worker" if workers == 1 else "two workers"
+            name = f"items drained per second, {who}, to the floor"
             figures.append(ratio(name, batchline, floor))
     return figures
 

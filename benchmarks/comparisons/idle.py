@@ -34,7 +34,7 @@ async def compare(bench: Bench) -> list[Figure]:
     a_minute = sum(idle.values()) / (window / 60)
     with_maintenance = a_minute + sum(maintenance.values()) / _MAINTENANCE_EVERY
     return [
-        Figure("queries a minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
+        Figure("queries per minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
         Figure(
             "the same, with all duties done by it alone", with_maintenance, "", None, _series(maintenance)
         ),

@@ -17,9 +17,9 @@ _HEAD = (
     "items",
     "accepted, items/s",
     "drained, items/s",
-    "WAL, bytes an item",
-    "CPU of the worker, µs an item",
-    "CPU of PostgreSQL, µs an item",
+    "WAL, bytes per item",
+    "CPU of the worker, µs per item",
+    "CPU of PostgreSQL, µs per item",
 )
 
 
@@ -69,9 +69,9 @@ async def compare(bench: Bench) -> list[Figure]:
     for few, many in pairs:
         name = f"{few.player.label}, {many.items:,} to {few.items:,}"
         accepted = ratio(
-            f"items accepted a second, {name}", many.rates(many.accepted), few.rates(few.accepted)
+            f"items accepted per second, {name}", many.rates(many.accepted), few.rates(few.accepted)
         )
-        drained = ratio(f"items drained a second, {name}", many.rates(many.drained), few.rates(few.drained))
+        drained = ratio(f"items drained per second, {name}", many.rates(many.drained), few.rates(few.drained))
         figures += [accepted, drained]
     return figures
 

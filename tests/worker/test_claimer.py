@@ -83,15 +83,15 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines are being read, so nothing seems to be held, and the heartbeat lays the lease to rest."""
-    true_fetch, rested, fenced = spans.fetch, asyncio.Event(), list[bool]()
+    true_fetch, released, fenced = spans.fetch, asyncio.Event(), list[bool]()
     worker: Worker
 
     async def fetch(
         session: Session, worker_id: UUID, claims: Sequence[Claim], room: int | None
     ) -> list[Item]:
         items = await true_fetch(session, worker_id, claims, room)
-        rested.clear()
-        await rested.wait()
+        released.clear()
+        await released.wait()
         return items
 
     monkeypatch.setattr(spans, "fetch", fetch)
@@ -104,13 +104,13 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
     await a_batch(db, {"m": 3})
     settings = WorkerSettings(drain=True, lease=3.0)
     worker = Worker(database_url, Looking(), Objects.at(tmp_path / "objects"), settings, Scope())
-    true_rest = worker.lease.rest
+    true_release = worker.lease.release
 
-    def rest() -> None:
-        true_rest()
-        rested.set()
+    def release() -> None:
+        true_release()
+        released.set()
 
-    worker.lease.rest = rest  # type: ignore[method-assign]
+    worker.lease.release = release  # type: ignore[method-assign]
     async with asyncio.timeout(60):
         await worker.run()
     assert fenced == [True] * 3

@@ -79,31 +79,27 @@ def test_a_file_is_there_from_its_answer_on_until_it_is_deleted(server: Server, 
             act(file.id)
 
 
-def test_the_async_client_creates_lists_reads_and_deletes_files(server: Server) -> None:
-    key = server.key("acme")
-
-    async def scenario() -> None:
-        async with server.async_client(key=key) as client:
-            made = await asyncio.gather(
-                *(client.files.create(file=(f"{n}.jsonl", requests(3)), purpose="batch") for n in range(5))
-            )
-            listed = [file.id async for file in client.files.list(limit=2)]
-            assert sorted(listed) == sorted(file.id for file in made)
-            file = await client.files.wait_for_processing(made[0].id, max_wait_seconds=5)
-            assert (await client.files.content(file.id)).content == requests(3)
-            assert (await client.files.delete(file.id)).deleted
-            upload = await client.uploads.upload_file_chunked(
-                file=requests(9),
-                filename="x.jsonl",
-                bytes=len(requests(9)),
-                mime_type="application/jsonl",
-                purpose="batch",
-                part_size=200,
-            )
-            assert upload.file is not None
-            assert (await client.files.content(upload.file.id)).content == requests(9)
-
-    asyncio.run(scenario())
+async def test_the_async_client_creates_lists_reads_and_deletes_files(server: Server) -> None:
+    key = await asyncio.to_thread(server.key, "acme")
+    async with server.async_client(key=key) as client:
+        made = await asyncio.gather(
+            *(client.files.create(file=(f"{n}.jsonl", requests(3)), purpose="batch") for n in range(5))
+        )
+        listed = [file.id async for file in client.files.list(limit=2)]
+        assert sorted(listed) == sorted(file.id for file in made)
+        file = await client.files.wait_for_processing(made[0].id, max_wait_seconds=5)
+        assert (await client.files.content(file.id)).content == requests(3)
+        assert (await client.files.delete(file.id)).deleted
+        upload = await client.uploads.upload_file_chunked(
+            file=requests(9),
+            filename="x.jsonl",
+            bytes=len(requests(9)),
+            mime_type="application/jsonl",
+            purpose="batch",
+            part_size=200,
+        )
+        assert upload.file is not None
+        assert (await client.files.content(upload.file.id)).content == requests(9)
 
 
 def test_a_file_whose_lines_cannot_be_run_is_kept_with_its_errors(server: Server, database_url: str) -> None:

@@ -87,16 +87,11 @@ def test_the_official_client_manages_endpoints(server: Server) -> None:
     ]
 
 
-def test_the_async_client_manages_endpoints(server: Server) -> None:
-    client = server.async_client("asynchronous")
-
-    async def scenario() -> None:
-        async with client:
-            made = await client.webhooks.create(name="a", url=PUBLIC, event_types=["batch.failed"])
-            assert [found.id async for found in client.webhooks.list()] == [made.id]
-            await client.webhooks.delete(made.id)
-
-    asyncio.run(scenario())
+async def test_the_async_client_manages_endpoints(server: Server) -> None:
+    async with await asyncio.to_thread(server.async_client, "asynchronous") as client:
+        made = await client.webhooks.create(name="a", url=PUBLIC, event_types=["batch.failed"])
+        assert [found.id async for found in client.webhooks.list()] == [made.id]
+        await client.webhooks.delete(made.id)
 
 
 def test_lists_are_paged_newest_first(server: Server) -> None:
@@ -256,22 +251,19 @@ def test_a_batch_that_fails_while_validating_is_told_of_at_once(
             assert event.data.id == batch.id
 
 
-def test_deliveries_tell_what_was_said(private: Server, receiver: Receiver) -> None:
-    key = private.key("said")
+async def test_deliveries_are_listed_with_their_attempts(private: Server, receiver: Receiver) -> None:
+    key = await asyncio.to_thread(private.key, "said")
     client = private.client(key=key)
     made = create(client, receiver.url)
     statuses = iter([500, 200, 200])
     receiver.answer = lambda _: (next(statuses), {})
 
-    async def scenario(db: Session) -> list[str]:
-        ended = [await an_ended_batch(db, "said") for _ in range(2)]
+    async with Session(private.database, "test") as db:
+        ended = [show(BATCH, (await an_ended_batch(db, "said")).id) for _ in range(2)]
         async with outbox(db) as working:
             working.wake()
             await asyncio.to_thread(receiver.wait_for, 3)
             await settled(working)
-        return [show(BATCH, batch.id) for batch in ended]
-
-    ended = on(private.database, scenario)
     with private.http(key) as http:
         path = f"/v1/webhook_endpoints/{made.id}/deliveries"
         all_of_them = http.get(path).json()

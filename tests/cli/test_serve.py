@@ -168,7 +168,7 @@ async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
 
                 async def over(batch: Batch, *ends: str) -> Batch:
                     async with asyncio.timeout(LIMIT):
-                        # As clients do it: they are not told.
+                        # Clients poll: the API has no notification that they could wait for.
                         while (now := await client.batches.retrieve(batch.id)).status not in ends:  # noqa: ASYNC110
                             await asyncio.sleep(0.05)
                     return now

@@ -51,6 +51,7 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
             input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"client": str(nth)}
         )
         async with asyncio.timeout(LIMIT):
+            # Clients poll: the API has no notification that they could wait for.
             while (batch := await client.batches.retrieve(batch.id)).status != "completed":  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
         assert batch.output_file_id is not None

@@ -110,16 +110,16 @@ async def test_this_machine_is_refused_in_every_spelling(url: str) -> None:
 
 
 async def test_a_name_is_refused_if_one_of_its_addresses_is_private() -> None:
-    async def scenario(*addresses: str) -> str:
+    async def address_of(*addresses: str) -> str:
         target = await locate(
             "https://receiver.example/", allow_private=False, lookup=lambda host, port: addresses
         )
         return target.address
 
-    assert await scenario("93.184.216.34", "2606:4700::1111") == "93.184.216.34"
+    assert await address_of("93.184.216.34", "2606:4700::1111") == "93.184.216.34"
     for addresses in (("93.184.216.34", "10.0.0.1"), ("10.0.0.1",), ("fe80::1%eth0",)):
         with pytest.raises(AddressRefused, match=r"receiver\.example is not a public address"):
-            await scenario(*addresses)
+            await address_of(*addresses)
 
 
 async def test_a_name_that_leads_nowhere_is_told_apart() -> None:

@@ -327,6 +327,7 @@ class Holding(Answering):
         self._bytes += len(item.body)
         self._count += 1
         self.maximum.append((self._bytes, self._count))
+        # As long as an upstream takes, so that as many requests as are allowed are in flight at once.
         await asyncio.sleep(0.01)
         self._bytes -= len(item.body)
         self._count -= 1

@@ -22,7 +22,7 @@ from benchmarks.inputs import a_batch, fill_file
 from benchmarks.server import vacuum
 from benchmarks.timing import seconds
 
-_PLACES = (1 / 6, 3 / 6, 5 / 6)
+_POSITIONS = (1 / 6, 3 / 6, 5 / 6)
 
 
 async def compare(bench: Bench) -> list[Figure]:
@@ -84,13 +84,13 @@ async def _array(bench: Bench, lines: int, form: str) -> float:
             design = Array(session, form)
             design.set_up(url, lines)
             await design.create()
-            for position in _PLACES:
+            for position in _POSITIONS:
                 await design.advance(int(lines * position))
                 vacuum(url)
                 bench.server.settle_down()
                 for _ in range(pairs):
                     spent += await seconds(_pair(design))
-    return len(_PLACES) * pairs * CHUNK / spent
+    return len(_POSITIONS) * pairs * CHUNK / spent
 
 
 async def _pair(design: Array) -> None:

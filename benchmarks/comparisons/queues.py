@@ -23,7 +23,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import Bar, Figure, Series, at_least, at_most
 from benchmarks.contestants.roster import BATCHLINE, PGQUEUER
 from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
-from benchmarks.server import Server, execute
+from benchmarks.server import BenchServer, execute
 
 _TO_SUMMARY = sql.SQL("""
     SELECT extract(epoch FROM ended_at - finalizing_at)::float8 FROM batchline.batches
@@ -56,7 +56,7 @@ async def compare(bench: Bench) -> list[Figure]:
     return _figures(scores, missing)
 
 
-def _play(server: Server, score: _Score, workers: int) -> None:
+def _play(server: BenchServer, score: _Score, workers: int) -> None:
     with database(server, score.player) as url:
         score.accepted.append(accept(server, score.player, url, score.items))
 

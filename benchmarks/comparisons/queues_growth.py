@@ -10,7 +10,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, ratio
 from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
 from benchmarks.numbers import number
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _HEAD = (
     "contestant",
@@ -32,7 +32,7 @@ class Climb:
         self.accepted: list[Cost] = []
         self.drained: list[Cost] = []
 
-    def play(self, server: Server) -> None:
+    def play(self, server: BenchServer) -> None:
         with database(server, self.player) as url:
             self.accepted.append(accept(server, self.player, url, self.items))
             self.drained.append(drain(server, self.player, url, self.items, 1))

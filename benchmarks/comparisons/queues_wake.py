@@ -11,7 +11,7 @@ import time
 from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, at_most, ratio
 from benchmarks.match import Player, database, driving, plain_server, players, working
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _WARM_UPS = 3
 _PAUSE = 0.15
@@ -47,7 +47,7 @@ async def compare(bench: Bench) -> list[Figure]:
     return [*figures, Figure("the same, 99th percentile", ours.percentile(99), "ms", None, late)]
 
 
-def _wake(server: Server, player: Player, times: int) -> list[float]:
+def _wake(server: BenchServer, player: Player, times: int) -> list[float]:
     with (
         database(server, player) as url,
         driving(player, "submit", url) as submitter,

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from benchmarks import marked, wal
-from benchmarks.profile import Drained, Phase, phases_table, wal_table, worker_table
+from benchmarks.profile import Phase, ProfiledDrain, phases_table, wal_table, worker_table
 from benchmarks.sampling import Sampler, Spot, spot
 from benchmarks.wal import Record
 
@@ -84,7 +84,7 @@ def test_the_sampler_sees_what_uses_the_cpu() -> None:
 def test_the_table_of_the_worker_sums_up_what_is_small() -> None:
     spots = Counter({Spot("worker.settler", "store.verdicts", ""): 99, Spot("worker.claimer", "", ""): 1})
 
-    rows = worker_table(Drained(10.0, spots)).splitlines()[2:]
+    rows = worker_table(ProfiledDrain(10.0, spots)).splitlines()[2:]
 
     assert rows == [
         "| worker.settler | store.verdicts |  | 99 % | 9.90 |",

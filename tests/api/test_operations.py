@@ -79,7 +79,7 @@ def test_counts_and_children_tell_partial_success_and_add_up(server: Server, ten
     act(server, run_all)
     with tenant.caller("anna") as anna:
         batch_id = submit(anna, 4)["batch_id"]
-        act(server, lambda db: work(db, failing={2}))
+        act(server, lambda db: work(db, failures={2}))
         found = get(anna, batch_id)
         assert found["status"] == "PARTIAL_SUCCESS"
         counts = [found[f"{name}_count"] for name in ("success", "failed", "pending", "cancelled")]
@@ -321,7 +321,7 @@ def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, t
         assert approved.json()["approval"]["reason"] == "fine"
         refused(carla.post(f"/batches/{batch_id}/approve"), 409, "APPROVAL_NOT_PENDING")
         refused(carla.post(f"/batches/{batch_id}/reject"), 409, "APPROVAL_NOT_PENDING")
-        act(server, lambda db: work(db, failing={1}))
+        act(server, lambda db: work(db, failures={1}))
         retried = anna.post(f"/batches/{batch_id}/retry")
         assert retried.status_code == 202
         assert retried.json()["pending_count"] == 1
@@ -463,7 +463,7 @@ def test_the_vm_paths_go_the_same_way(server: Server, tenant: Tenant) -> None:
         assert found == get(anna, batch_id)
         assert found["batch_type"] == "vm_create"
         assert carla.post(f"/batches/{batch_id}/approve").status_code == 200
-        act(server, lambda db: work(db, failing={1}))
+        act(server, lambda db: work(db, failures={1}))
         assert anna.post(f"/vms/batch/{batch_id}/retry").status_code == 202
         power = anna.post("/vms/batch/power", json={"operation": "stop", "items": [{}] * 50})
         assert power.status_code == 202
@@ -642,7 +642,7 @@ def test_metrics_count_what_workers_did_wherever_they_ran(server: Server, tenant
         durations = 'batch_parent_duration_seconds_count{batch_type="resize"}'
         before = [value(name) for name in (*names, durations)]
         batch_id = submit(anna, 3)["batch_id"]
-        act(server, lambda db: work(db, failing={1}))
+        act(server, lambda db: work(db, failures={1}))
         assert [value(name) for name in (*names, durations)] == [
             before[0] + 2,
             before[1] + 1,

@@ -182,7 +182,7 @@ def test_an_upload_whose_time_is_over_is_expired_and_its_parts_go(
             hours=hours,
         )
         await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
-        await maintenance.attend(db, server.objects)
+        await maintenance.run_due(db, server.objects)
 
     on(database_url, lambda db: age(0, db))
     for act in (

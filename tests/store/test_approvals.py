@@ -240,7 +240,7 @@ async def test_an_admin_may_change_every_batch_of_his_tenant(db: Session) -> Non
     await decisions.approve(rules, db, DORA, batch.id)
     await changes.pause(db, EMIL, batch.id)
     await changes.resume(db, EMIL, batch.id)
-    assert await work(db, failing={1}) == [1, 2]
+    assert await work(db, failures={1}) == [1, 2]
     await changes.retry(rules, db, EMIL, batch.id)
     assert (await changes.cancel(db, EMIL, batch.id)).user_id == "anna"
 

@@ -366,7 +366,7 @@ async def test_minutes_that_are_over_are_forgotten(db: Session) -> None:
 async def test_a_retry_counts_as_pending_and_is_refused_where_it_does_not_fit(db: Session) -> None:
     rules = some_rules(user_pending_parents=1)
     batch = await submit(db, rules, ANNA, 3)
-    await work(db, failing={1, 2})
+    await work(db, failures={1, 2})
     await submit(db, rules, ANNA, 1)
     with pytest.raises(LimitReached):
         await changes.retry(rules, db, ANNA, batch.id)

@@ -30,7 +30,7 @@ async def clear(db: Session, objects: Objects, keep: float | None = KEPT) -> Non
 async def ended(db: Session, objects: Objects, days: float, **more: object) -> GovernedBatch:
     """One child has succeeded, one has failed, so many days ago."""
     batch = await submit(db, some_rules(), ANNA, 2, **more)  # type: ignore[arg-type]
-    await work(db, failing={2}, end=False)
+    await work(db, failures={2}, end=False)
     assert await finalize_one(db, objects, a_worker(), batch.id) is not None
     await sql(
         db,

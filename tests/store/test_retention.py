@@ -138,7 +138,7 @@ async def test_the_lines_of_files_whose_row_is_gone_go_and_no_others(
 
     assert await orphans.drop_orphan_lines(db) == 10
     assert await count(db, "lines") == 30, "a chunk is gone"
-    await maintenance.attend(db, objects)
+    await maintenance.run_due(db, objects)
 
     assert (await count(db, "lines"), await count(db, "file_lanes")) == (5, 1)
     assert await orphans.drop_orphan_lines(db) == 0
@@ -151,11 +151,11 @@ async def test_unfinished_maintenance_is_due_again_at_once(
     monkeypatch.setattr(chunks, "CHUNK", 10)
     monkeypatch.setattr(retention.enforce, "__kwdefaults__", {"seconds": 0})
     await delete(db, await a_file(db, {"m": 15}))
-    await maintenance.attend(db, objects)
+    await maintenance.run_due(db, objects)
     rows = await sql(db, "SELECT name FROM batchline.maintenance_tasks WHERE due_at <= now()")
     assert rows == [("retention",)]
     for _ in range(5):
-        await maintenance.attend(db, objects)
+        await maintenance.run_due(db, objects)
     assert await sql(db, "SELECT name FROM batchline.maintenance_tasks WHERE due_at <= now()") == []
     assert await count(db, "lines") == 0
 
@@ -391,7 +391,7 @@ async def test_an_object_store_that_is_away_ends_no_worker(
     stored = await put(db, database_url, objects, b"x")
     await delete(db, stored.id)
 
-    await maintenance.attend(db, Away(objects._store, objects.location))
+    await maintenance.run_due(db, Away(objects._store, objects.location))
 
     assert await sql(db, "SELECT id FROM batchline.files WHERE purged_at IS NOT NULL") == []
     await clear(db, objects)

@@ -256,7 +256,7 @@ def test_refused_lines_leave_no_hole_in_their_lane() -> None:
 def test_the_first_hundred_errors_are_told_and_then_reading_ends() -> None:
     reader, _ = read(b"\n".join([b"oops"] * 150))
     assert [error.line for error in reader.errors()] == list(range(1, 101))
-    assert reader.gave_up
+    assert reader.abandoned
 
 
 def test_duplicates_take_their_place_among_the_errors() -> None:
@@ -277,7 +277,7 @@ def test_a_line_beyond_the_limit_is_refused_once() -> None:
     reader, taken = read(b"\n".join([line()] * 5), rules=ReadingRules(max_lines=3))
     assert [(error.code, error.line) for error in reader.errors()] == [(Code.TOO_MANY_LINES, 4)]
     assert len(rows(taken)) == 3
-    assert reader.gave_up
+    assert reader.abandoned
 
 
 def test_blank_lines_do_not_count_towards_the_limit() -> None:

@@ -40,10 +40,10 @@ async def test_it_is_idle_again_when_the_database_is_away(
 ) -> None:
     calls = list[int]()
 
-    async def attend(*_: object) -> None:
+    async def run_due(*_: object) -> None:
         calls.append(1)
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(maintenance, "attend", attend)
+    monkeypatch.setattr(maintenance, "run_due", run_due)
     await maintained(Maintenance(db, Objects.at(tmp_path), WorkerSettings()))
     assert calls == [1]

@@ -25,7 +25,7 @@ async def take_task(session: Session) -> str | None:
     return rows[0][0] if rows else None
 
 
-async def flush(session: Session, name: str) -> None:
+async def repeat_task(session: Session, name: str) -> None:
     """Make an unfinished maintenance task due again at once."""
     await session.rows(statement("repeat_task"), {"name": name})
 

@@ -1,8 +1,8 @@
--- remember_made: what a key of the caller's choosing makes, in the transaction that makes it. Returns no row when the
--- key has made something already; find_made, a statement of its own, then sees it.
+-- record_idempotency_key: record an idempotency key in the transaction that creates its object. Returns no row if the
+-- key was used before; find_idempotency_key, a separate statement, then finds it.
 --
--- Locks: the key's place in the index. A second one with the same key waits there for the first to commit, and finds
--- it, or for it to fail, and takes its place.
+-- Locks: the key's index entry. A concurrent insert of the same key waits for it: if the first transaction commits, the
+-- second inserts nothing; if it fails, the second inserts the key.
 INSERT INTO batchline.idempotency (tenant, scope, key, fingerprint, object_id)
 VALUES (%(tenant)s, %(scope)s, %(key)s, %(fingerprint)s, %(object)s)
 ON CONFLICT (tenant, scope, key) DO NOTHING

@@ -128,7 +128,9 @@ def test_the_tables_of_version_0_1_0_move(empty_url: str, revision: str) -> None
     on(empty_url, half_run)
 
 
-def test_the_tables_of_version_0_1_0_move_into_a_schema_whose_name_ends_names_of_tables(empty_url: str) -> None:
+def test_the_tables_of_version_0_1_0_move_into_a_schema_whose_name_ends_names_of_tables(
+    empty_url: str,
+) -> None:
     """`lanes.id` contains `s.`, but does not name the schema s."""
     version_0_1_0(empty_url)
     migrate.up(f"{empty_url} schema=s")

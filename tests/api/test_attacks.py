@@ -337,7 +337,7 @@ def test_a_filename_cannot_write_headers_of_its_own(server: Server) -> None:
 # Our memory and our time
 
 
-def test_what_is_not_http_is_told_so_in_the_envelope(server: Server) -> None:
+def test_a_request_that_is_not_http_gets_the_error_envelope(server: Server) -> None:
     for nonsense in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"hello there\r\n\r\n"):
         answer = spoken(server, nonsense)
         assert answer.startswith(b"HTTP/1.1 400 "), answer
@@ -369,13 +369,13 @@ def test_ten_megabytes_of_head_are_not_taken(server: Server, form: str) -> None:
         assert http.get("/healthz").status_code == 200
 
 
-def test_a_head_that_trickles_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_trickles_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_HEAD_WITHIN", 0.3)
     answer = spoken(server, b"GET /healthz HTTP/1.1\r\nhost:")
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_trickles_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_WITHIN", 0.3)
     head = b"POST /v1/batches HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     key = b"authorization: Bearer %b\r\n" % server.key().encode()
@@ -384,7 +384,7 @@ def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.Mo
     assert set(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]) == ENVELOPE
 
 
-def test_a_body_that_trickles_after_its_refusal_is_given_up(
+def test_a_body_that_trickles_after_its_refusal_times_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection on which data arrives is never idle, so uvicorn alone would keep it for ever."""

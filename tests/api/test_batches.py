@@ -132,7 +132,7 @@ def is_valid(batch: OpenAIBatch) -> OpenAIBatch:
 # Creation
 
 
-def test_a_batch_is_created_in_progress_with_all_that_was_asked_for(
+def test_a_batch_is_created_in_progress_with_all_requested_fields(
     server: Server, client: openai.OpenAI
 ) -> None:
     file_id = upload(server, client, small=2)
@@ -215,9 +215,7 @@ def test_a_file_that_is_gone_is_not_found(server: Server, client: openai.OpenAI,
         create(client, file_id)
 
 
-def test_a_file_with_errors_makes_a_batch_that_has_failed_and_tells_of_it(
-    server: Server, client: openai.OpenAI
-) -> None:
+def test_a_batch_over_a_file_with_errors_fails_and_lists_them(server: Server, client: openai.OpenAI) -> None:
     file_id = upload(server, client)
     act(
         server,
@@ -325,7 +323,7 @@ def test_a_key_that_is_used_again_for_something_else_is_refused(
     assert refused.value.response.headers["x-should-retry"] == "false"
 
 
-def test_a_key_of_two_tenants_stands_for_a_batch_of_each(server: Server, client: openai.OpenAI) -> None:
+def test_two_tenants_can_use_the_same_idempotency_key(server: Server, client: openai.OpenAI) -> None:
     """Also when both send it again: neither is given, or refused because of, what is the other's."""
     header = {"Idempotency-Key": "of both"}
     with server.client("another-tenant") as other:
@@ -590,7 +588,7 @@ def test_the_models_are_those_of_the_upstreams(server_url: str, template: str, t
             client.models.retrieve("*")
 
 
-def test_behind_an_upstream_for_anything_only_the_models_that_it_lists_are_there(
+def test_an_upstream_for_all_models_serves_only_the_models_that_it_lists(
     database_url: str, tmp_path: Path
 ) -> None:
     with simulated() as upstream:
@@ -617,7 +615,7 @@ def test_a_batch_of_videos_is_taken(server: Server, client: openai.OpenAI) -> No
     assert (batch.endpoint, batch.errors) == ("/v1/videos", None)
 
 
-def test_an_upstream_that_is_away_lists_no_models_and_holds_nobody_up(client: openai.OpenAI) -> None:
+def test_an_unreachable_upstream_lists_no_models_and_delays_no_request(client: openai.OpenAI) -> None:
     assert client.models.list().data == []
 
 

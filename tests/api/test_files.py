@@ -145,7 +145,7 @@ def test_files_of_other_purposes_are_kept_as_they_are(server: Server) -> None:
         assert client.files.content(file.id).content == b"\x00\xff"
 
 
-def test_a_file_expires_when_it_was_asked_to(server: Server, database_url: str) -> None:
+def test_a_file_expires_as_requested(server: Server, database_url: str) -> None:
     client = server.client("acme")
     file = client.files.create(
         file=("in.jsonl", requests(1)),
@@ -228,7 +228,7 @@ def test_without_a_key_nothing_is_taken_in(server: Server, tmp_path: Path) -> No
     assert stored(tmp_path) == []
 
 
-def test_another_tenants_files_are_not_there(server: Server) -> None:
+def test_another_tenants_files_are_not_found(server: Server) -> None:
     file = upload(server.client("acme"), requests(1))
     stranger = server.client("other")
 
@@ -265,7 +265,7 @@ def test_lists_page_through_all_files_in_both_orders(server: Server) -> None:
     assert client.files.list(purpose="batch").data == []
 
 
-def test_a_page_goes_on_after_a_file_that_was_deleted_meanwhile(server: Server) -> None:
+def test_a_list_continues_after_a_file_that_was_deleted_meanwhile(server: Server) -> None:
     client = server.client("acme")
     made = [client.files.create(file=(f"{n}", b"x"), purpose="user_data").id for n in range(4)]
     page = client.files.list(limit=2)
@@ -284,7 +284,7 @@ def test_a_list_has_limits(server: Server) -> None:
 # Ranges
 
 
-def test_a_download_that_broke_off_goes_on_where_it_was(server: Server) -> None:
+def test_an_interrupted_download_can_be_resumed(server: Server) -> None:
     key = server.key("acme")
     content = bytes(range(256)) * 4
     file = server.client(key=key).files.create(file=('größe "1".bin', content), purpose="user_data")
@@ -332,7 +332,7 @@ def test_a_download_that_broke_off_goes_on_where_it_was(server: Server) -> None:
 # Results while running
 
 
-def test_a_running_batchs_output_can_be_read_and_is_said_to_be_incomplete(
+def test_a_running_batchs_output_can_be_read_and_is_marked_incomplete(
     server: Server, database_url: str, tmp_path: Path
 ) -> None:
     client = server.client("acme")
@@ -404,7 +404,7 @@ def test_fifty_at_once_with_one_key_make_one_file_and_one_object(
     assert lines == 50
 
 
-def test_a_key_stands_for_one_file_of_one_tenant(server: Server, tmp_path: Path) -> None:
+def test_an_idempotency_key_belongs_to_one_file_of_one_tenant(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     again = {"Idempotency-Key": "k"}
 
@@ -448,7 +448,7 @@ def begin_upload(server: Server, key: str, size: int, sent: bytes) -> socket.soc
     return connection
 
 
-def test_a_client_that_leaves_half_way_leaves_nothing(database_url: str, tmp_path: Path) -> None:
+def test_an_interrupted_upload_leaves_nothing(database_url: str, tmp_path: Path) -> None:
     settings = ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     with serving(database_url, tmp_path, settings) as server:
         connection = begin_upload(server, server.key("acme"), 50_000_000, b"x" * 20_000_000)

@@ -75,7 +75,7 @@ def test_a_submission_is_accepted_with_the_place_to_look_for_it(tenant: Tenant) 
         act(tenant.server, run_all)
 
 
-def test_counts_and_children_tell_partial_success_and_add_up(server: Server, tenant: Tenant) -> None:
+def test_counts_and_children_report_partial_success_and_add_up(server: Server, tenant: Tenant) -> None:
     act(server, run_all)
     with tenant.caller("anna") as anna:
         batch_id = submit(anna, 4)["batch_id"]
@@ -135,7 +135,7 @@ def test_a_replay_is_answered_with_the_first_batch_and_another_payload_with_422(
 # Refusals
 
 
-def test_what_is_wrong_with_a_submission_is_told_with_its_code(tenant: Tenant) -> None:
+def test_an_invalid_submission_is_refused_with_its_error_code(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna:
         for body, code in (
             ({"items": []}, "INVALID_BATCH_REQUEST"),
@@ -332,7 +332,7 @@ def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, t
         refused(anna.post(f"/batches/{batch_id}/cancel"), 409, "CANNOT_CANCEL")
 
 
-def test_a_rejection_is_told_with_its_reason_to_every_child(tenant: Tenant) -> None:
+def test_every_child_shows_the_reason_of_a_rejection(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         batch_id = submit(anna, production(2))["batch_id"]
         assert carla.post(f"/batches/{batch_id}/reject", json={"reason": "no"}).status_code == 200
@@ -526,7 +526,7 @@ async def _decide(db: Session, url: str) -> None:
     await end_all(db)
 
 
-def test_a_decision_of_somebody_whose_keys_are_revoked_fails(server: Server, tenant: Tenant) -> None:
+def test_a_decision_of_a_user_whose_keys_are_revoked_fails(server: Server, tenant: Tenant) -> None:
     act(server, run_all)
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         batch_id = submit(anna, production())["batch_id"]
@@ -591,7 +591,7 @@ def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tena
         ]
 
 
-def test_nobody_but_admins_touches_the_limits(tenant: Tenant) -> None:
+def test_only_admins_can_change_the_limits(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         for client in (anna, carla):
             for method, path in (

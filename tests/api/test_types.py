@@ -371,7 +371,7 @@ def answer_of(http: httpx2.Client, content: bytes) -> str:
     return file_id
 
 
-def test_a_fault_of_ours_has_the_envelope_and_tells_nothing(
+def test_an_internal_error_has_the_envelope_and_no_details(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def breaks(*_: object, **__: object) -> None:
@@ -405,7 +405,7 @@ def test_whatever_else_a_route_refuses_with_has_the_envelope(
     envelope(answer, status)
 
 
-def test_a_database_that_is_away_is_a_503_that_may_be_tried_again(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_a_503_that_may_be_retried(tmp_path: Path) -> None:
     with serving("postgresql://127.0.0.1:9/none", tmp_path) as server, server.http("bl-any") as http:
         for path in ("/v1/batches", "/v1/files", "/v1/models"):
             answer = http.get(path)

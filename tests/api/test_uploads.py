@@ -240,7 +240,7 @@ def test_uploads_and_parts_have_limits(server: Server, tmp_path: Path) -> None:
     assert len(stored(tmp_path)) == 5
 
 
-def test_what_is_asked_wrongly_is_refused_by_name(server: Server) -> None:
+def test_an_invalid_parameter_is_named_in_the_error(server: Server) -> None:
     good: dict[str, Any] = {"bytes": 3, "filename": "x", "mime_type": "text/plain", "purpose": "batch"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"bytes": 0}, "bytes"),
@@ -259,7 +259,7 @@ def test_what_is_asked_wrongly_is_refused_by_name(server: Server) -> None:
         assert answer.status_code == 400
 
 
-def test_the_file_expires_as_the_upload_was_told(server: Server) -> None:
+def test_the_file_expires_as_the_upload_requested(server: Server) -> None:
     client = server.client("acme")
     upload = client.uploads.create(
         bytes=3,
@@ -273,7 +273,7 @@ def test_the_file_expires_as_the_upload_was_told(server: Server) -> None:
     assert done.file.expires_at == done.file.created_at + 7200
 
 
-def test_another_tenants_upload_is_not_there(server: Server) -> None:
+def test_another_tenants_upload_is_not_found(server: Server) -> None:
     client, stranger = server.client("acme"), server.client("other")
     upload = begin(client, 3)
     part = send(client, upload, b"abc")

@@ -116,7 +116,7 @@ def test_a_secret_is_shown_once_and_then_nowhere(server: Server) -> None:
             assert made.signing_secret.removeprefix("whsec_") not in answer.text
 
 
-def test_another_tenants_endpoint_is_not_there(server: Server) -> None:
+def test_another_tenants_endpoint_is_not_found(server: Server) -> None:
     made = create(server.client("owner"))
     key = server.key("stranger")
     assert list(server.client(key=key).webhooks.list()) == []
@@ -137,7 +137,7 @@ def test_another_tenants_endpoint_is_not_there(server: Server) -> None:
     assert server.client("owner").webhooks.retrieve(made.id).name == "mine"
 
 
-def test_without_a_key_nothing_is_told(server: Server) -> None:
+def test_nothing_is_readable_without_a_key(server: Server) -> None:
     with server.http() as http:
         assert http.get("/v1/webhook_endpoints").status_code == 401
         assert http.post("/v1/webhook_endpoints", json={}).status_code == 401
@@ -222,7 +222,7 @@ def test_a_test_event_is_sent_at_once_and_verifies(private: Server, receiver: Re
     assert client.webhooks.test(made.id, event_type=COMPLETED).status_code == 418
 
 
-def test_a_test_event_that_reaches_nobody_says_why(private: Server) -> None:
+def test_an_undelivered_test_event_says_why(private: Server) -> None:
     client = private.client("unreachable")
     with receiving() as receiver:
         made = create(client, receiver.url)
@@ -232,7 +232,7 @@ def test_a_test_event_that_reaches_nobody_says_why(private: Server) -> None:
     assert "Connection refused" in refused.value.message
 
 
-def test_a_batch_that_fails_while_validating_is_told_of_at_once(
+def test_a_batch_that_fails_validation_is_reported_at_once(
     private: Server, receiver: Receiver, tmp_path: Path
 ) -> None:
     """No worker ends it: the server's own word of it must reach one."""

@@ -131,7 +131,7 @@ async def test_every_childs_end_is_there_from_the_moment_of_its_result(db: Sessi
     assert {entry.actor for entry in entries} == {"system"}
 
 
-async def test_a_late_verdict_is_in_the_log_no_more_than_in_the_results(db: Session) -> None:
+async def test_a_late_verdict_is_neither_in_the_log_nor_in_the_results(db: Session) -> None:
     batch = await submit(db, some_rules(), ANNA, 1)
     worker = a_worker()
     (item,) = await take(db, worker)
@@ -162,7 +162,7 @@ async def test_no_secret_reaches_the_log(db: Session) -> None:
     assert await count(db, "lines", "body LIKE '%%hunter2%%'") == 2, "what runs is what was asked for"
 
 
-async def test_a_submission_says_who_asked_for_what_and_why(db: Session) -> None:
+async def test_a_submission_is_logged_with_its_user_items_and_reason(db: Session) -> None:
     batch = await submit(db, some_rules(), ANNA, production(2), reason="growth")
     (entry,) = await audit.page(db, tenant="acme")
     assert (entry.actor, entry.action, entry.batch_id) == ("anna", "batch.submitted", batch.id)
@@ -173,7 +173,7 @@ async def test_a_submission_says_who_asked_for_what_and_why(db: Session) -> None
     assert entry.detail["items"] == production(2)
 
 
-async def test_every_change_of_limits_is_there(db: Session) -> None:
+async def test_every_change_of_limits_is_logged(db: Session) -> None:
     until = datetime.now(UTC) + timedelta(hours=1)
     await limit_changes.exempt(db, EMIL, "anna", reason="token=swordfish", expires_at=until)
     await limit_changes.set_limits(db, EMIL, "anna", parents=1, children=2, cooldown=0, reason="move")
@@ -208,7 +208,7 @@ async def test_every_key_that_is_made_or_revoked_is_there(db: Session) -> None:
     assert len(await audit.page(db)) == 3, "what changes nothing is not in the log"
 
 
-async def test_a_key_is_not_made_unless_the_log_tells_of_it(db: Session) -> None:
+async def test_a_key_is_not_created_without_its_audit_record(db: Session) -> None:
     key, _ = await keys.create(db, "anna")
     await sql(db, "ALTER TABLE batchline.audit_log ADD CHECK (action NOT LIKE 'key.%%') NOT VALID")
     with pytest.raises(psycopg.errors.CheckViolation):
@@ -219,7 +219,7 @@ async def test_a_key_is_not_made_unless_the_log_tells_of_it(db: Session) -> None
     assert (left.name, left.revoked_at) == ("anna", None)
 
 
-async def test_limits_and_webhooks_do_not_change_unless_the_log_tells_of_it(db: Session) -> None:
+async def test_limits_and_webhooks_do_not_change_without_an_audit_record(db: Session) -> None:
     until = datetime.now(UTC) + timedelta(hours=1)
     url = "https://example.com/hook"
     made = await webhooks.add(db, EMIL, name="mine", url=url, events=["batch.failed"], secret="s")

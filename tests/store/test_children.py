@@ -43,7 +43,7 @@ def test_secrets_are_masked_whether_or_not_the_operation_is_still_known(
     assert MASK in str(msgspec.to_builtins(displayed))
 
 
-def test_an_answer_without_words_is_shown_whole_and_masked(database_url: str) -> None:
+def test_an_answer_without_a_message_is_displayed_whole_and_masked(database_url: str) -> None:
     displayed = reported(
         a_child(ChildStatus.FAILED, a_line({"pin": "hunter2"})), a_batch(database_url), RESIZE
     )

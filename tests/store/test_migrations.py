@@ -241,7 +241,7 @@ def test_there_is_one_line_of_revisions_and_head_is_its_end() -> None:
     assert scripts().get_bases() == revisions()[:1]
 
 
-def test_the_status_tells_where_the_schema_stands(empty_url: str) -> None:
+def test_the_status_reports_the_version_of_the_schema(empty_url: str) -> None:
     assert versions.status(empty_url) == versions.SchemaStatus(current=None)
     assert not versions.status(empty_url).up_to_date
     migrate.up(empty_url)

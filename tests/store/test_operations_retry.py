@@ -54,7 +54,7 @@ async def test_failed_children_run_again_and_the_others_stay(db: Session) -> Non
     await is_sound(db)
 
 
-async def test_after_three_attempts_in_all_there_is_no_more(db: Session) -> None:
+async def test_there_are_at_most_three_attempts(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 2)
     assert await refused(rules, db, batch) == "BATCH_IN_PROGRESS"
@@ -135,7 +135,7 @@ async def test_of_two_retries_at_once_one_wins(database_url: str) -> None:
         await is_sound(one)
 
 
-async def test_the_history_keeps_what_each_attempt_said(db: Session) -> None:
+async def test_the_history_keeps_the_error_of_each_attempt(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 1)
     await work(db, failures={1})
@@ -157,7 +157,7 @@ async def test_the_history_keeps_what_each_attempt_said(db: Session) -> None:
     ]
 
 
-async def test_the_files_are_made_anew_and_the_old_ones_are_left_to_the_sweep(db: Session) -> None:
+async def test_the_files_are_written_again_and_the_old_ones_are_left_to_the_sweep(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 2)
     await work(db, failures={1})

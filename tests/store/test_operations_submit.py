@@ -192,7 +192,7 @@ async def test_a_request_id_is_one_users_and_one_operations(db: Session) -> None
     assert len({batch.id for batch in made}) == 3
 
 
-async def test_a_request_id_of_two_tenants_stands_for_a_batch_of_each(db: Session) -> None:
+async def test_two_tenants_can_use_the_same_request_id(db: Session) -> None:
     """Also when users of the same name send it again."""
     rules, request_id = some_rules(), uuid4()
     namesakes = [ANNA, replace(ANNA, tenant="other")]
@@ -358,7 +358,7 @@ async def test_ordinary_routes_do_not_show_governed_batches_and_their_files(db: 
     assert await count(db, "files", "purpose = 'operation_output'") == 2
 
 
-async def test_a_user_lists_his_own_and_approvers_all_of_their_tenant(db: Session) -> None:
+async def test_users_list_their_own_batches_and_approvers_all_of_their_tenant(db: Session) -> None:
     rules = some_rules()
     made = [await submit(db, rules, actor, 1) for actor in (ANNA, BERT, ANNA)]
     newest = [batch.id for batch in reversed(made)]
@@ -371,7 +371,7 @@ async def test_a_user_lists_his_own_and_approvers_all_of_their_tenant(db: Sessio
     assert await operations.page(db, "other", limit=10) == []
 
 
-async def test_a_status_waits_for_nobody(database_url: str, db: Session) -> None:
+async def test_a_status_waits_for_no_lock(database_url: str, db: Session) -> None:
     """Neither for who changes the batch right now nor for who submits."""
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 2)

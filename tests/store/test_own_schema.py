@@ -188,7 +188,9 @@ def test_tables_that_are_not_quite_ours_are_refused(empty_url: str, change: str,
     assert value(empty_url, "SELECT to_regnamespace('batchline') IS NULL")
 
 
-def test_a_user_who_may_not_make_schemas_uses_one_that_was_made(server_url: str, empty_url: str) -> None:
+def test_a_user_without_the_right_to_create_schemas_uses_an_existing_one(
+    server_url: str, empty_url: str
+) -> None:
     name = "tenant_of_a_schema"
     execute(server_url, f"CREATE ROLE {name} LOGIN")
     try:

@@ -20,7 +20,7 @@ Total                      43                  15280 [100.00%]        8192 [0.00
 """
 
 
-def test_records_are_read_as_pg_waldump_tells_them() -> None:
+def test_records_are_read_from_the_output_of_pg_waldump() -> None:
     assert wal.parse(_REPORTED) == [
         Record("Transaction/COMMIT", 1, 34, 0),
         Record("Heap/INSERT+INIT", 42, 15_246, 8_192),

@@ -59,7 +59,7 @@ def test_other_seeds_and_rounds_give_other_schedules() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_kind_of_fault_is_in_every_round_and_strikes_somebody_who_is_there(seed: int) -> None:
+def test_every_kind_of_fault_is_in_every_round_and_hits_a_running_process(seed: int) -> None:
     plan = schedule(seed, 1, 3)
     assert {stroke.fault for stroke in plan.strokes} == set(Fault) - {Fault.DEADLINE}
     for stroke in plan.strokes:
@@ -152,7 +152,7 @@ async def until(fact: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_for, "a fact", fact, LIMIT)
 
 
-async def test_the_proxy_passes_on_what_is_said_and_that_one_side_left(tmp_path: Path) -> None:
+async def test_the_proxy_passes_on_data_and_the_end_of_a_connection(tmp_path: Path) -> None:
     async with echoing(tmp_path) as (proxy, served):
         async with connected(proxy) as connection:
             assert await said_back(connection) == b"hello"
@@ -181,7 +181,7 @@ async def test_a_delayed_connection_takes_its_time_in_both_directions(tmp_path: 
         assert asyncio.get_running_loop().time() - begun >= 0.2
 
 
-async def test_a_half_open_connection_is_silent_and_its_server_is_told_nothing(tmp_path: Path) -> None:
+async def test_a_half_open_connection_is_silent_and_its_server_does_not_notice(tmp_path: Path) -> None:
     async with echoing(tmp_path) as (proxy, served):
         async with connected(proxy) as connection:
             await said_back(connection)
@@ -285,7 +285,7 @@ async def test_an_upstream_that_forgets_a_key_has_itself_to_blame() -> None:
         assert (entry.runs, entry.forgotten, entry.twice) == (2, 1, False)
 
 
-async def test_the_upstream_fails_as_told_and_notes_it() -> None:
+async def test_the_upstream_fails_as_set_and_records_it() -> None:
     async with upstream() as running:
         running.be(Fault.DROP, 1.0)
         assert await sent(running, "b-1-1") == b""
@@ -539,7 +539,7 @@ def test_a_failure_that_the_upstream_knows_nothing_of_is_found() -> None:
 
 
 @pytest.mark.parametrize("status", ["not at its end", "failed", "cancelled", "expired"])
-def test_an_end_that_nobody_asked_for_is_found(status: str) -> None:
+def test_an_unrequested_end_is_found(status: str) -> None:
     assert kinds(*a_finished_round(status=status)) == {FindingKind.WRONG}
 
 
@@ -552,7 +552,7 @@ def test_a_cancel_that_was_confirmed_and_did_not_come_is_found() -> None:
     assert kinds(placed, replace(batch, status="cancelled"), ledger) == set()
 
 
-def test_an_order_that_was_lost_and_one_that_was_made_twice_are_found() -> None:
+def test_a_lost_order_and_a_duplicate_order_are_found() -> None:
     placed, batch, ledger = a_finished_round()
     other: UUID = new_id()
     twice = {batch.id: batch, other: replace(batch, id=other)}
@@ -582,7 +582,7 @@ async def test_what_a_round_must_not_leave_behind_is_found(database_url: str, db
     assert evidence.unfinished(database_url) == 1
 
 
-async def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
+async def test_an_unrecorded_object_and_a_missing_object_are_found(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     batch = await a_batch(db, {"m": 1})
@@ -598,7 +598,7 @@ async def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
 # The report
 
 
-def test_the_page_tells_faults_and_findings_of_all_rounds(tmp_path: Path) -> None:
+def test_the_page_lists_faults_and_findings_of_all_rounds(tmp_path: Path) -> None:
     outcome = RoundOutcome(schedule(3, 1, 2))
     outcome.faults[Fault.KILL_WORKER] = 2
     outcome.tally.completed = 1234

@@ -60,7 +60,7 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
     return Outcome(batch, [json.loads(line) for line in output.splitlines()], listed)
 
 
-async def test_two_hundred_clients_each_get_their_own_results_and_nobody_elses(
+async def test_two_hundred_clients_each_get_only_their_own_results(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     secrets = [(await keys.create(db, f"client {nth}", f"tenant-{nth}"))[1] for nth in range(CLIENTS)]

@@ -30,19 +30,19 @@ def a_buffer(*, per_second: float = 0.0, max_bytes: int = 2**20) -> tuple[Buffer
     return Buffer(WorkerSettings(), rate, Slots(InFlightLimit(SLOTS)), memory, max_bytes), memory
 
 
-async def test_it_asks_for_its_slots_alone_while_the_rate_is_unknown() -> None:
+async def test_it_wants_its_free_slots_only_while_the_rate_is_unknown() -> None:
     buffer, _ = a_buffer()
     assert buffer.wanted() == SLOTS
 
 
-async def test_it_asks_for_two_seconds_of_work_at_the_measured_rate() -> None:
+async def test_it_wants_two_seconds_of_work_at_the_measured_rate() -> None:
     buffer, _ = a_buffer(per_second=100)
     assert buffer.wanted() == SLOTS + 2 * 100
     buffer.put([an_item(number) for number in range(1, 51)])
     assert buffer.wanted() == SLOTS + 2 * 100 - 50
 
 
-async def test_it_asks_for_more_once_half_of_its_items_are_taken() -> None:
+async def test_it_wants_more_once_half_of_its_items_are_taken() -> None:
     buffer, _ = a_buffer(per_second=10)
     buffer.put([an_item(number) for number in range(1, 21)])
     refill = asyncio.create_task(buffer.needs_refill())
@@ -55,7 +55,7 @@ async def test_it_asks_for_more_once_half_of_its_items_are_taken() -> None:
         await refill
 
 
-async def test_it_asks_for_nothing_until_there_is_room_for_the_next_items() -> None:
+async def test_it_wants_nothing_until_there_is_room_for_the_next_items() -> None:
     buffer, memory = a_buffer(max_bytes=1000)
     item = an_item(body=b"x" * 600)
     buffer.put([item], [an_item(2, b"", left_out=500)])

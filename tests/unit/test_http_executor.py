@@ -210,7 +210,7 @@ async def test_a_redirect_is_not_followed() -> None:
         (b'{"error": "%b"}' % (b"x" * 9000), "x" * 500),
     ],
 )
-def test_a_retry_says_what_the_upstream_said(body: bytes, message: str) -> None:
+def test_a_retry_quotes_the_upstreams_error(body: bytes, message: str) -> None:
     verdict = verdict_on(answers(503, body))
     assert isinstance(verdict, Retry)
     assert verdict.message == message
@@ -490,7 +490,7 @@ def test_the_path_comes_after_the_upstreams_own_without_doubling_the_version(
         "\\x",
     ],
 )
-def test_a_path_cannot_lead_away_from_the_upstream(path: str) -> None:
+def test_a_path_cannot_leave_the_upstream(path: str) -> None:
     with pytest.raises(urls.InvalidPath):
         urls.join("http://127.0.0.1:1/openai/v1", path)
 
@@ -505,7 +505,7 @@ def test_an_odd_path_stays_a_path_of_the_upstream(path: str) -> None:
     assert url.query_string is None
 
 
-async def test_an_item_with_a_path_that_leads_away_fails_alone() -> None:
+async def test_an_item_with_a_path_outside_the_upstream_fails_alone() -> None:
     async with upstream_that(answers_well) as upstream:
         async with an_executor() as executor:
             verdict = await executor.run(an_item(f"{upstream.url}/openai", url="/../admin"))
@@ -630,7 +630,7 @@ async def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> Non
         assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
 
 
-async def test_an_upstream_that_is_not_there_is_found_before_the_run() -> None:
+async def test_an_unreachable_upstream_is_reported_before_the_run() -> None:
     async with upstream_that(hangs) as upstream:
         taken, url = an_upstream_that_refuses()
         with taken:

@@ -195,7 +195,7 @@ async def test_a_client_that_trickles_times_out(monkeypatch: pytest.MonkeyPatch)
     assert (caught.value.status, caught.value.code) == (408, "timeout")
 
 
-async def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:
+async def test_a_client_that_disconnects_is_not_a_server_error() -> None:
     async def leaving() -> AsyncIterator[bytes]:
         yield file(b"x")
         raise ClientDisconnect

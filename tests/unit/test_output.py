@@ -55,7 +55,7 @@ def test_an_answer_comes_back_as_it_was_sent(
 
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
-def test_a_failure_is_told_with_its_code_and_message(custom_id: str, code: str, message: str) -> None:
+def test_a_failure_has_its_code_and_message(custom_id: str, code: str, message: str) -> None:
     assert read(failed_line(an_item(custom_id), code, message)) == {
         "id": f"batch_req_{BATCH.hex}_7",
         "custom_id": custom_id,

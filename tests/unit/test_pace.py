@@ -89,7 +89,7 @@ def test_the_rate_does_not_grow_while_the_upstream_is_left_alone() -> None:
     assert pace.rate == 75.0
 
 
-def test_the_rate_does_not_grow_while_nobody_asks() -> None:
+def test_the_rate_does_not_grow_without_requests() -> None:
     time = Time()
     pace = Pace(100, time)
     pace.acquire()
@@ -135,7 +135,7 @@ def test_a_limited_upstream_is_used_to_the_full_and_hardly_refuses(
     assert world.refused(10.0, 70.0) < maximum * len(world.between(10.0, 70.0))
 
 
-def test_a_limit_that_tells_whole_seconds_to_wait_is_used_well_too() -> None:
+def test_a_limit_that_requests_whole_seconds_is_used_well_too() -> None:
     world = a_bucket(100, asks=math.ceil)
     world.join(concurrency=200)
     world.run(70.0)
@@ -160,7 +160,7 @@ def test_after_stray_refusals_it_is_back_within_two_seconds(spurious: int) -> No
     assert world.let_in(42.0, 47.0) > 90
 
 
-def test_a_refusal_before_anything_was_answered_holds_nobody_back_for_long() -> None:
+def test_a_refusal_before_the_first_answer_delays_requests_only_briefly() -> None:
     """A bad moment: nothing is known of the upstream, which takes its time, and it has no limit at all."""
     time = Time()
     world = World(time, TokenBucket(1e9, time), answered=0.0, latency=2.0, spurious=[0.0])

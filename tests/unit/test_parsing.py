@@ -253,7 +253,7 @@ def test_refused_lines_leave_no_hole_in_their_lane() -> None:
     assert [row[1:3] for row in rows(taken)] == [(0, 1), (1, 3), (2, 5)]
 
 
-def test_the_first_hundred_errors_are_told_and_then_reading_ends() -> None:
+def test_the_first_hundred_errors_are_reported_and_then_reading_ends() -> None:
     reader, _ = read(b"\n".join([b"oops"] * 150))
     assert [error.line for error in reader.errors()] == list(range(1, 101))
     assert reader.abandoned

@@ -98,7 +98,7 @@ async def test_what_is_deleted_goes_when_its_controller_lets_it() -> None:
         await api.made()
 
 
-async def test_a_finalizer_of_somebody_else_holds_the_object_until_it_is_taken_off() -> None:
+async def test_a_foreign_finalizer_keeps_the_object_until_it_is_removed() -> None:
     async with simulating() as api:
         wanted = a_machine()
         wanted["metadata"]["finalizers"] = ["example.com/backup"]
@@ -172,7 +172,7 @@ async def test_a_machine_starts_a_little_later_and_not_twice() -> None:
         )
 
 
-async def test_a_machine_that_is_to_run_always_cannot_be_asked_to_start() -> None:
+async def test_a_machine_that_always_runs_cannot_be_started() -> None:
     async with simulating(controller_ms=60_000.0) as api:
         await api.made(strategy="Always")
         refused = await api.power("start")
@@ -246,7 +246,7 @@ async def test_power_actions_on_an_unknown_machine_are_not_found() -> None:
 # --- The API itself ----------------------------------------------------------------------------------------
 
 
-async def test_a_token_is_asked_for_where_one_is_set() -> None:
+async def test_a_token_is_required_if_one_is_set() -> None:
     async with simulating(token="t0ken") as api:
         check_status(await api.ask("GET", VMS), 401, "Unauthorized", "Unauthorized")
         assert (await api.ask("GET", VMS, Authorization="Bearer wrong")).status == 401
@@ -270,7 +270,7 @@ async def test_faults_come_as_kubernetes_says_them() -> None:
         assert reasons == {"InternalError", "ServiceUnavailable"}
 
 
-async def test_too_many_requests_are_told_when_to_come_back() -> None:
+async def test_too_many_requests_get_a_retry_after() -> None:
     async with simulating(rate_limit=1.0) as api:
         answers = [await api.ask("GET", VMS) for _ in range(3)]
         refused = next(answer for answer in answers if answer.status == 429)

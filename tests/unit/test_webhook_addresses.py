@@ -122,7 +122,7 @@ async def test_a_name_is_refused_if_one_of_its_addresses_is_private() -> None:
             await address_of(*addresses)
 
 
-async def test_a_name_that_leads_nowhere_is_told_apart() -> None:
+async def test_an_unknown_name_has_its_own_error() -> None:
     def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 

@@ -186,7 +186,7 @@ async def test_a_start_that_is_under_way_is_done(database_url: str, tmp_path: Pa
             assert outcomes(children) == [(DONE, code, 1)]
 
 
-async def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url: str, tmp_path: Path) -> None:
+async def test_an_identical_machine_counts_as_created(database_url: str, tmp_path: Path) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
         await cluster.run("vm_create", [an_item()])
         _, children = await cluster.run("vm_create", [an_item()])
@@ -197,9 +197,7 @@ async def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url:
         assert message(child) == 'virtualmachines.kubevirt.io "vm-1" already exists'
 
 
-async def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_a_machine_is_created_after_its_deletion(database_url: str, tmp_path: Path) -> None:
     async with a_cluster(database_url, tmp_path, controller_ms=40.0) as cluster:
         await cluster.run("vm_create", [an_item()])
         before = (await cluster.api.ask("GET", f"{VMS}/vm-1")).json["metadata"]["uid"]
@@ -209,7 +207,7 @@ async def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(
         assert (await cluster.api.ask("GET", f"{VMS}/vm-1")).json["metadata"]["uid"] != before
 
 
-async def test_what_is_not_there_cannot_be_started_and_its_siblings_do_not_mind(
+async def test_a_missing_machine_fails_to_start_and_its_siblings_are_not_affected(
     database_url: str, tmp_path: Path
 ) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
@@ -220,7 +218,7 @@ async def test_what_is_not_there_cannot_be_started_and_its_siblings_do_not_mind(
         assert message(children[1]) == 'virtualmachine.kubevirt.io "nobody" not found'
 
 
-async def test_a_namespace_that_is_not_there_fails_the_item(database_url: str, tmp_path: Path) -> None:
+async def test_a_missing_namespace_fails_the_item(database_url: str, tmp_path: Path) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
         batch, (child,) = await cluster.run("vm_create", [an_item(namespace="elsewhere")])
         assert batch.status is ParentStatus.FAILED

@@ -99,7 +99,7 @@ async def test_excluded_keys_are_claimed_neither_fresh_nor_free_nor_from_dead_wo
     assert len(await take(db, a_worker(), 100)) == 4
 
 
-async def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers_hold(
+async def test_a_lost_lease_that_one_producer_notices_drops_the_items_of_all_producers(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     """After that the worker has a new name, under which the other producer's items look like its own."""

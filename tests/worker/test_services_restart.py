@@ -139,7 +139,7 @@ def test_sigterm_ends_a_worker_whose_services_fail(database_url: str, tmp_path: 
             pytest.fail("SIGTERM did not end the worker")
 
 
-async def test_a_worker_leaves_though_the_database_stays_away(
+async def test_a_worker_leaves_even_if_the_database_stays_unreachable(
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers cannot be settled; it waits for a while, then leaves them to be run again."""

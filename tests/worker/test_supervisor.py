@@ -57,7 +57,7 @@ async def test_a_service_that_stops_is_ended_once_it_is_idle() -> None:
 
 
 @pytest.mark.parametrize("why", ["abort", "patience"])
-async def test_a_service_that_does_not_become_idle_is_ended_all_the_same(why: str) -> None:
+async def test_a_service_that_does_not_become_idle_is_ended_too(why: str) -> None:
     async with supervising() as (supervisor, abort):
         service = Lasting()
         supervisor.start(service)

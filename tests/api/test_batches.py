@@ -151,7 +151,7 @@ def test_a_batch_is_created_in_progress_with_all_requested_fields(
     assert client.batches.retrieve(batch.id) == batch
 
 
-def test_a_file_of_several_models_makes_a_batch_without_one(server: Server, client: openai.OpenAI) -> None:
+def test_a_batch_over_a_file_of_several_models_has_no_model(server: Server, client: openai.OpenAI) -> None:
     assert create(client, upload(server, client, small=2, large=1)).model is None
 
 

@@ -50,7 +50,7 @@ def kept(file: FileObject) -> str:
 # The life of a file
 
 
-def test_a_file_is_there_from_its_answer_on_until_it_is_deleted(server: Server, tmp_path: Path) -> None:
+def test_a_file_exists_from_its_answer_until_it_is_deleted(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     content = requests(20)
 
@@ -161,7 +161,7 @@ def test_a_file_expires_as_requested(server: Server, database_url: str) -> None:
         client.files.content(file.id)
 
 
-def test_what_a_command_took_in_can_be_read_too(server: Server, database_url: str) -> None:
+def test_a_file_that_a_command_ingested_can_be_read_too(server: Server, database_url: str) -> None:
     content = requests(3, "a") + requests(2, "b").replace(b'"r', b'"s')
 
     async def take_in(_: Session) -> str:
@@ -181,7 +181,7 @@ def test_what_a_command_took_in_can_be_read_too(server: Server, database_url: st
 # What is refused
 
 
-def test_what_cannot_be_taken_in_is_refused_by_name_and_leaves_nothing(
+def test_an_invalid_upload_is_refused_with_the_parameter_and_leaves_nothing(
     server: Server, tmp_path: Path
 ) -> None:
     file = ("in.jsonl", requests(1))
@@ -382,7 +382,7 @@ def test_a_running_batchs_output_can_be_read_and_is_marked_incomplete(
 # Idempotency
 
 
-def test_fifty_at_once_with_one_key_make_one_file_and_one_object(
+def test_fifty_concurrent_uploads_with_one_key_create_one_file_and_one_object(
     server: Server, database_url: str, tmp_path: Path
 ) -> None:
     client = server.client("acme", max_retries=0)

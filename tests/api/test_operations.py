@@ -88,7 +88,7 @@ def test_counts_and_children_report_partial_success_and_add_up(server: Server, t
         assert found["children"][1]["attempt_count"] == 1
 
 
-def test_children_come_page_by_page(tenant: Tenant) -> None:
+def test_children_are_paged(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna:
         batch_id = submit(anna, 5)["batch_id"]
         seen: list[int] = []
@@ -355,7 +355,7 @@ def test_a_batch_is_held_grows_and_is_released_twice(server: Server, tenant: Ten
         assert get(anna, batch_id)["success_count"] == 3
 
 
-def test_every_act_that_the_state_does_not_allow_has_a_code_of_its_own(tenant: Tenant) -> None:
+def test_every_act_that_the_state_does_not_allow_has_its_own_error_code(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         batch_id = submit(anna, 2)["batch_id"]
         for act_name, code in (
@@ -548,7 +548,7 @@ def test_a_decision_of_a_user_whose_keys_are_revoked_fails(server: Server, tenan
 # Limits, for admins
 
 
-def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tenant: Tenant) -> None:
+def test_admins_can_lift_and_set_limits_and_see_pending_work(server: Server, tenant: Tenant) -> None:
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     with tenant.caller("anna") as anna, tenant.caller("emil", Role.ADMIN) as emil:
         submit(anna, 2)
@@ -605,7 +605,7 @@ def test_only_admins_can_change_the_limits(tenant: Tenant) -> None:
             refused(client.get("/metrics"), 403, "PERMISSION_DENIED")
 
 
-def test_limits_that_make_no_sense_are_refused(tenant: Tenant) -> None:
+def test_invalid_limits_are_refused(tenant: Tenant) -> None:
     good = {"max_pending_parents": 1, "max_pending_children": 1, "cooldown_seconds": 0, "reason": "x"}
     with tenant.caller("emil", Role.ADMIN) as emil:
         for wrong in (
@@ -681,7 +681,7 @@ def test_operations_are_listed_with_what_they_take(tenant: Tenant) -> None:
         assert resize["approval"] == "env == 'production'"
 
 
-def test_no_secret_comes_back_from_a_child(server: Server, tenant: Tenant) -> None:
+def test_no_child_returns_a_secret(server: Server, tenant: Tenant) -> None:
     """What an upstream quotes of an item is masked by the item's names."""
     act(server, run_all)
 

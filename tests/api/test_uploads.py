@@ -79,7 +79,7 @@ def test_a_file_in_parts_becomes_one_file(server: Server, tmp_path: Path) -> Non
     assert batch.request_counts.total == 3000
 
 
-def test_parts_may_come_side_by_side_and_count_in_the_order_that_is_given(server: Server) -> None:
+def test_parts_may_be_sent_concurrently_and_are_joined_in_the_given_order(server: Server) -> None:
     client = server.client("acme")
     pieces = [bytes([65 + n]) * 10_000 for n in range(16)]
     upload = begin(client, 160_000)
@@ -96,7 +96,7 @@ def test_parts_may_come_side_by_side_and_count_in_the_order_that_is_given(server
     assert client.files.content(done.file.id).content == b"".join(reversed(pieces))
 
 
-def test_completing_again_gives_the_same_file_also_for_many_at_once(server: Server, tmp_path: Path) -> None:
+def test_completing_again_or_concurrently_returns_the_same_file(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     content = requests(50)
     upload = begin(client, len(content), "batch")
@@ -111,7 +111,7 @@ def test_completing_again_gives_the_same_file_also_for_many_at_once(server: Serv
     assert len(stored(tmp_path)) == 1
 
 
-def test_what_the_parts_do_not_make_is_refused(server: Server, tmp_path: Path) -> None:
+def test_a_size_that_differs_from_the_parts_is_refused(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     upload = begin(client, 6)
     one, two = send(client, upload, b"abc"), send(client, upload, b"def")

@@ -104,7 +104,7 @@ def test_lists_are_paged_newest_first(server: Server) -> None:
         client.webhooks.list(after="webhook_nothing")
 
 
-def test_a_secret_is_shown_once_and_then_nowhere(server: Server) -> None:
+def test_a_secret_is_displayed_only_once(server: Server) -> None:
     key = server.key("secret")
     client = server.client(key=key)
     made = create(client)
@@ -184,9 +184,7 @@ def test_a_url_that_may_not_be_sent_to_is_refused(server: Server, url: str) -> N
         ({"name": "x", "url": PUBLIC, "event_types": [COMPLETED], "secret": "mine"}, "secret"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(
-    server: Server, body: dict[str, object], param: str
-) -> None:
+def test_an_invalid_request_is_refused(server: Server, body: dict[str, object], param: str) -> None:
     with server.http(server.key("nonsense")) as http:
         answer = http.post("/v1/webhook_endpoints", json=body)
     assert answer.status_code == 400

@@ -126,7 +126,7 @@ def test_another_content_type_is_refused(content_type: str | None, status: int) 
     ],
     ids=list(range(9)),
 )
-def test_what_is_no_proper_form_is_refused(body: bytes) -> None:
+def test_an_invalid_form_is_refused(body: bytes) -> None:
     assert refused(body).status == 400
 
 

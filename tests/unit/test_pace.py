@@ -46,7 +46,7 @@ def test_after_a_pause_only_a_short_burst_is_allowed() -> None:
     assert 2 <= at_once <= 5, "as many as 50 ms hold"
 
 
-def test_what_was_sent_before_a_cut_or_in_its_round_does_not_cut_again() -> None:
+def test_requests_sent_before_a_reduction_or_in_its_round_cause_no_second_reduction() -> None:
     time = Time()
     pace = Pace(100, time)
     first = time.now
@@ -169,7 +169,7 @@ def test_a_refusal_before_the_first_answer_delays_requests_only_briefly() -> Non
     assert world.let_in(8.0, 28.0) > 0.9 * 100, "200 at once, each of 2 s"
 
 
-def test_seconds_in_which_all_is_refused_are_made_up_for_in_seconds() -> None:
+def test_the_rate_recovers_within_seconds_after_seconds_of_refusals() -> None:
     world = a_bucket(100, spurious=[40.0] * 1000)
     world.join(concurrency=200)
     world.run(44.0)
@@ -205,7 +205,7 @@ def test_nothing_is_sent_before_retry_after_is_over() -> None:
 
 @pytest.mark.parametrize("limit", [20, 100, 500])
 @pytest.mark.parametrize("later", [0.0, 20.0])
-def test_two_workers_that_do_not_know_of_each_other_come_to_share_a_limit(limit: int, later: float) -> None:
+def test_two_independent_workers_converge_on_a_shared_limit(limit: int, later: float) -> None:
     world = a_bucket(limit)
     for start in (0.0, later):
         world.join(concurrency=2 * limit, at=start)

@@ -334,7 +334,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(st.lists(PIECES, max_size=8), max_size=3), st.booleans(), st.data())
-def test_where_blocks_are_cut_makes_no_difference(
+def test_block_boundaries_make_no_difference(
     sources: list[list[bytes]], ends_with_line_feed: bool, data: st.DataObject
 ) -> None:
     rules = ReadingRules(max_line_bytes=200, max_lines=8, max_lanes=2)

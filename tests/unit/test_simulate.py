@@ -594,7 +594,7 @@ async def test_stop_closes_idle_connections_and_answers_what_is_under_way() -> N
     await upstream.close_clients()
 
 
-async def test_stop_hangs_up_on_what_hangs_and_on_what_outlasts_the_grace() -> None:
+async def test_stop_disconnects_requests_that_hang_or_exceed_the_grace_period() -> None:
     for settings, grace_s in (
         (SimulateSettings(hang_rate=1), 60),
         (SimulateSettings(latency_ms=60_000), 0.01),

@@ -48,7 +48,7 @@ from batchline.webhooks.addresses import AddressRefused, NameNotFound, locate, m
         "ff02::1",
     ],
 )
-def test_an_address_that_is_not_public_is_not_reached(address: str) -> None:
+def test_a_private_address_is_refused(address: str) -> None:
     assert not may_reach(ipaddress.ip_address(address), allow_private=False)
 
 
@@ -65,7 +65,7 @@ def test_the_operator_may_allow_private_addresses(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "0.0.0.0", "::", "224.0.0.1", "fe80::1", "240.0.0.1"])
-def test_no_permission_opens_what_is_never_a_receiver(address: str) -> None:
+def test_some_addresses_are_refused_even_if_private_ones_are_allowed(address: str) -> None:
     assert not may_reach(ipaddress.ip_address(address), allow_private=True)
 
 

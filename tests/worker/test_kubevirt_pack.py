@@ -160,7 +160,7 @@ async def test_a_restart_is_one_of_a_machine_that_runs(database_url: str, tmp_pa
 # --- Outcomes that are what they are -----------------------------------------------------------------------
 
 
-async def test_a_machine_that_is_already_in_the_wanted_state_is_a_success(
+async def test_a_machine_that_is_already_in_the_requested_state_is_a_success(
     database_url: str, tmp_path: Path
 ) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
@@ -225,7 +225,7 @@ async def test_a_missing_namespace_fails_the_item(database_url: str, tmp_path: P
         assert message(child) == 'namespaces "elsewhere" not found'
 
 
-async def test_machines_are_made_once_though_answers_are_lost_and_servers_stumble(
+async def test_machines_are_created_once_even_if_answers_are_lost_and_servers_fail(
     database_url: str, tmp_path: Path
 ) -> None:
     names = [f"vm-{number}" for number in range(10)]
@@ -240,9 +240,7 @@ async def test_machines_are_made_once_though_answers_are_lost_and_servers_stumbl
         assert any(child.attempt_count > 1 for child in children)
 
 
-def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_each_machine_is_created_once_even_if_a_worker_is_killed(database_url: str, tmp_path: Path) -> None:
     config = tmp_path / "batchline.toml"
     with simulated_cluster("--latency", "2000") as cluster:
         config.write_text(
@@ -286,7 +284,7 @@ async def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(
         ] * 2
 
 
-async def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) -> None:
+async def test_cloud_init_is_sent_and_never_displayed(database_url: str, tmp_path: Path) -> None:
     secret = "#cloud-config\nchpasswd: {list: 'root:hunter2'}"
     async with a_cluster(database_url, tmp_path) as cluster:
         _, (child,) = await cluster.run("vm_create", [an_item(user_data=secret)])

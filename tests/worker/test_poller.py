@@ -38,7 +38,7 @@ async def a_poller(
         await asyncio.wait([running])
 
 
-async def test_it_polls_when_woken_and_says_what_it_found(db: Session) -> None:
+async def test_it_polls_when_woken_and_reports_what_it_found(db: Session) -> None:
     async with a_poller(db) as (poller, results):
         assert not await poller.sees_work(now=True)
         assert not results[-1].claimable

@@ -183,7 +183,7 @@ async def test_a_webhook_is_sent_to_one_message_at_a_time_and_others_meanwhile(d
     assert third.webhook_id == first.webhook_id
 
 
-async def test_messages_go_in_the_order_of_what_they_tell(db: Session) -> None:
+async def test_messages_are_sent_in_the_order_of_their_events(db: Session) -> None:
     await a_webhook(db)
     ended = [await an_ended_batch(db) for _ in range(4)]
     await tell(db)
@@ -568,7 +568,7 @@ def one_row(url: str, query: str) -> tuple[Any, ...]:
 # Where it may go
 
 
-async def test_the_connection_goes_to_the_address_that_was_judged() -> None:
+async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     """The name is looked up once. No second answer, as of a name that rebinds, can steer the connection."""
     requested: list[str] = []
 

@@ -111,7 +111,7 @@ def test_completing_again_or_concurrently_returns_the_same_file(server: Server, 
     assert len(stored(tmp_path)) == 1
 
 
-def test_a_size_that_differs_from_the_parts_is_refused(server: Server, tmp_path: Path) -> None:
+def test_wrong_part_ids_and_checksums_are_refused(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     upload = begin(client, 6)
     one, two = send(client, upload, b"abc"), send(client, upload, b"def")

@@ -64,7 +64,7 @@ class OutputLane(msgspec.Struct, frozen=True):
     ending: str | None
 
 
-class _TooLarge(Exception):
+class _PageTooLarge(Exception):
     """A range of lines does not fit into memory. Leaving the COPY cancels it."""
 
 
@@ -104,7 +104,7 @@ class LineBlocks:
         before = self.count
         try:
             return await self._copied(after, until)
-        except _TooLarge:
+        except _PageTooLarge:
             self.count = before
             return None
 
@@ -123,7 +123,7 @@ class LineBlocks:
                 blocks.append(self._joined(rows))
                 size += len(blocks[-1])
                 if size > _MAX_KEPT and until - after > 1:
-                    raise _TooLarge
+                    raise _PageTooLarge
         return blocks
 
     def _joined(self, rows: Sequence[memoryview]) -> bytes:

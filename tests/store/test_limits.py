@@ -429,6 +429,11 @@ async def _history(db: Session, ended: int) -> None:
         ("list_pending_operations", {"operation": None, "after": None, "limit": 20}),
         ("list_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
         ("list_user_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
+        *(
+            (name, {"operation": None, "approval": None, "after": None, "limit": 20, "status": status})
+            for name in ("list_operations_by_status", "list_user_operations_by_status")
+            for status in ("IN_PROGRESS", "COMPLETED", "FAILED")
+        ),
     ],
 )
 async def test_governance_queries_cost_the_same_whatever_the_length_of_the_history(

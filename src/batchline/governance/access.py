@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.governance.errors import NotAllowed, NotFound
-from batchline.model import Approval, GovernedBatch, Role
+from batchline.model import Approval, GovernedBatch, ParentStatus, Role
 from batchline.store import operations
 from batchline.store.audit import AuditEvent
 from batchline.store.operations import Changing, OperationBatchNotFound
@@ -49,12 +49,20 @@ async def page(
     limit: int,
     operation: str | None = None,
     approval: Approval | None = None,
+    status: ParentStatus | None = None,
     after: UUID | None = None,
 ) -> list[GovernedBatch]:
     """The batches that the actor may see, newest first."""
     user = actor.user if actor.role is Role.USER else None
     return await operations.page(
-        session, actor.tenant, limit=limit, user=user, operation=operation, approval=approval, after=after
+        session,
+        actor.tenant,
+        limit=limit,
+        user=user,
+        operation=operation,
+        approval=approval,
+        status=status,
+        after=after,
     )
 
 

@@ -4,7 +4,8 @@
 -- A governed batch has one lane, and the ordinal of a child is its number minus one. `child` finds the numbers of the page:
 -- each of its parts is for some statuses, and reads one range of an index in order. Children without an outcome are in the
 -- spans of the batch, or past its cursor (the invariant), until the batch is frozen. Only then does a child that never ran
--- become cancelled; before, it counts as pending, as in the batch's counters. The inner LIMITs are the largest page.
+-- become cancelled; before, it counts as pending, as in the batch's counters. The inner LIMITs are the largest page, and
+-- LIMIT 1 makes the planner probe by key.
 -- One statement has one snapshot, so the parts agree with the view about the status. Locks: none.
 WITH
 lane AS MATERIALIZED (
@@ -72,7 +73,8 @@ child AS MATERIALIZED (
         WHERE l.file_no = lane.file_no
           AND l.lane_no = lane.lane_no
           AND l.ordinal >= %(after)s
-          AND NOT EXISTS (SELECT FROM batchline.results AS r WHERE r.lane_id = lane.id AND r.line_no = l.line_no)
+          -- Not NOT EXISTS: the planner would read all lines and all results and sort what is left.
+          AND (SELECT true FROM batchline.results AS r WHERE r.lane_id = lane.id AND r.line_no = l.line_no) IS NULL
         ORDER BY l.ordinal
         LIMIT 1001
     ) AS line
@@ -95,17 +97,21 @@ SELECT
             LIMIT 1
         )
     ) AS last_attempt_at,
-    line.body,
-    result.output
-FROM (SELECT ordinal FROM child ORDER BY ordinal LIMIT %(limit)s) AS page
+    request.body,
+    request.output
+FROM (
+    SELECT first.ordinal
+    FROM (SELECT ordinal FROM child ORDER BY ordinal LIMIT 1001) AS first
+    LIMIT %(limit)s
+) AS page
 CROSS JOIN lane
 CROSS JOIN LATERAL (
-    SELECT *
+    SELECT q.*, l.body, r.output
     FROM batchline.requests AS q
+    JOIN batchline.lines AS l
+        ON l.file_no = lane.file_no AND l.lane_no = lane.lane_no AND l.ordinal = page.ordinal
+    LEFT JOIN batchline.results AS r ON r.lane_id = lane.id AND r.line_no = l.line_no
     WHERE q.batch_id = %(batch)s AND q.lane_id = lane.id AND q.ordinal = page.ordinal
     LIMIT 1
 ) AS request
-JOIN batchline.lines AS line
-    ON line.file_no = lane.file_no AND line.lane_no = lane.lane_no AND line.ordinal = page.ordinal
-LEFT JOIN batchline.results AS result ON result.lane_id = lane.id AND result.line_no = request.line_no
 ORDER BY page.ordinal

@@ -1,4 +1,4 @@
-"""Lists of governed batches and of their children, by status and page by page; and when a batch last changed."""
+"""Lists of governed batches and of children, by status and page by page; and when a batch last changed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -157,7 +157,8 @@ async def a_large_batch(db: Session) -> UUID:
         "DELETE FROM batchline.lines",
         """
         INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
-        SELECT file_no, lane_no, n, n + 1, n::text, '{}' FROM batchline.lanes, generate_series(0, %(last)s) AS n
+        SELECT file_no, lane_no, n, n + 1, n::text, '{}'
+        FROM batchline.lanes, generate_series(0, %(last)s) AS n
         """,
         """
         INSERT INTO batchline.results

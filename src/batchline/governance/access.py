@@ -1,7 +1,8 @@
 """The actor of a request, and which governed batches an actor may see and change.
 
 Users see and change their own batches. Approvers see all batches of their tenant and decide on them. Admins
-may do everything in their tenant. A batch that the actor may not see is reported as not found.
+may do everything with batches in their tenant. A batch that the actor may not see is reported as not found.
+An operation may name those who submit it, by role or by user.
 """
 
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.governance.errors import NotAllowed, NotFound
+from batchline.governance.operations import ROLE_PREFIX, Operation
 from batchline.model import Approval, GovernedBatch, ParentStatus, Role
 from batchline.store import operations
 from batchline.store.audit import AuditEvent
@@ -32,6 +34,22 @@ class Actor(msgspec.Struct, frozen=True):
         """The audit record of an act on a batch."""
         reported = {"operation": batch.operation, **detail}
         return AuditEvent(self.tenant, self.user, action, batch.id, subject=batch.user_id, detail=reported)
+
+
+def may_submit(actor: Actor, operation: Operation) -> bool:
+    """Whether the actor may submit the operation. Without API keys there are no users to tell apart."""
+    if operation.submitters is None or actor.alone:
+        return True
+    return not {actor.user, ROLE_PREFIX + actor.role}.isdisjoint(operation.submitters)
+
+
+def check_submitter(actor: Actor, operation: Operation) -> None:
+    if not may_submit(actor, operation):
+        raise NotAllowed(
+            f"You may not submit {operation.name}: its submitters include neither you nor your role,"
+            f" {actor.role.value}. Ask an administrator.",
+            param="operation",
+        )
 
 
 async def visible(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:

@@ -9,9 +9,10 @@ from pydantic import Field
 from batchline.api.context import InContext
 from batchline.api.governance.dependencies import CurrentActor, InRules
 from batchline.api.governance.errors import governed_responses
-from batchline.api.governance.operations import After, BatchId, Limit, retried
+from batchline.api.governance.operations import After, BatchId, Limit, OfStatus, retried
 from batchline.api.governance.schemas import (
     PREFIX,
+    ChildPage,
     GovernedBatchDetail,
     GovernedBatchObject,
     SubmitBatch,
@@ -63,10 +64,12 @@ async def get_vms(
     actor: CurrentActor,
     context: InContext,
     rules: InRules,
+    status: OfStatus = None,
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
-    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
+    page = ChildPage(status, after, limit)
+    return await detailed(context, rules.registry, actor, read_id(batch_id), page)
 
 
 @router.post("/vms/batch/{batch_id}/retry", status_code=202, responses=governed_responses(404, 409))

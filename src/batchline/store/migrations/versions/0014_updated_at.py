@@ -53,7 +53,7 @@ CREATE TRIGGER operation_batches_updated BEFORE UPDATE
 """
 
 LISTS = """
--- The status of a governed batch as its row in `batches` has it. IN_PROGRESS includes those that wait for an approval.
+-- The status of a governed batch as its row in `batches` has it. A pending approval counts as IN_PROGRESS.
 CREATE FUNCTION governed_status(finalizing_at timestamptz, completed integer, failed integer) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE

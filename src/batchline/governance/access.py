@@ -40,7 +40,11 @@ def may_submit(actor: Actor, operation: Operation) -> bool:
     """Whether the actor may submit the operation. Without API keys there are no users to tell apart."""
     if operation.submitters is None or actor.alone:
         return True
-    return not {actor.user, ROLE_PREFIX + actor.role}.isdisjoint(operation.submitters)
+    # A user may be named `role:admin`, so an entry is either a role or a user.
+    return any(
+        each == (ROLE_PREFIX + actor.role if each.startswith(ROLE_PREFIX) else actor.user)
+        for each in operation.submitters
+    )
 
 
 def check_submitter(actor: Actor, operation: Operation) -> None:

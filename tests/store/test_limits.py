@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from batchline.config.settings import LimitSettings
 from batchline.governance import changes
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, Refused, TooLarge
@@ -452,6 +453,16 @@ async def test_governance_queries_cost_the_same_whatever_the_length_of_the_histo
     ((plan,),) = await sql(db, explain)
     root = plan[0]["Plan"]
     assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200, plan
+
+
+def test_the_default_limits_are_100_and_1000_for_all_and_3_30_and_two_minutes_for_a_user() -> None:
+    limits = LimitSettings()
+    assert (limits.max_pending_parents, limits.requests_per_minute) == (100, 1000)
+    assert (limits.user_pending_parents, limits.user_pending_children, limits.cooldown_seconds) == (
+        3,
+        30,
+        120,
+    )
 
 
 def test_a_submission_says_what_it_asks_for_by_a_hash(database_url: str) -> None:

@@ -12,7 +12,7 @@ from tests.support.repository import ROOT
 PAGE = ROOT / "docs" / "seeds.md"
 SOURCES = ROOT / "src" / "batchline"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-PLACE = re.compile(r"`([\w/]+\.(?:py|sql))(?::(\w+))?`")
+LOCATION = re.compile(r"`([\w/]+\.(?:py|sql))(?::(\w+))?`")
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -41,7 +41,7 @@ def test_a_requirement_names_places_and_tests_that_exist(requirement: str, place
     assert len(named) == tests.count("`") / 2 > 0, tests
     for file, name in named:
         assert name in definitions(ROOT / file), f"{file} has no {name}"
-    located = PLACE.findall(places)
+    located = LOCATION.findall(places)
     assert len(located) == places.count("`") / 2 > 0, places
     for file, name in located:
         assert (SOURCES / file).is_file(), f"{file} does not exist"

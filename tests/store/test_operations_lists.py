@@ -39,10 +39,10 @@ async def every_status(db: Session, *users: Actor) -> None:
     rules = some_rules()
     retried = []
     for user in users:
-        for failing in ((), {1, 2}, {1}):
+        for failures in ((), {1, 2}, {1}):
             for end in (True, False):
                 batch = await submit(db, rules, user, 2)
-                await work(db, failing=failing, end=end)
+                await work(db, failures=failures, end=end)
         cancelled = await submit(db, rules, user, 2)
         await changes.cancel(db, user, cancelled.id)
         await end_all(db)
@@ -144,7 +144,7 @@ async def test_children_by_status_are_the_children_without_the_others(db: Sessio
 async def test_children_put_back_by_a_retry_are_pending_again(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 4)
-    await work(db, failing={2, 3})
+    await work(db, failures={2, 3})
     await check_filters(db, batch, "SFFS")
     await changes.retry(rules, db, ANNA, batch.id)
     await check_filters(db, batch, "SPPS")

@@ -1,4 +1,4 @@
-"""docs/seeds.md: every place and every test that it names exists, and every requirement has both."""
+"""docs/seeds.md: every location and every test that it names exists, and every requirement has both."""
 
 import ast
 import re
@@ -35,14 +35,16 @@ def definitions(path: Path) -> frozenset[str]:
     )
 
 
-@pytest.mark.parametrize(("requirement", "places", "tests"), rows(), ids=lambda cell: cell[:60])
-def test_a_requirement_names_places_and_tests_that_exist(requirement: str, places: str, tests: str) -> None:
+@pytest.mark.parametrize(("requirement", "locations", "tests"), rows(), ids=lambda cell: cell[:60])
+def test_a_requirement_names_places_and_tests_that_exist(
+    requirement: str, locations: str, tests: str
+) -> None:
     named = TEST.findall(tests)
     assert len(named) == tests.count("`") / 2 > 0, tests
     for file, name in named:
         assert name in definitions(ROOT / file), f"{file} has no {name}"
-    located = LOCATION.findall(places)
-    assert len(located) == places.count("`") / 2 > 0, places
+    located = LOCATION.findall(locations)
+    assert len(located) == locations.count("`") / 2 > 0, locations
     for file, name in located:
         assert (SOURCES / file).is_file(), f"{file} does not exist"
         assert not name or name in definitions(SOURCES / file), f"{file} has no {name}"

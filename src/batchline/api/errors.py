@@ -126,10 +126,20 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
                 f"Missing required parameter: '{param or location[0]}'.",
             )
         case "extra_forbidden":
-            code, message = "unknown_parameter", f"Unknown parameter: '{param}'."
+            code, message = "unknown_parameter", f"Unknown parameter: '{param}'.{_known(first)}"
         case _:
             code, message = "invalid_value", f"Invalid '{param or location[0]}': {first['msg']}."
     return ApiError(400, _short(message, 500), code=_code(request, code), param=param).response()
+
+
+def _known(fault: Mapping[str, Any]) -> str:
+    """Which query parameters there are, for an error about one that does not exist."""
+    if fault["loc"][0] != "query":
+        return ""
+    known = fault["ctx"]["known"]
+    return (
+        f" Query parameters here: {', '.join(known)}." if known else " This path takes no query parameters."
+    )
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -96,6 +96,9 @@ class OperationSettings:
     )
     approval: str = setting("never", TEXT, "Needs an approval: `always`, `never`, or a rule over the item.")
     self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    submitters: tuple[str, ...] | None = setting(
+        None, kinds.TEXTS, "Who may submit it: names of users, and `role:ROLE`. Default: everybody."
+    )
     redact: tuple[str, ...] = setting((), kinds.TEXTS, "Fields to mask, in addition to the usual ones.")
     outcomes: tuple[Mapping[str, Any], ...] = setting(
         (), kinds.TABLES, "What answers mean; the first match counts."
@@ -121,6 +124,9 @@ class PackSettings:
     )
     largest_batch: Mapping[str, int] = setting({}, kinds.BATCH_SIZES, "Maximum number of items in one batch.")
     self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    submitters: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = setting(
+        None, kinds.SUBMITTERS, "Who may submit them: names of users, and `role:ROLE`. Default: everybody."
+    )
     position: str = field(default="the settings", compare=False)
 
 

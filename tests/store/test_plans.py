@@ -155,7 +155,8 @@ INSERT INTO batchline.lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM gener
 INSERT INTO batchline.results
 SELECT 1000000 + n / 1000, n % 1000, n % 1000, 'completed', 200, 1, 1, 1, now(), '{}'
 FROM generate_series(0, 99999) AS n;
-INSERT INTO batchline.hook_deliveries (hook, event_id, batch_id, type, occurred_at, available_at, delivered_at)
+INSERT INTO batchline.hook_deliveries
+    (hook, event_id, batch_id, type, occurred_at, available_at, delivered_at)
 SELECT
     'hook-' || n % 4, gen_random_uuid(), gen_random_uuid(), 'batch.completed', now(),
     now() - n * interval '1 second', CASE WHEN n % 4 < 3 THEN now() END

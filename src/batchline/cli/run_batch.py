@@ -37,7 +37,7 @@ from batchline.host.disk import full_message, says_full
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
 from batchline.store import batches, files
 from batchline.store import hooks as hook_store
-from batchline.store.hooks import HookDelivery
+from batchline.store.hooks import HookDelivery, TakenHook
 from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
@@ -115,23 +115,37 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
 async def _run_hooks(hooks: Hooks, session: Session, batch: Batch) -> tuple[HookDelivery, ...]:
     """Run each hook once, after the files are written, unless it has had the event before.
 
-    No worker needs to have these hooks: if this process dies, the same command again runs them.
+    No worker needs to have these hooks: if this process dies, the same command again runs them. The batch is
+    done, so not even a lost database makes the command fail here.
     """
     if not hooks.names:
         return ()
-    await _patiently(lambda: hook_store.request(session, hooks.names, batch.id))
-    while True:
-        taken = await _patiently(
-            lambda: hook_store.take(session, hooks.names, lease=lease(hooks), batch_id=batch.id)
-        )
-        if taken is not None:
+    try:
+        await _patiently(lambda: hook_store.request(session, hooks.names, batch.id))
+        while (taken := await _patiently(lambda: _take_hook(hooks, session, batch))) is not None:
             await deliver(session, hooks, taken)
-            continue
         found = await _patiently(lambda: hook_store.deliveries(session, limit=1000, batch_id=batch.id))
-        ours = tuple(each for each in found if each.hook in hooks.names)
-        if not any(each.state == "running" for each in ours):
-            return ours
-        # Another process runs a hook, or was killed meanwhile: until its lease ends, nobody knows.
+    except StoreUnavailable as error:
+        _log.error("hooks did not run; the same command again runs them", reason=str(error))
+        return ()
+    return tuple(each for each in found if each.hook in hooks.names)
+
+
+async def _take_hook(hooks: Hooks, session: Session, batch: Batch) -> TakenHook | None:
+    """A delivery to run now. Waits for one that another process runs: it may have been killed, and nobody
+    knows before its lease ends."""
+    said = False
+    while True:
+        taken = await hook_store.take(session, hooks.names, lease=lease(hooks), batch_id=batch.id)
+        if taken is not None:
+            return taken
+        found = await hook_store.deliveries(session, limit=1000, batch_id=batch.id)
+        busy = [each.hook for each in found if each.hook in hooks.names and each.state == "running"]
+        if not busy:
+            return None
+        if not said:
+            _log.warning("another process runs a hook of this batch; waiting for it", hooks=busy)
+        said = True
         await asyncio.sleep(_REFRESH)
 
 

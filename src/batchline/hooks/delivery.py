@@ -20,8 +20,8 @@ from batchline.upstreams.retry import Backoff
 
 # To start the process, to kill it and to record the outcome takes less than this.
 _MARGIN = 30.0
-# About a day, as delays reach an hour after ten attempts.
-MAX_ATTEMPTS = 30
+# About a day, as delays reach an hour after ten attempts and are three quarters of that on average.
+MAX_ATTEMPTS = 40
 _RETRY = Backoff(minimum=5.0, maximum=3600.0)
 
 

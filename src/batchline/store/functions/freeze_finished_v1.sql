@@ -8,6 +8,7 @@ CREATE FUNCTION batchline.freeze_finished_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
+    PERFORM batchline.require_read_committed_v1();
     PERFORM
     FROM batchline.batches AS b
     WHERE b.id = batch AND b.finalizing_at IS NULL AND b.ended_at IS NULL

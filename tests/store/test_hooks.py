@@ -239,10 +239,10 @@ async def test_the_sweep_forgets_hooks_and_drops_old_deliveries(db: Session, tmp
     await fan_out(db)
     await settle(db, await must_take(db, "done"), DONE)
     await pass_seconds(db, tasks.HOOKS_KEPT.total_seconds() + 60)
-    await tasks.attend(db, Objects.at(tmp_path))
+    await tasks.run_due(db, Objects.at(tmp_path))
     assert await states(db) == {"done": ("delivered", 1), "open": ("abandoned", 0)}
     assert await sql(db, "SELECT count(*) FROM batchline.hooks") == [(0,)]
     await pass_seconds(db, tasks.DELIVERIES_KEPT.total_seconds())
     await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
-    await tasks.attend(db, Objects.at(tmp_path))
+    await tasks.run_due(db, Objects.at(tmp_path))
     assert await states(db) == {}

@@ -72,7 +72,7 @@ async def test_maintenance_finalizes_a_batch_that_was_left_with_no_line_unfinish
         assert await batches.close(db, batch.id, "pause")
     assert [finding.check for finding in (await examine(db)).findings] == ["finalizing"]
     await sql(db, DUE)
-    await tasks.attend(db, Objects.at(tmp_path))
+    await tasks.run_due(db, Objects.at(tmp_path))
     repaired = await read(db, batch)
     assert repaired.finalizing_at is not None
     assert (repaired.completed, repaired.failed) == (5, 0)

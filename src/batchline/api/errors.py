@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from batchline.api.database_disk import DatabaseDisk
 from batchline.files.objects import ObjectStoreFull, ObjectStoreUnavailable
 from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
 
@@ -100,7 +101,7 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
     app.add_exception_handler(HTTPException, counted(_http))
     app.add_exception_handler(StoreUnavailable, _unavailable)
     app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
-    app.add_exception_handler(StoreFull, _full)
+    app.add_exception_handler(StoreFull, _database_full)
     app.add_exception_handler(ObjectStoreFull, _full)
     app.add_exception_handler(StatementRefused, _refused)
 
@@ -157,6 +158,12 @@ async def _unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("cannot serve", path=safe_path(request.url.path), reason=str(error))
     message = "The server cannot reach its database or object store. Try again in a second."
     return ApiError(503, message, code="unavailable", type="server_error", headers=_RETRY_AFTER).response()
+
+
+async def _database_full(request: Request, error: Exception) -> JSONResponse:
+    disk: DatabaseDisk = request.app.state.context.disk
+    disk.refused()
+    return await _full(request, error)
 
 
 async def _full(request: Request, error: Exception) -> JSONResponse:

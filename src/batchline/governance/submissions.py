@@ -96,10 +96,12 @@ async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint
 async def create(rules: Rules, session: Session, actor: Actor, ready: ReadySubmission) -> Submitted:
     """Check the limits and write the batch and its audit record, in one transaction."""
     new = ready.new
+    decisions = rules.operation(new.operation).executor == APPROVALS
     try:
         async with operations.submitting(session, actor.tenant, actor.user) as submitting:
             await _check_not_created(submitting, new)
-            limits.check(rules.limits, submitting.measured, children=len(new.children.bodies))
+            children = len(new.children.bodies)
+            limits.check(rules.limits, submitting.measured, children=children, decisions=decisions)
             await submitting.create(new)
             await submitting.audit(ready.event)
     except _CreatedMeanwhile as other:

@@ -84,7 +84,7 @@ async def wipe(db: Session) -> None:
         """
         TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
             batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
-            batchline.retry_attempts, batchline.workers,
+            batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.operation_batches
         RESTART IDENTITY
         """,

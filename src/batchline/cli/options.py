@@ -71,7 +71,8 @@ MaxAttempts = Annotated[int | None, setting_option(UpstreamSettings, "max_attemp
 Timeout = Annotated[float | None, setting_option(UpstreamSettings, "timeout")]
 DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
-    str, typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d.")
+    str,
+    typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d, or none."),
 ]
 
 Force = Annotated[

@@ -4,7 +4,7 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
-from batchline.model.batch import Batch, BatchStatus, RunSettings
+from batchline.model.batch import Batch, BatchStatus, ItemCounts, RunSettings
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item
 from batchline.model.operation import (
@@ -51,6 +51,7 @@ __all__ = [
     "File",
     "GovernedBatch",
     "Item",
+    "ItemCounts",
     "ParentStatus",
     "Parked",
     "PollResult",

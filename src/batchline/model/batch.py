@@ -30,6 +30,19 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
 
 
+class ItemCounts(msgspec.Struct, frozen=True):
+    """Items of a batch by state. The other seven add up to `total`."""
+
+    total: int
+    completed: int
+    failed: int
+    pending: int
+    in_progress: int
+    retrying: int
+    cancelled: int
+    expired: int
+
+
 class Batch(msgspec.Struct, frozen=True):
     id: UUID
     tenant: str
@@ -48,7 +61,8 @@ class Batch(msgspec.Struct, frozen=True):
     reasoning_tokens: int
     created_at: datetime
     in_progress_at: datetime | None
-    expires_at: datetime
+    # None: no deadline.
+    expires_at: datetime | None
     paused_at: datetime | None
     cancelling_at: datetime | None
     expiring_at: datetime | None
@@ -75,6 +89,9 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
+    # Items that a worker or a provider has, and items that wait for another try. None of them once it is frozen.
+    in_progress: int = 0
+    retrying: int = 0
 
     @property
     def status(self) -> BatchStatus:
@@ -94,3 +111,19 @@ class Batch(msgspec.Struct, frozen=True):
     @property
     def finished(self) -> int:
         return self.completed + self.failed
+
+    @property
+    def counts(self) -> "ItemCounts":
+        """How many items are in which state. What is in no other state is pending, or never runs."""
+        rest = self.total - self.finished - self.in_progress - self.retrying
+        cancelling, expiring = self.cancelling_at is not None, self.expiring_at is not None
+        return ItemCounts(
+            total=self.total,
+            completed=self.completed,
+            failed=self.failed,
+            pending=0 if cancelling or expiring else rest,
+            in_progress=self.in_progress,
+            retrying=self.retrying,
+            cancelled=rest if cancelling else 0,
+            expired=rest if expiring and not cancelling else 0,
+        )

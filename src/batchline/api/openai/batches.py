@@ -83,9 +83,16 @@ class BatchErrors(BaseModel):
 
 
 class RequestCounts(BaseModel):
+    """OpenAI's three, and the other states. The seven states add up to the total."""
+
     total: int
     completed: int
     failed: int
+    pending: int
+    in_progress: int
+    retrying: int
+    cancelled: int
+    expired: int
 
 
 class InputTokensDetails(BaseModel):
@@ -213,7 +220,7 @@ def displayed(batch: Batch) -> BatchObject:
         # While the batch runs, its finished lines can be read under the id of the future file.
         output_file_id=_file(batch.output_file_id if batch.ended_at else batch.planned_output_id),
         error_file_id=_file(batch.error_file_id),
-        request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+        request_counts=RequestCounts(**msgspec.structs.asdict(batch.counts)),
         usage=_usage(batch),
         metadata=batch.metadata,
         **_times(batch),

@@ -159,7 +159,10 @@ BEGIN
         GROUP BY batch_id
         ORDER BY batch_id
     LOOP
+        accepted_groups := accepted_groups || tally.groups;
         PERFORM FROM batchline.batches AS b WHERE b.id = tally.batch_id FOR NO KEY UPDATE;
+        -- The batch was deleted meanwhile. Maintenance deletes what is left of it, these results too.
+        CONTINUE WHEN NOT FOUND;
         SELECT
             b.total,
             b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
@@ -201,7 +204,6 @@ BEGIN
             finished := batchline.conclude_now_v1(tally.batch_id);
         END IF;
         RETURN NEXT;
-        accepted_groups := accepted_groups || tally.groups;
     END LOOP;
 
     RETURN QUERY

@@ -1,2 +1,5 @@
--- get_batch: the status of a batch is one read by primary key, and it waits for nobody.
-SELECT * FROM batchline.current_batches WHERE id = %(batch)s
+-- get_batch: a batch and how many of its items are in which state. It waits for nobody.
+SELECT b.*, u.in_progress, u.retrying
+FROM batchline.current_batches AS b
+CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL) AS u
+WHERE b.id = %(batch)s

@@ -1,2 +1,5 @@
 -- tenant_batch: as get_batch, of nobody else's, and no governed one: these are their users' alone.
-SELECT * FROM batchline.current_batches WHERE id = %(batch)s AND tenant = %(tenant)s AND submitted_by IS NULL
+SELECT b.*, u.in_progress, u.retrying
+FROM batchline.current_batches AS b
+CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL) AS u
+WHERE b.id = %(batch)s AND b.tenant = %(tenant)s AND b.submitted_by IS NULL

@@ -960,14 +960,11 @@ class LifeOfItems(RuleBasedStateMachine):
             return self.results[key].kind
         spans = (each for each in self.spans.values() if each.lane is lane and ordinal in each.ordinals)
         span = next(spans, None)
-        held = span is not None and span.holder is not None
-        if lane.batch.closing is not None and not held:
-            return {"cancel": "canceled", "expire": "expired"}[lane.batch.closing]
         if span is None:
-            return "pending"
+            return {None: "pending", "cancel": "canceled", "expire": "expired"}[lane.batch.closing]
         if span.task is not None:
             return "processing"
-        return "claimed" if held else "pending" if span.due else "retrying"
+        return "claimed" if span.holder is not None else "pending" if span.due else "retrying"
 
     def check_requests(self, seen: Seen) -> None:
         """The view agrees."""

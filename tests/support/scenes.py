@@ -288,7 +288,7 @@ class Stage:
             "DELETE FROM batchline.results; DELETE FROM batchline.retry_attempts; DELETE"
             " FROM batchline.spans; DELETE FROM batchline.cursors; DELETE FROM batchline.counters;"
             "DELETE FROM batchline.lanes;"
-            "DELETE FROM batchline.batches; DELETE FROM batchline.workers"
+            "DELETE FROM batchline.batches; DELETE FROM batchline.workers; DELETE FROM batchline.deleted_lanes"
         )
 
     def hand(self, lease: float = 60.0) -> Hand:

@@ -4,6 +4,7 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
+from batchline.model.attempt import Attempt, ItemHistory
 from batchline.model.batch import Batch, BatchStatus, ItemCounts, RunSettings
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item
@@ -38,6 +39,7 @@ __all__ = [
     "NO_USAGE",
     "ApiKey",
     "Approval",
+    "Attempt",
     "Batch",
     "BatchStatus",
     "Child",
@@ -52,6 +54,7 @@ __all__ = [
     "GovernedBatch",
     "Item",
     "ItemCounts",
+    "ItemHistory",
     "ParentStatus",
     "Parked",
     "PollResult",

@@ -89,9 +89,11 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
-    # Items that a worker or a provider has, and items that wait for another try. None of them once it is frozen.
+    # Claimed and unfinished items: a worker or a provider has them, they wait for another try, or they can be
+    # claimed again now. None of them once it is frozen.
     in_progress: int = 0
     retrying: int = 0
+    returned: int = 0
 
     @property
     def status(self) -> BatchStatus:
@@ -114,16 +116,17 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> "ItemCounts":
-        """How many items are in which state. What is in no other state is pending, or never runs."""
-        rest = self.total - self.finished - self.in_progress - self.retrying
+        """How many items are in which state. An item that was never claimed is pending, or never runs if the
+        batch is closed."""
+        unclaimed = self.total - self.finished - self.in_progress - self.retrying - self.returned
         cancelling, expiring = self.cancelling_at is not None, self.expiring_at is not None
         return ItemCounts(
             total=self.total,
             completed=self.completed,
             failed=self.failed,
-            pending=0 if cancelling or expiring else rest,
+            pending=self.returned + (0 if cancelling or expiring else unclaimed),
             in_progress=self.in_progress,
             retrying=self.retrying,
-            cancelled=rest if cancelling else 0,
-            expired=rest if expiring and not cancelling else 0,
+            cancelled=unclaimed if cancelling else 0,
+            expired=unclaimed if expiring and not cancelling else 0,
         )

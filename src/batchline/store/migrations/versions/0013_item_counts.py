@@ -80,9 +80,12 @@ SELECT
     n.model,
     CASE
         WHEN r.outcome IS NOT NULL THEN r.outcome::text
-        -- What no worker holds is never claimed again. What one holds may still be finished until the batch is frozen.
-        WHEN b.cancelling_at IS NOT NULL AND {closed} THEN 'canceled'
-        WHEN b.expiring_at IS NOT NULL AND {closed} THEN 'expired'
+        -- Only for items that cannot get an outcome any more. Items that were claimed before the batch was
+        -- closed may still finish until it is frozen.
+        WHEN b.cancelling_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
+            THEN 'canceled'
+        WHEN b.expiring_at IS NOT NULL AND (b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)
+            THEN 'expired'
         WHEN s.task_id IS NOT NULL THEN 'processing'
         WHEN s.worker_id IS NOT NULL THEN 'claimed'
         WHEN s.available_at > now() THEN 'retrying'
@@ -124,17 +127,14 @@ def upgrade() -> None:
     bind.exec_driver_sql(TABLES)
     for name in FUNCTIONS:
         bind.exec_driver_sql(function(name, schema))
-    requests = REQUESTS.format(closed="s.worker_id IS NULL", more=CLAIMED_AT)
-    for part in (TRIGGER, DELETED_BEFORE, requests):
+    for part in (TRIGGER, DELETED_BEFORE, REQUESTS.format(more=CLAIMED_AT)):
         bind.exec_driver_sql(part)
 
 
 def downgrade() -> None:
     bind = op.get_bind()
     bind.exec_driver_sql("DROP VIEW requests")
-    bind.exec_driver_sql(
-        REQUESTS.format(closed="(b.finalizing_at IS NOT NULL OR l.ordinal >= n.next)", more="")
-    )
+    bind.exec_driver_sql(REQUESTS.format(more=""))
     bind.exec_driver_sql(BACK)
     for name in reversed(FUNCTIONS):
         bind.exec_driver_sql(f"DROP FUNCTION {name}")

@@ -154,8 +154,9 @@ def test_a_read_between_a_settle_and_its_commit_counts_as_before(
         def counts() -> tuple[Any, ...]:
             """Completed, in progress, retrying, returned; whether it is being cancelled."""
             query = statement("get_batch").text.replace(
-                "SELECT b.*, u.in_progress, u.retrying, u.returned",
-                "SELECT b.completed, u.in_progress, u.retrying, u.returned, b.cancelling_at IS NOT NULL",
+                "SELECT b.*, u.claimed, u.retrying, u.returned",
+                "SELECT b.completed, greatest(u.claimed, b.completed) - b.completed - u.retrying - u.returned,"
+                " u.retrying, u.returned, b.cancelling_at IS NOT NULL",
             )
             (row,) = reader.connection.execute(query.encode(), {"batch": batch.id}).fetchall()
             return row

@@ -64,6 +64,7 @@ WorkerConcurrency = Annotated[int | None, setting_option(WorkerSettings, "concur
 Lease = Annotated[float | None, setting_option(WorkerSettings, "lease")]
 BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")]
 Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
+MaxItems = Annotated[int | None, setting_option(WorkerSettings, "max_items")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
 Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrency", "-c")]
 ApiKeyEnv = Annotated[str | None, setting_option(UpstreamSettings, "api_key_env")]

@@ -89,9 +89,9 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
-    # Claimed and unfinished items: a worker or a provider has them, they wait for another try, or they can be
-    # claimed again now. None of them once it is frozen.
-    in_progress: int = 0
+    # Until it is frozen: items that were claimed at least once, and of these those that wait for another try, and
+    # those that can be claimed again now.
+    claimed: int = 0
     retrying: int = 0
     returned: int = 0
 
@@ -118,14 +118,15 @@ class Batch(msgspec.Struct, frozen=True):
     def counts(self) -> "ItemCounts":
         """How many items are in which state. An item that was never claimed is pending, or never runs if the
         batch is closed."""
-        unclaimed = self.total - self.finished - self.in_progress - self.retrying - self.returned
+        claimed = self.finished if self.finalizing_at is not None else self.claimed
+        unclaimed = self.total - claimed
         cancelling, expiring = self.cancelling_at is not None, self.expiring_at is not None
         return ItemCounts(
             total=self.total,
             completed=self.completed,
             failed=self.failed,
             pending=self.returned + (0 if cancelling or expiring else unclaimed),
-            in_progress=self.in_progress,
+            in_progress=claimed - self.finished - self.retrying - self.returned,
             retrying=self.retrying,
             cancelled=unclaimed if cancelling else 0,
             expired=unclaimed if expiring and not cancelling else 0,

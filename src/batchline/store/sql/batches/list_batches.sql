@@ -1,6 +1,6 @@
 -- list_batches: all but governed ones, newest first, page by page; `after_at` and `after_id` are of the last batch of the page before, or
--- beyond all. One range of an index, however far the page is from the start, and the spans of the batches on the page.
-SELECT b.*, u.in_progress, u.retrying, u.returned
+-- beyond all. One range of an index, however far the page is from the start, and the free spans of the batches on the page.
+SELECT b.*, u.claimed, u.retrying, u.returned
 FROM (
     SELECT *
     FROM batchline.current_batches
@@ -10,5 +10,5 @@ FROM (
     ORDER BY created_at DESC, id DESC
     LIMIT %(limit)s
 ) AS b
-CROSS JOIN LATERAL batchline.unfinished_v1(b.id) AS u
+CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.finalizing_at IS NOT NULL) AS u
 ORDER BY b.created_at DESC, b.id DESC

@@ -17,13 +17,25 @@ lane AS (
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ),
+-- As of this snapshot. Those that are locked next may be gone: a settle that has emptied one meanwhile has left results.
+any_span AS (
+    SELECT
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT FROM batchline.spans WHERE batch_id = lane.batch_id AND lane_id = lane.lane_id LIMIT 1
+    ) AS s
+),
 span AS (
     SELECT s.id
-    FROM batchline.spans AS s
-    WHERE s.batch_id = (SELECT batch_id FROM lane) AND s.lane_id = (SELECT lane_id FROM lane)
-    ORDER BY s.id
-    LIMIT %(chunk)s
-    FOR UPDATE
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT spans.id
+        FROM batchline.spans
+        WHERE spans.batch_id = lane.batch_id AND spans.lane_id = lane.lane_id
+        ORDER BY spans.id
+        LIMIT %(chunk)s
+        FOR UPDATE
+    ) AS s
 ),
 result AS (
     SELECT r.row_id
@@ -53,19 +65,15 @@ dropped_attempts AS (
     DELETE FROM batchline.retry_attempts WHERE ctid = ANY (ARRAY(SELECT row_id FROM attempt)) RETURNING 1
 ),
 dropped_cursors AS (
-    DELETE FROM batchline.cursors WHERE lane_id = (SELECT lane_id FROM lane) RETURNING 1
+    DELETE FROM batchline.cursors WHERE lane_id = ANY (ARRAY(SELECT lane_id FROM lane)) RETURNING 1
 ),
 dropped_counters AS (
-    DELETE FROM batchline.counters WHERE batch_id = (SELECT batch_id FROM lane) RETURNING 1
+    DELETE FROM batchline.counters WHERE batch_id = ANY (ARRAY(SELECT batch_id FROM lane)) RETURNING 1
 ),
 done AS (
-    DELETE FROM batchline.deleted_lanes AS d
-    USING lane
-    WHERE d.lane_id = lane.lane_id
-      -- Not those that were locked above: a span that a settle has emptied meanwhile has left results.
-      AND NOT EXISTS (
-          SELECT FROM batchline.spans AS s WHERE s.batch_id = lane.batch_id AND s.lane_id = lane.lane_id
-      )
+    DELETE FROM batchline.deleted_lanes
+    WHERE lane_id = ANY (ARRAY(SELECT lane_id FROM lane))
+      AND NOT EXISTS (SELECT FROM any_span)
       AND NOT EXISTS (SELECT FROM result)
       AND NOT EXISTS (SELECT FROM attempt)
 )

@@ -1,4 +1,4 @@
-"""A batch is deleted with everything that belongs to it, and nothing else; also one that was deleted by hand."""
+"""A batch is deleted with all that belongs to it and nothing else, also if it was deleted by hand."""
 
 from pathlib import Path
 
@@ -160,7 +160,7 @@ async def test_a_batch_that_has_not_ended_is_refused_and_deleted_by_force(
 ) -> None:
     batch = await half_run(db)
     before = await rows(db)
-    with pytest.raises(NotDeletable, match="in_progress.*--force"):
+    with pytest.raises(NotDeletable, match=r"in_progress.*--force"):
         await deletion.delete(db, objects, batch, force=False)
     assert await rows(db) == before
     await deletion.delete(db, objects, batch, force=True)

@@ -1,13 +1,14 @@
 """Counts of items by state add up to the total at every moment, whoever is at work."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from batchline.model import Batch, ItemCounts
+from batchline.model import Batch, Item, ItemCounts, Verdict
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from batchline.store.statements import statement
@@ -30,18 +31,31 @@ from tests.support.builders import (
 from tests.support.scenes import Stage
 
 PATIENCE = 60.0
+JUDGES: tuple[Callable[[Item], Verdict], ...] = (
+    completed,
+    failed,
+    retry,
+    lambda item: deferred(item, LATER),
+)
 
 
 def states(counts: ItemCounts) -> dict[str, int]:
     """All states that occur."""
-    return {name: items for name, items in msgspec.structs.asdict(counts).items() if items and name != "total"}
+    return {
+        name: items for name, items in msgspec.structs.asdict(counts).items() if items and name != "total"
+    }
 
 
 async def in_every_state(db: Session) -> Batch:
     """Ten lines: one completed, one failed, two that wait for another try, one parked, two claimed."""
     batch, worker = await a_batch(db, 10), a_worker()
     items = await take(db, worker, 7)
-    verdicts = [completed(items[0]), failed(items[1]), retry(items[2], LATER), deferred(items[3], LATER)]
+    verdicts: list[Verdict] = [
+        completed(items[0]),
+        failed(items[1]),
+        retry(items[2], LATER),
+        deferred(items[3], LATER),
+    ]
     await spans.settle(db, worker.id, verdicts)
     await park(db, worker, [items[4]], "task")
     return batch
@@ -106,8 +120,7 @@ async def test_lists_count_as_single_batches_do(db: Session) -> None:
 async def test_counts_add_up_in_every_read_while_workers_claim_settle_and_cancel(
     db: Session, database_url: str
 ) -> None:
-    """Each read is one snapshot. Reading counters and spans one after the other would count items twice, or not at
-    all."""
+    """Each read is one snapshot. Reading counters and spans one after the other would count items twice."""
     total, done = 3000, asyncio.Event()
     batch = await a_batch(db, {"a": total // 3, "b": total // 3, "c": total // 3})
     seen = list[ItemCounts]()
@@ -121,8 +134,7 @@ async def test_counts_add_up_in_every_read_while_workers_claim_settle_and_cancel
         worker = a_worker(f"worker {nth}")
         async with Session(database_url, worker.name) as session:
             while items := await take(session, worker, 40):
-                judge = [completed, failed, retry, lambda item: deferred(item, LATER)]
-                verdicts = [judge[n % 4 if n % 10 > 6 else 0](item) for n, item in enumerate(items)]
+                verdicts = [JUDGES[n % 4 if n % 10 > 6 else 0](item) for n, item in enumerate(items)]
                 await spans.settle(session, worker.id, verdicts[: 30 + nth])
                 if len(seen) > 10 and nth == 0 and (await read(session, batch)).completed > total // 2:
                     await batches.close(session, batch.id, "cancel")
@@ -147,7 +159,7 @@ async def test_counts_add_up_in_every_read_while_workers_claim_settle_and_cancel
 def test_a_read_between_a_settle_and_its_commit_counts_as_before(
     server_url: str, template: str, tmp_path: Path
 ) -> None:
-    """A settle and a cancel are open in other transactions: nothing of them is counted, and all of them after."""
+    """Of what is open in another transaction nothing is counted, and all of it afterwards."""
     with scenes.database(server_url, template) as url, Stage(url) as stage:
         batch, anna, bert, reader = stage.batch(10), stage.hand(), stage.hand(), stage.hand()
 
@@ -155,8 +167,8 @@ def test_a_read_between_a_settle_and_its_commit_counts_as_before(
             """Completed, in progress, retrying, returned; whether it is being cancelled."""
             query = statement("get_batch").text.replace(
                 "SELECT b.*, u.claimed, u.retrying, u.returned",
-                "SELECT b.completed, greatest(u.claimed, b.completed) - b.completed - u.retrying - u.returned,"
-                " u.retrying, u.returned, b.cancelling_at IS NOT NULL",
+                "SELECT b.completed, greatest(u.claimed, b.completed) - b.completed - u.retrying"
+                " - u.returned, u.retrying, u.returned, b.cancelling_at IS NOT NULL",
             )
             (row,) = reader.connection.execute(query.encode(), {"batch": batch.id}).fetchall()
             return row

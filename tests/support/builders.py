@@ -141,7 +141,7 @@ async def a_batch(
     file_id: UUID | None = None,
     tenant: str = DEFAULT_TENANT,
     upstream: str | None = None,
-    window: float = LATER,
+    window: float | None = LATER,
 ) -> Batch:
     """A batch over a new file with these lanes (a number: so many lines for one model), or over `file_id`."""
     if file_id is None:

@@ -300,7 +300,8 @@ class Stage:
             "DELETE FROM batchline.results; DELETE FROM batchline.retry_attempts; DELETE"
             " FROM batchline.spans; DELETE FROM batchline.cursors; DELETE FROM batchline.counters;"
             "DELETE FROM batchline.lanes;"
-            "DELETE FROM batchline.batches; DELETE FROM batchline.workers; DELETE FROM batchline.deleted_lanes"
+            "DELETE FROM batchline.batches; DELETE FROM batchline.workers;"
+            "DELETE FROM batchline.deleted_lanes"
         )
 
     def hand(self, lease: float = 60.0) -> Hand:
@@ -454,7 +455,16 @@ class Stage:
 
     def left_over(self) -> dict[str, int]:
         """Rows of batches in the tables that should have none."""
-        tables = ("batches", "lanes", "cursors", "counters", "spans", "results", "retry_attempts", "deleted_lanes")
+        tables = (
+            "batches",
+            "lanes",
+            "cursors",
+            "counters",
+            "spans",
+            "results",
+            "retry_attempts",
+            "deleted_lanes",
+        )
         rows = {table: self.value(f"SELECT count(*) FROM batchline.{table}") for table in tables}
         return {table: count for table, count in rows.items() if count}
 

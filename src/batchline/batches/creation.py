@@ -16,7 +16,6 @@ from batchline.store.batches import AlreadyExists, NewBatch
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Session
 
-
 # A batch without a deadline.
 NO_WINDOW = "none"
 

@@ -13,6 +13,9 @@ from batchline.model import Batch
 from batchline.store import batches, deletion
 from batchline.store.session import Session
 
+_NOT_ENDED = "the batch is {}; cancel it and wait until it has ended, or use --force"
+_GOVERNED = "the batch is governed: its history is kept, and `operations_retention` deletes its items"
+
 
 class NotDeletable(Exception):
     """The batch cannot be deleted. The message is for a person."""
@@ -27,13 +30,15 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 async def delete(session: Session, objects: Objects, batch: Batch, *, force: bool) -> Deleted:
-    """Delete a batch that has ended. With `force` also one that has not; it is cancelled first, so that workers give
-    back what they have not sent. Answers to requests in flight are discarded."""
+    """Delete a batch that has ended. With `force` also one that has not; it is cancelled first, so that
+    workers give back what they have not sent. Answers to requests in flight are discarded."""
     if force and batch.ended_at is None:
         await batches.close(session, batch.id, "cancel")
     files = await deletion.delete(session, batch.id, force=force)
     if files is None:
-        raise NotDeletable(_reason(batch))
+        raise NotDeletable(
+            _GOVERNED if force or batch.ended_at is not None else _NOT_ENDED.format(batch.status)
+        )
     rows, later = await _drop_rows(session, batch.id), None
     for file in files:
         try:
@@ -49,9 +54,3 @@ async def _drop_rows(session: Session, batch_id: UUID) -> int:
     while (gone := await deletion.drop_deleted_lanes(session, batch_id)) is not None:
         rows += gone
     return rows
-
-
-def _reason(batch: Batch) -> str:
-    if batch.ended_at is None:
-        return f"the batch is {batch.status}; cancel it and wait until it has ended, or delete it with --force"
-    return "the batch is governed: its history is kept, and `operations_retention` deletes its items"

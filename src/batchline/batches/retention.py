@@ -3,7 +3,8 @@
 It marks expired files as deleted. It deletes lines and objects of deleted files, unless a running batch needs
 them. It deletes results and attempts of batches that ended long ago, or whose files were all deleted. It
 deletes children, items and files of governed batches that ended long ago. It deletes what is left of batches
-whose row is gone. Other batches with their counters and summary stay, and so do the audit log and the rows of files, which distinguish a deleted file from a lost one.
+whose row is gone. Other batches with their counters and summary stay, and so do the audit log and the rows of
+files, which distinguish a deleted file from a lost one.
 """
 
 import time

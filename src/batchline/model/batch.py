@@ -89,8 +89,8 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
-    # Until it is frozen: items that were claimed at least once, and of these those that wait for another try, and
-    # those that can be claimed again now.
+    # Until it is frozen: items that were claimed at least once, and of these those that wait for another try,
+    # and those that can be claimed again now.
     claimed: int = 0
     retrying: int = 0
     returned: int = 0

@@ -2,8 +2,8 @@
 events to deliver.
 
 It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over as soon as a claim has
-found work: an idle worker costs the database little. A poll also returns when the next known task comes due, and
-the poller polls again at that time.
+found work: an idle worker costs the database little. A poll also returns when the next known task comes due,
+and the poller polls again at that time.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Poller(Service):
             self._pause = None
 
     def _next_interval(self) -> float:
-        """Longer than the interval by a random amount, so that many idle workers do not poll at the same time."""
+        """The interval and a random amount more, so that many idle workers do not poll at the same time."""
         seconds = self._interval * random.uniform(1.0, 1.2)
         self._interval = min(self._interval * 2, self._settings.poll_max)
         return seconds

@@ -209,7 +209,7 @@ class Worker:
         return [*self._finishing(), self._reconciler, self._router.retries, self.outbox, self._maintenance]
 
     def _finishing(self) -> list[HasIdle]:
-        """All that must be idle before the items that were claimed are finished. Retries are left to others."""
+        """All that must be idle before claimed items are finished. Retries are left to others."""
         return [*self.producers.claimers, *self.producers.dispatchers, self.settler, self.finalizer]
 
     async def _stop_services(self) -> None:

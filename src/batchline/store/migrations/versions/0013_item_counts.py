@@ -1,8 +1,8 @@
-"""Count items by state; show when they were claimed; batches without a deadline; clean up after deleted batches.
+"""Items are counted by state and say when they were claimed; batches without a deadline; deleted batches.
 
-A span says when its worker claimed it. A batch without a completion window has no `expires_at`, and its lanes have a
-deadline that is later than all others. Lanes that are deleted, by hand or with their batch, are noted in
-`deleted_lanes` until maintenance has deleted the other rows of theirs.
+A span says when its worker claimed it. A batch without a completion window has no `expires_at`, and its lanes
+have a deadline that is later than all others. Lanes that are deleted, by hand or with their batch, are noted
+in `deleted_lanes` until maintenance has deleted their other rows.
 """
 
 from alembic import op
@@ -33,7 +33,7 @@ CREATE TRIGGER lanes_deleted AFTER DELETE ON lanes
 REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION lanes_deleted_v1()
 """
 
-# Batches that were deleted by hand before. One index probe for each lane that has rows, whatever their number.
+# Batches that were deleted by hand before. One index probe for each lane that has rows.
 DELETED_BEFORE = """
 WITH RECURSIVE
 result_lane AS (
@@ -41,7 +41,9 @@ result_lane AS (
     UNION ALL
     SELECT following.lane_id
     FROM result_lane AS r
-    CROSS JOIN LATERAL (SELECT lane_id FROM results WHERE lane_id > r.lane_id ORDER BY lane_id LIMIT 1) AS following
+    CROSS JOIN LATERAL (
+        SELECT lane_id FROM results WHERE lane_id > r.lane_id ORDER BY lane_id LIMIT 1
+    ) AS following
 ),
 attempt_lane AS (
     (SELECT lane_id FROM retry_attempts ORDER BY lane_id LIMIT 1)
@@ -133,8 +135,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     bind = op.get_bind()
-    bind.exec_driver_sql("DROP VIEW requests")
-    bind.exec_driver_sql(REQUESTS.format(more=""))
-    bind.exec_driver_sql(BACK)
+    for part in ("DROP VIEW requests", BACK, REQUESTS.format(more="")):
+        bind.exec_driver_sql(part)
     for name in reversed(FUNCTIONS):
         bind.exec_driver_sql(f"DROP FUNCTION {name}")

@@ -70,7 +70,7 @@ Reason = Literal["cancel", "expire", "pause"]
 
 # The states of items in the view, and the names of those that counts call otherwise.
 STATES = ("pending", "claimed", "processing", "retrying", "completed", "failed", "canceled", "expired")
-SHOWN_AS = {"claimed": "in_progress", "processing": "in_progress", "canceled": "cancelled"}
+COUNTED_AS = {"claimed": "in_progress", "processing": "in_progress", "canceled": "cancelled"}
 
 # What the model knows
 
@@ -947,9 +947,9 @@ class LifeOfItems(RuleBasedStateMachine):
             if lane.batch is model
             for ordinal in range(len(lane.lines))
         )
-        expected = Counter({SHOWN_AS.get(state, state): 0 for state in STATES})
+        expected = Counter({COUNTED_AS.get(state, state): 0 for state in STATES})
         for state, items in states.items():
-            expected[SHOWN_AS.get(state, state)] += items
+            expected[COUNTED_AS.get(state, state)] += items
         assert {name: getattr(counts, name) for name in expected} == expected
         assert counts.total == model.total == sum(expected.values())
 

@@ -1,9 +1,10 @@
 """`batchline attempts`: an item of a batch and its failed attempts."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import typer
 from rich.table import Table
 
@@ -31,7 +32,7 @@ def attempts(
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         item = run_async(_read(runtime, read_batch_id(batch), custom_id))
         if as_json:
-            print_json(item)
+            print_json(_document(item))
             return
         _tell(item)
 
@@ -45,6 +46,19 @@ async def _read(runtime: Runtime, batch_id: UUID, custom_id: str) -> ItemHistory
             " `batchline list` shows all batches"
         )
     return item
+
+
+def _document(item: ItemHistory) -> dict[str, Any]:
+    """Times in Unix seconds, as in a batch."""
+
+    def seconds(fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: int(value.timestamp()) if isinstance(value, datetime) else value
+            for name, value in fields.items()
+        }
+
+    attempts = [seconds(msgspec.structs.asdict(each)) for each in item.attempts]
+    return seconds(msgspec.structs.asdict(item)) | {"attempts": attempts}
 
 
 def _tell(item: ItemHistory) -> None:

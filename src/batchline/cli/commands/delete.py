@@ -40,14 +40,14 @@ def delete(
         batch_id = read_batch_id(batch)
         with open_runtime(database, data_dir, objects=located) as runtime:
             deleted = run_async(_delete(runtime, batch_id, force))
-        shown = ids.show(ids.BATCH, batch_id)
+        batch_name = ids.show(ids.BATCH, batch_id)
         if as_json:
             print_json(
-                {"id": shown, "deleted": True, "rows": deleted.rows, "files": deleted.files}
+                {"id": batch_name, "deleted": True, "rows": deleted.rows, "files": deleted.files}
                 | {"later": deleted.later}
             )
             return
-        out().print(f"{shown}  deleted: {deleted.rows:,} rows, {deleted.files} files", markup=False)
+        out().print(f"{batch_name}  deleted: {deleted.rows:,} rows, {deleted.files} files", markup=False)
         if deleted.later is not None:
             out().print(f"  a worker deletes the rest later: {deleted.later}", markup=False)
 

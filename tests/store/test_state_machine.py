@@ -453,17 +453,17 @@ class LifeOfItems(RuleBasedStateMachine):
     ) -> None:
         scope = Scope(keys, None if which is None else self.batch(which).id)
         claims = self.run(spans.claim(self.db, self.workers[worker], scope, limit))
-        self.check_fill(limit, scope, claims)
+        self.check_fill(worker, limit, scope, claims)
         self.claimed(worker, scope, claims)
         self.hands[worker].unread += claims
         if read:
             self.fetch(worker)
 
-    def check_fill(self, limit: int, scope: Scope, claims: Sequence[Claim]) -> None:
+    def check_fill(self, worker: int, limit: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """No more than the limit, unless by a task, which is taken whole; and no less if there is more."""
         lanes = [lane for lane in self.lanes.values() if self.served(lane, scope) and lane.pending]
         available = sum(lane.pending for lane in lanes)
-        available += sum(len(self.spans[id].ordinals) for id in self.claimable(scope))
+        available += sum(len(self.spans[id].ordinals) for id in self.claimable(scope, worker))
         got = sum(claim.size for claim in claims)
         largest_task = max((claim.size for claim in claims if claim.task_id), default=1)
         assert got < limit + largest_task, f"{got} items for a limit of {limit}"
@@ -471,7 +471,7 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def claimed(self, worker: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """Check that everything that was claimed was free, and hand it over in the model."""
-        free = self.claimable(scope)
+        free = self.claimable(scope, worker)
         seen = self.run(look(self.db)).spans
         fresh: list[LaneModel] = []
         returned: list[LaneModel] = []
@@ -558,13 +558,13 @@ class LifeOfItems(RuleBasedStateMachine):
             and scope.batch_id in (None, lane.batch.id)
         )
 
-    def claimable(self, scope: Scope) -> list[int]:
-        """Spans that a claim may take."""
+    def claimable(self, scope: Scope, claimer: int | None = None) -> list[int]:
+        """Spans that a claim may take. A worker whose lease has ended does not take its own: it renews it."""
         return [
             id
             for id, span in self.spans.items()
             if self.served(span.lane, scope)
-            and (span.due if span.holder is None else span.holder not in self.live)
+            and (span.due if span.holder is None else span.holder not in {*self.live, claimer})
         ]
 
     # Answers

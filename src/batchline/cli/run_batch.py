@@ -66,7 +66,7 @@ class RunOrder:
     errors: OutputTarget
     outputs: Outputs
     window: str
-    concurrency: int
+    worker: WorkerSettings
     fresh: bool
     as_json: bool
     command: str
@@ -172,7 +172,7 @@ async def _check_upstream(settings: RunSettings) -> None:
 async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
     """Run the batch until it has ended or the user stops it. Returns the batch and whether it was stopped."""
     ended = asyncio.Event()
-    settings = WorkerSettings(concurrency=order.concurrency)
+    settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
     upstreams = Upstreams()
     executor = HttpExecutor(upstreams, memory=memory)
@@ -183,7 +183,7 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         settings,
         scope := Scope(batch_id=batch.id),
         WorkerOptions(
-            producers=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
+            producers=[ProducerScope(scope, settings.concurrency, order.settings.upstream)],
             upstreams=upstreams,
             memory=memory,
             on_ended=lambda _: ended.set(),

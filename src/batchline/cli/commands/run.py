@@ -1,6 +1,7 @@
 """`batchline run`: its options. `run_batch` does the work."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +15,9 @@ from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.config.settings import UpstreamSettings
+from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.model import RunSettings
-from batchline.upstreams.urls import SCHEMES
+from batchline.upstreams import urls
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +37,7 @@ def run_inputs(
     concurrency: options.Concurrency = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
+    body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
@@ -72,7 +74,7 @@ def run_inputs(
             errors=errors_target,
             outputs=outputs,
             window=window,
-            concurrency=server.concurrency,
+            worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
             as_json=as_json,
             command=run_batch.resume_command(),
@@ -92,10 +94,15 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
     """The upstream of `run` or `submit`, with the options that the user gave."""
     if url is None:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
-    if not url.startswith(SCHEMES):
+    if not url.startswith(urls.SCHEMES):
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
-    return UpstreamSettings("", url.rstrip("/"), **options)
+    return UpstreamSettings("", urls.normalized(url), **options)
+
+
+def _worker_settings(concurrency: int, body_memory: int | None) -> WorkerSettings:
+    usual = WorkerSettings(concurrency=concurrency)
+    return usual if body_memory is None else replace(usual, body_memory=body_memory)
 
 
 def run_settings(upstream: UpstreamSettings) -> RunSettings:

@@ -1,4 +1,4 @@
--- tenant_batch: as get_batch, of nobody else's, and no governed one: these are their users' alone.
+-- tenant_batch: like get_batch, for one tenant; excludes governed batches, which only their users see.
 SELECT b.*, u.claimed, u.retrying, u.returned
 FROM batchline.current_batches AS b
 CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.finalizing_at IS NOT NULL) AS u

@@ -72,7 +72,7 @@ async def delete_by_hand(db: Session, batch: Batch) -> None:
 
 async def maintain(db: Session, objects: Objects) -> None:
     await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
-    await maintenance.attend(db, objects)
+    await maintenance.run_due(db, objects)
 
 
 # By hand

@@ -30,8 +30,9 @@ from mutants.limits import LIMITS
 from mutants.mutant import Mutant
 from mutants.retention import RETENTION
 from mutants.settle import SETTLE
+from mutants.status import STATUS
 
-ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS, *HOOKS)
+ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS, *HOOKS, *STATUS)
 
 _ROOT = Path(__file__).parent.parent
 _COPIED = ("src", "tests", "chaos", "benchmarks", "examples", "docs", "tools", "pyproject.toml", "README.md")

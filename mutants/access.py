@@ -31,14 +31,14 @@ ACCESS = (
     Mutant(
         "a tenant reads another tenant's batch",
         f"{_SQL}/batches/tenant_batch.sql",
-        "id = %(batch)s AND tenant = %(tenant)s AND",
+        "id = %(batch)s AND b.tenant = %(tenant)s AND",
         "id = %(batch)s AND %(tenant)s::text IS NOT NULL AND",
         _TENANTS,
     ),
     Mutant(
         "governed batches are visible to every user of the tenant",
         f"{_SQL}/batches/tenant_batch.sql",
-        " AND submitted_by IS NULL",
+        " AND b.submitted_by IS NULL",
         "",
         ("tests/api/test_operations.py", *_TENANTS),
     ),

@@ -18,15 +18,19 @@ from batchline.governance import keys
 from batchline.model import ids
 from batchline.store import batches, doctor, spans
 from batchline.store.session import Session
+from batchline.store.spans import Scope
 from tests.support.builders import (
+    LATER,
     a_batch,
     a_file,
     a_worker,
     complete,
+    completed,
     failed,
     on,
     overrun,
     read,
+    retry,
     run_to_the_end,
     sql,
     take,
@@ -667,3 +671,62 @@ def assert_well(server: Server, batch: OpenAIBatch) -> None:
         lambda db: doctor.examine(db, batch_id=uuid_of(batch), object_exists=server.objects.exists),
     )
     assert report.clean, report.findings
+
+
+# Items
+
+
+def test_counts_of_all_states_add_up_and_openais_types_still_hold(
+    server: Server, client: openai.OpenAI
+) -> None:
+    batch = create(client, upload(server, client, model=8))
+
+    async def some(db: Session) -> None:
+        worker = a_worker()
+        items = await take(db, worker, 5, Scope(batch_id=uuid_of(batch)))
+        await spans.settle(db, worker.id, [completed(items[0]), failed(items[1]), retry(items[2], LATER)])
+
+    act(server, some)
+    running = is_valid(client.batches.retrieve(batch.id))
+    counts = {"total": 8, "completed": 1, "failed": 1, "pending": 3, "in_progress": 2, "retrying": 1}
+    assert running.request_counts is not None
+    assert running.request_counts.model_dump() == counts | {"cancelled": 0, "expired": 0}
+    cancelling = is_valid(client.batches.cancel(batch.id))
+    assert cancelling.request_counts is not None
+    assert cancelling.request_counts.model_dump() == counts | {"pending": 0, "cancelled": 3, "expired": 0}
+    (listed,) = client.batches.list(limit=1).data
+    assert listed.request_counts == cancelling.request_counts
+
+
+def test_the_attempts_of_an_item_can_be_read_by_its_tenant(server: Server, client: openai.OpenAI) -> None:
+    batch = create(client, upload(server, client, model=2))
+
+    async def some(db: Session) -> str:
+        worker = a_worker()
+        (item, *_) = await take(db, worker, 5, Scope(batch_id=uuid_of(batch)))
+        await spans.settle(db, worker.id, [retry(item, LATER)])
+        return item.custom_id.decode()
+
+    custom_id = act(server, some)
+    path = f"/batches/{batch.id}/attempts"
+
+    def attempts(as_client: openai.OpenAI, custom_id: str | None) -> Any:
+        params = {} if custom_id is None else {"custom_id": custom_id}
+        return as_client.get(path, cast_to=object, options={"params": params})
+
+    item = attempts(client, custom_id)
+    (failed_attempt,) = item.pop("attempts")
+    assert (item["custom_id"], item["batch_id"], item["line"]) == (custom_id, batch.id, 1)
+    assert (item["state"], item["attempt"]) == ("retrying", 2)
+    assert (failed_attempt["attempt"], failed_attempt["error_code"]) == (1, "rate_limit")
+    assert failed_attempt["message"] == "slow down"
+    assert failed_attempt["not_before"] == item["not_before"] == failed_attempt["created_at"] + int(LATER)
+    for missing in ("no-such-line", "", "\0"):
+        with pytest.raises(openai.NotFoundError) as refused:
+            attempts(client, missing)
+        assert envelope(refused.value)["param"] == "custom_id"
+    with pytest.raises(openai.BadRequestError) as invalid:
+        attempts(client, None)
+    assert envelope(invalid.value)["param"] == "custom_id"
+    with pytest.raises(openai.NotFoundError):
+        attempts(server.client("another"), custom_id)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
+import msgspec
 import pytest
 
-from batchline.model import Item, Settled
+from batchline.model import Item, ItemCounts, Settled
 from tests.support import scenes
 from tests.support.scenes import Hand, Stage, Staged, completed, retry
 
@@ -168,18 +169,30 @@ def test_two_acts_at_once(
 
     with anna.holding():
         then_anna = first(scene, anna)
+        add_up(stage.counts(scene.batch))
         current_actor = stage.meanwhile(bert, lambda: second(scene, bert))
         current_actor.waits()
+        add_up(stage.counts(scene.batch))
     then_bert = current_actor.result()
     assert not stage.broken(), "right after both had committed"
+    add_up(stage.counts(scene.batch))
     then_anna()
+    add_up(stage.counts(scene.batch))
     then_bert()
+    add_up(stage.counts(scene.batch))
     assert not stage.broken(), "after both had done what follows from it"
 
     bring_to_its_end(scene, anna, bert, other)
     assert not stage.broken(), "when the batch was brought to its end"
     assert stage.finalizing(scene.batch), "the batch is stuck"
     assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}"
+
+
+def add_up(counts: ItemCounts) -> None:
+    """Whoever is at work, each item is counted in one state."""
+    total, *states = msgspec.structs.astuple(counts)
+    assert min(states) >= 0, counts
+    assert sum(states) == total == 12, counts
 
 
 def lock(hand: Hand, point: Point) -> None:
@@ -246,6 +259,7 @@ def test_an_act_while_another_is_paused_at_each_of_its_lock_points(
             assert pausing.waits()
             current_actor = stage.meanwhile(bert, partial(second, scene, bert))
             current_actor.waits()
+            add_up(stage.counts(scene.batch))
         then_anna, then_bert = pausing.result(), current_actor.result()
         assert not stage.broken(), f"right after both had committed, paused at {point}"
         then_anna()
@@ -254,3 +268,60 @@ def test_an_act_while_another_is_paused_at_each_of_its_lock_points(
         assert not stage.broken(), f"when the batch was brought to its end, paused at {point}"
         assert stage.finalizing(scene.batch), f"the batch is stuck, paused at {point}"
         assert len(scene.begun) == 1, f"to be finalized once, but begun by {scene.begun}, paused at {point}"
+
+
+# Deleting a batch
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("first", [True, False], ids=["deleted first", "deleted second"])
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_an_act_on_a_batch_that_is_deleted_leaves_nothing(
+    theatre: tuple[Stage, Hand, Hand, Hand], act: Act, first: bool, state: str
+) -> None:
+    """No deadlock, and whatever a worker still stores for the batch is deleted with it."""
+    stage, anna, bert, other = theatre
+    scene = set_the_scene(stage, anna, bert, other, state)
+
+    def delete(hand: Hand) -> None:
+        assert hand.delete(scene.batch.id)
+
+    with anna.holding():
+        then: list[Then] = [lambda: None]
+        if first:
+            delete(anna)
+            current_actor = stage.meanwhile(bert, lambda: then.append(act(scene, bert)))
+        else:
+            then.append(act(scene, anna))
+            current_actor = stage.meanwhile(bert, lambda: delete(bert))
+        current_actor.waits()
+    current_actor.result()
+    for each in then:
+        each()
+    for hand in (anna, bert):
+        assert hand.settle([completed(item) for item in scene.held[hand.id]]) == [], "the batch is gone"
+    other.drop_deleted_lanes()
+    assert stage.left_over() == {}
+
+
+def test_results_of_a_settle_that_the_clean_up_waits_for_are_deleted_too(
+    theatre: tuple[Stage, Hand, Hand, Hand],
+) -> None:
+    """The clean-up has begun before the results are committed, so it cannot see them; the next chunk does."""
+    stage, anna, bert, other = theatre
+    scene = set_the_scene(stage, anna, bert, other, "running")
+    bert.release()
+    with anna.holding():
+        settle(scene, anna)
+        deletion = stage.meanwhile(bert, lambda: bert.delete(scene.batch.id))
+        assert deletion.waits(), "the settle has the batch row"
+    assert deletion.result()
+
+    scene = set_the_scene(stage, anna, bert, other, "running")
+    assert other.delete(scene.batch.id)
+    with anna.holding():
+        settle(scene, anna)
+        cleaning = stage.meanwhile(bert, bert.drop_deleted_lanes)
+        assert cleaning.waits(), "the settle has a span"
+    cleaning.result()
+    assert stage.left_over() == {}

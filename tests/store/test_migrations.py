@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from batchline.embedded.account import account_for
 from batchline.governance import changes, decisions
 from batchline.model import BatchStatus, Verdict
-from batchline.store import batches, doctor, migrate, operations, spans
+from batchline.store import batches, deletion, doctor, migrate, operations, spans
 from batchline.store import schema as versions
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -220,6 +220,50 @@ def test_cursors_and_counters_go_back_to_their_rows_and_work_continues_after_the
         connection.execute("DELETE FROM batchline.workers WHERE id = %s", (lost.id,))
     migrate.up(empty_url)
     on(empty_url, lambda db: to_the_end(db, ended, running))
+
+
+def test_a_batch_without_a_deadline_gets_a_far_one_on_the_way_down(empty_url: str) -> None:
+    async def without(db: Session) -> UUID:
+        batch = await a_batch(db, 3, window=None)
+        await take(db, a_worker(), 1)
+        return batch.id
+
+    async def deadline(db: Session, batch: UUID) -> list[tuple[object, ...]]:
+        query = "SELECT b.expires_at, n.deadline FROM batchline.batches AS b CROSS JOIN batchline.lanes AS n"
+        rows = await sql(db, query + " WHERE b.id = %(batch)s", batch=batch)
+        return [tuple(value and value.year for value in row) for row in rows]
+
+    migrate.up(empty_url)
+    batch = on(empty_url, without)
+    assert on(empty_url, lambda db: deadline(db, batch)) == [(None, 9999)]
+    migrate.down(empty_url, "0012")
+    assert on(empty_url, lambda db: deadline(db, batch)) == [(9999, 9999)]
+    migrate.up(empty_url)
+    assert on(empty_url, lambda db: read(db, batch)).counts.in_progress == 1
+
+
+def test_what_is_left_of_batches_that_were_deleted_by_hand_before_is_found(empty_url: str) -> None:
+    worker = a_worker()
+
+    async def half_run(db: Session) -> None:
+        batch = await a_batch(db, {"small": 4, "large": 4})
+        items = await take(db, worker, 6)
+        await spans.settle(db, worker.id, [completed(items[0]), retry(items[1], LATER)])
+        await a_batch(db, 2)
+        await sql(db, "DELETE FROM batchline.batches WHERE id = %(batch)s", batch=batch.id)
+
+    async def left(db: Session) -> list[tuple[object, ...]]:
+        while await deletion.drop_deleted_lanes(db) is not None:
+            pass
+        tables = ("results", "retry_attempts", "spans", "cursors", "counters")
+        counts = ", ".join(f"(SELECT count(*) FROM batchline.{table})" for table in tables)
+        return await sql(db, f"SELECT {counts}")
+
+    migrate.up(empty_url)
+    on(empty_url, half_run)
+    migrate.down(empty_url, "0012")
+    migrate.up(empty_url)
+    assert on(empty_url, left) == [(0, 0, 0, 0, 0)]
 
 
 def test_every_revision_has_a_way_back_to_the_one_before(empty_url: str) -> None:

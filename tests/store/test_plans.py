@@ -30,6 +30,8 @@ JIT_ABOVE_COST = (
 
 TYPES = {
     "after": "integer",
+    "after_at": "timestamptz",
+    "after_id": "uuid",
     "after_tenant": "text",
     "batch": "uuid",
     "below": "text[]",
@@ -38,6 +40,7 @@ TYPES = {
     "channel": "text",
     "chunk": "integer",
     "cursors": "integer[]",
+    "custom_id": "text",
     "delay": "float8",
     "delays": "float8[]",
     "ended_groups": "integer[]",
@@ -627,3 +630,61 @@ def test_the_search_for_unfrozen_batches_reads_running_ones_once_and_spans_of_no
     assert not plan.seq_scans - {"counters"}
     assert plan.rows["batches"] <= running
     assert plan.rows["spans"] == 0
+
+
+# Status
+
+
+def test_the_status_of_a_batch_reads_its_cursors_and_its_free_spans_and_nothing_else(
+    ground: Ground, busy_batch: UUID
+) -> None:
+    free = ground.stage.value(
+        "SELECT count(*) FROM batchline.spans WHERE batch_id = %s AND worker_id IS NULL", busy_batch
+    )
+    held = ground.stage.value(
+        "SELECT count(*) FROM batchline.spans WHERE batch_id = %s AND worker_id IS NOT NULL", busy_batch
+    )
+    assert free
+    assert held
+    plan = ground.explain("get_batch", batch=busy_batch)
+    assert not plan.seq_scans
+    assert plan.rows["batches"] == plan.rows["lanes"] == 1
+    assert plan.rows["spans"] <= free, "not those that are held, and of no other batch"
+
+
+def test_the_status_of_a_batch_with_many_retries_reads_each_of_them_once(ground: Ground) -> None:
+    """100,000 free spans is a batch of which as many lines failed one by one. Such a read takes some tens of
+    milliseconds (docs/reference/states.md)."""
+    stage, many = ground.stage, 100_000
+    with stage.db.transaction(force_rollback=True):
+        batch = stage.batch(many)
+        stage.db.execute(
+            """
+            INSERT INTO batchline.spans (lane_id, batch_id, outstanding, available_at, attempt)
+            SELECT %s, %s, int4multirange(int4range(n, n + 1)), now() + interval '1 hour', 2
+            FROM generate_series(0, %s) AS n
+            """,
+            (batch.lanes[0], batch.id, many - 1),
+        )
+        stage.db.execute("UPDATE batchline.lanes SET next = total, drained = true WHERE id = %s", batch.lanes)
+        plan = ground.explain("get_batch", batch=batch.id)
+        assert not plan.seq_scans
+        assert plan.rows["spans"] == many
+        assert stage.counts(batch).retrying == many
+
+
+def test_a_page_of_batches_reads_the_batches_of_the_page(ground: Ground) -> None:
+    plan = ground.explain(
+        "list_batches", tenant="t1", after_at="infinity", after_id=UUID(int=2**128 - 1), limit=20
+    )
+    assert not plan.seq_scans
+    assert plan.rows["batches"] <= 21
+    assert plan.rows["lanes"] <= 20
+
+
+def test_an_item_is_found_by_reading_the_lines_of_its_batch(ground: Ground, busy_batch: UUID) -> None:
+    plan = ground.explain("item_attempts", batch=busy_batch, custom_id="line-10")
+    assert not plan.seq_scans
+    assert plan.rows["lines"] <= 20_000
+    assert plan.rows["results"] <= 1
+    assert plan.rows["spans"] <= 200

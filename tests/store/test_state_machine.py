@@ -68,6 +68,10 @@ WORKERS = range(3)
 LAST = len(WORKERS)
 Reason = Literal["cancel", "expire", "pause"]
 
+# The states of items in the view, and the names of those that counts call otherwise.
+STATES = ("pending", "claimed", "processing", "retrying", "completed", "failed", "canceled", "expired")
+COUNTED_AS = {"claimed": "in_progress", "processing": "in_progress", "canceled": "cancelled"}
+
 # What the model knows
 
 
@@ -449,17 +453,17 @@ class LifeOfItems(RuleBasedStateMachine):
     ) -> None:
         scope = Scope(keys, None if which is None else self.batch(which).id)
         claims = self.run(spans.claim(self.db, self.workers[worker], scope, limit))
-        self.check_fill(limit, scope, claims)
+        self.check_fill(worker, limit, scope, claims)
         self.claimed(worker, scope, claims)
         self.hands[worker].unread += claims
         if read:
             self.fetch(worker)
 
-    def check_fill(self, limit: int, scope: Scope, claims: Sequence[Claim]) -> None:
+    def check_fill(self, worker: int, limit: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """No more than the limit, unless by a task, which is taken whole; and no less if there is more."""
         lanes = [lane for lane in self.lanes.values() if self.served(lane, scope) and lane.pending]
         available = sum(lane.pending for lane in lanes)
-        available += sum(len(self.spans[id].ordinals) for id in self.claimable(scope))
+        available += sum(len(self.spans[id].ordinals) for id in self.claimable(scope, worker))
         got = sum(claim.size for claim in claims)
         largest_task = max((claim.size for claim in claims if claim.task_id), default=1)
         assert got < limit + largest_task, f"{got} items for a limit of {limit}"
@@ -467,7 +471,7 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def claimed(self, worker: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """Check that everything that was claimed was free, and hand it over in the model."""
-        free = self.claimable(scope)
+        free = self.claimable(scope, worker)
         seen = self.run(look(self.db)).spans
         fresh: list[LaneModel] = []
         returned: list[LaneModel] = []
@@ -554,13 +558,13 @@ class LifeOfItems(RuleBasedStateMachine):
             and scope.batch_id in (None, lane.batch.id)
         )
 
-    def claimable(self, scope: Scope) -> list[int]:
-        """Spans that a claim may take."""
+    def claimable(self, scope: Scope, claimer: int | None = None) -> list[int]:
+        """Spans that a claim may take. A worker whose lease has ended does not take its own: it renews it."""
         return [
             id
             for id, span in self.spans.items()
             if self.served(span.lane, scope)
-            and (span.due if span.holder is None else span.holder not in self.live)
+            and (span.due if span.holder is None else span.holder not in {*self.live, claimer})
         ]
 
     # Answers
@@ -926,6 +930,7 @@ class LifeOfItems(RuleBasedStateMachine):
         for model in self.batches:
             batch = seen.batches[model.id]
             assert batch.status == model.status
+            self.check_counts(model)
             assert (batch.finalizing_at is not None) == model.frozen
             assert (batch.ended_at is not None) == model.ended
             for name in COUNTERS:
@@ -933,24 +938,39 @@ class LifeOfItems(RuleBasedStateMachine):
             assert not model.frozen or not any(span.batch is model for span in self.spans.values())
             assert model.frozen or model.finished < model.total, "all is done and nobody will finalize it"
 
+    def check_counts(self, model: BatchModel) -> None:
+        """The counts of items by state are those of the model, and add up."""
+        counts = self.run(builders.read(self.db, model.id)).counts
+        states = Counter(
+            self.state(lane, ordinal)
+            for lane in self.lanes.values()
+            if lane.batch is model
+            for ordinal in range(len(lane.lines))
+        )
+        expected = Counter({COUNTED_AS.get(state, state): 0 for state in STATES})
+        for state, items in states.items():
+            expected[COUNTED_AS.get(state, state)] += items
+        assert {name: getattr(counts, name) for name in expected} == expected
+        assert counts.total == model.total == sum(expected.values())
+
+    def state(self, lane: LaneModel, ordinal: int) -> str:
+        """The state of an item, as the model has it (docs/reference/states.md)."""
+        key = lane.id, ordinal
+        if key in self.results:
+            return self.results[key].kind
+        spans = (each for each in self.spans.values() if each.lane is lane and ordinal in each.ordinals)
+        span = next(spans, None)
+        if span is None:
+            return {None: "pending", "cancel": "canceled", "expire": "expired"}[lane.batch.closing]
+        if span.task is not None:
+            return "processing"
+        return "claimed" if span.holder is not None else "pending" if span.due else "retrying"
+
     def check_requests(self, seen: Seen) -> None:
-        """The view agrees. What it calls canceled or expired before the batch is frozen is its own affair."""
-        held = {(span.lane.id, ordinal): span for span in self.spans.values() for ordinal in span.ordinals}
-        ends = {"cancel": "canceled", "expire": "expired"}
+        """The view agrees."""
         for lane in self.lanes.values():
             for ordinal in range(len(lane.lines)):
-                key = lane.id, ordinal
-                state, span = seen.requests[key], held.get(key)
-                if key in self.results:
-                    assert state == self.results[key].kind
-                elif lane.batch.frozen:
-                    assert lane.batch.closing is not None
-                    assert state == ends[lane.batch.closing]
-                elif span and span.holder is not None and span.task is None:
-                    assert state == "claimed"
-                elif lane.batch.closing is None:
-                    waiting = "pending" if span is None or span.due else "retrying"
-                    assert state == ("processing" if span and span.task else waiting)
+                assert seen.requests[lane.id, ordinal] == self.state(lane, ordinal)
 
     # The end of the world
 

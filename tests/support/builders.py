@@ -84,7 +84,7 @@ async def wipe(db: Session) -> None:
         """
         TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
             batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
-            batchline.retry_attempts, batchline.workers,
+            batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
             batchline.hook_deliveries, batchline.operation_batches
         RESTART IDENTITY
@@ -142,7 +142,7 @@ async def a_batch(
     file_id: UUID | None = None,
     tenant: str = DEFAULT_TENANT,
     upstream: str | None = None,
-    window: float = LATER,
+    window: float | None = LATER,
 ) -> Batch:
     """A batch over a new file with these lanes (a number: so many lines for one model), or over `file_id`."""
     if file_id is None:

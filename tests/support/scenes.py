@@ -26,6 +26,7 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
@@ -35,6 +36,7 @@ from batchline.model import (
     Deferred,
     Failed,
     Item,
+    ItemCounts,
     PollResult,
     Retry,
     Settled,
@@ -43,6 +45,7 @@ from batchline.model import (
 )
 from batchline.model.ids import new_id
 from batchline.store import arrays, spans
+from batchline.store.batches import batch_of
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
 
@@ -219,6 +222,15 @@ class Hand:
         ((frozen,),) = self.run("conclude", {"batch": batch})
         return bool(frozen)
 
+    def delete(self, batch: UUID) -> bool:
+        """True if that deleted the batch, whatever its state."""
+        return bool(self.run("delete_batch", {"batch": batch, "force": True}))
+
+    def drop_deleted_lanes(self) -> None:
+        """As maintenance does it, to the end."""
+        while self.run("drop_deleted_lanes", {"batch": None, "chunk": 3}):
+            pass
+
     def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> PollResult:
         scope = spans.Scope(None if keys is None else tuple(keys), batch)
         return PollResult(*self.run("poll", {**scope.params(), "worker": self.id, "hooks": []})[0])
@@ -288,7 +300,8 @@ class Stage:
             "DELETE FROM batchline.results; DELETE FROM batchline.retry_attempts; DELETE"
             " FROM batchline.spans; DELETE FROM batchline.cursors; DELETE FROM batchline.counters;"
             "DELETE FROM batchline.lanes;"
-            "DELETE FROM batchline.batches; DELETE FROM batchline.workers"
+            "DELETE FROM batchline.batches; DELETE FROM batchline.workers;"
+            "DELETE FROM batchline.deleted_lanes"
         )
 
     def hand(self, lease: float = 60.0) -> Hand:
@@ -432,6 +445,28 @@ class Stage:
             "SELECT completed, failed FROM batchline.current_batches WHERE id = %s", batch.id
         )
         return done, bad
+
+    def counts(self, batch: Staged) -> ItemCounts:
+        """How many items are in which state, as `status` shows it."""
+        with self.db.cursor(row_factory=dict_row) as cursor:
+            record = cursor.execute(statement("get_batch").text, {"batch": batch.id}).fetchone()
+        assert record is not None
+        return batch_of(record).counts
+
+    def left_over(self) -> dict[str, int]:
+        """Rows of batches in the tables that should have none."""
+        tables = (
+            "batches",
+            "lanes",
+            "cursors",
+            "counters",
+            "spans",
+            "results",
+            "retry_attempts",
+            "deleted_lanes",
+        )
+        rows = {table: self.value(f"SELECT count(*) FROM batchline.{table}") for table in tables}
+        return {table: count for table, count in rows.items() if count}
 
     def finalizing(self, batch: Staged) -> bool:
         return bool(

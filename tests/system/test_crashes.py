@@ -44,7 +44,8 @@ def wait_for_results(database: str, count: int, note: str) -> None:
 def assert_whole(batch: str, seen: dict[str, Any], output: Path, *location: str) -> None:
     """One result a line, in order; counters agree; no key was run twice; the doctor is content."""
     found = status(batch, *location)
-    assert found["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+    counts = {name: items for name, items in found["request_counts"].items() if items}
+    assert counts == {"total": LINES, "completed": LINES}
     assert found["status"] == "completed"
     fetched = batchline("results", batch, "-o", str(output), *location)
     assert fetched.returncode == 0, fetched.stderr

@@ -125,6 +125,9 @@ def run_batches(command: Commands, folder: Path) -> None:
     command("results", second)
     command("cancel", str(command.made("submit", inputs[2])["id"]))
     assert len(command.made("list")["data"]) == 3
+    assert command.made("attempts", second, "q-1")["state"] == "completed"
+    command("delete", second)
+    assert len(command.made("list")["data"]) == 2
 
 
 def govern(command: Commands, folder: Path) -> None:

@@ -14,6 +14,7 @@ from batchline.upstreams.memory import BodyMemory
 from batchline.worker.buffer import Buffer
 from batchline.worker.context import ProducerContext
 from batchline.worker.dispatcher import Dispatcher
+from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
 from batchline.worker.rate import Rate
 from batchline.worker.reconciler import Reconciler
@@ -93,6 +94,8 @@ async def a_dispatcher(concurrency: int) -> AsyncIterator[Stage]:
         memory=memory,
         clock=now,
         max_request_bytes=memory.for_requests,
+        budget=ItemBudget(None),
+        on_claimed=lambda: None,
     )
     limit = InFlightLimit(concurrency)
     slots, rate = Slots(limit), Rate(now)

@@ -134,3 +134,35 @@ async def test_a_batch_that_comes_during_the_last_poll_is_run(
         await worker.run()
     assert (await read(db, created[0])).status is BatchStatus.COMPLETED
     assert executor.lines == [1, 2, 3]
+
+
+TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+
+
+async def test_it_sends_few_queries_while_a_retry_is_due_within_a_minute(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    """Counted by the server. A worker's connections have ended when they are read, so they count."""
+
+    async def transactions() -> int:
+        # Those of this session count when it is closed.
+        await db.close()
+        ((number,),) = await sql(db, TRANSACTIONS)
+        return int(number)
+
+    async def drained(delay: float) -> int:
+        """How many transactions it takes if the one item is due after so many seconds."""
+        batch, other = await a_batch(db, 1), a_worker()
+        (item,) = await take(db, other)
+        await spans.settle(db, other.id, [deferred(item, delay)])
+        before, settings = await transactions(), WorkerSettings(drain=True)
+        async with asyncio.timeout(PATIENCE):
+            await Worker(database_url, Answering(), Objects.at(tmp_path), settings, Scope()).run()
+        taken = await transactions() - before
+        assert (await read(db, batch)).status is BatchStatus.COMPLETED
+        return taken
+
+    await nothing_to_maintain(db)
+    assert await drained(5.0) - await drained(0.0) <= 10, (
+        "to wait costs a few polls: after 0.75 s, 1.5 s and so on"
+    )

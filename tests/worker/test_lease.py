@@ -136,7 +136,7 @@ async def test_a_claim_renews_the_lease_from_its_request(
     producer.claimer.announce(batch.id if announced else None)
     tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
     async with asyncio.timeout(PATIENCE):
-        await producer.claimer.found.wait()
+        await asyncio.to_thread(wait_for, "a claim", lambda: producer.claimer.claimed > 0)
     assert worker.lease.ends == 5.0 + settings.fence_after
     for task in tasks:
         task.cancel()
@@ -199,7 +199,7 @@ async def test_a_worker_that_lost_its_lease_claims_under_a_new_name(
     async with asyncio.timeout(PATIENCE):
         runners = asyncio.create_task(producer.dispatcher.run())
         claimer = asyncio.create_task(producer.claimer.run())
-        await producer.claimer.found.wait()
+        await asyncio.to_thread(wait_for, "a claim", lambda: producer.claimer.claimed > 0)
     for task in (claimer, runners):
         task.cancel()
     await asyncio.gather(claimer, runners, return_exceptions=True)

@@ -107,3 +107,10 @@ def test_a_retry_that_is_due_wakes_claimers_and_the_poller() -> None:
     router = a_router()
     router.retry_due()
     assert woken(router) == {"claimer", "poller"}
+
+
+def test_a_claim_that_found_items_makes_the_poller_poll_soon() -> None:
+    router = a_router()
+    router.claimed()
+    cast(Mock, router.poller).reset.assert_called_once_with()
+    assert woken(router) == set()

@@ -88,3 +88,28 @@ async def test_an_unreachable_database_counts_as_work_left(
     async with a_poller(db) as (poller, results):
         assert await poller.sees_work(now=True)
         assert results == []
+
+
+async def test_a_long_pause_becomes_a_short_one_as_soon_as_a_claim_has_found_work(db: Session) -> None:
+    """Not only the pause after it: without notifications, a second batch waited for the rest of 15 s."""
+    settings = WorkerSettings(poll_min=0.02, poll_max=3600.0)
+    loop = asyncio.get_running_loop()
+    async with a_poller(db, settings) as (poller, results):
+        while len(results) < 8:
+            await poller.sees_work(now=False)
+        # The pause is now at least 0.02 s x 2^7.
+        before = loop.time()
+        poller.reset()
+        await poller.sees_work(now=False)
+        assert loop.time() - before < 1.0
+        assert len(results) == 9, "and it does not poll at once"
+
+
+async def test_claims_that_follow_each_other_do_not_put_off_the_next_poll(db: Session) -> None:
+    settings = WorkerSettings(poll_min=0.2, poll_max=3600.0)
+    async with a_poller(db, settings) as (poller, results):
+        waiting = asyncio.create_task(poller.sees_work(now=False))
+        while not waiting.done():
+            poller.reset()
+            await asyncio.sleep(0.01)
+        assert results

@@ -58,7 +58,8 @@ def test_drain_waits_for_its_own_retries(tmp_path: Path, location: tuple[str, ..
     with simulated("--error-rate", "0.5", "--seed", "3") as upstream:
         batch = submit(tmp_path, upstream.url, location, 40, "--max-attempts", "50")
         assert batchline("worker", "--drain", *location).returncode == 0
-    assert status(batch, location)["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
+    counts = status(batch, location)["request_counts"]
+    assert {name: items for name, items in counts.items() if items} == {"total": 40, "completed": 40}
 
 
 def test_max_seconds_leaves_in_time_and_gives_back_the_rest(

@@ -30,8 +30,8 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         # While the batch runs, its finished lines can be read under the id of the future file.
         "output_file_id": _file(batch.output_file_id if batch.ended_at else batch.planned_output_id),
         "error_file_id": _file(batch.error_file_id),
-        **{name: _seconds(getattr(batch, name)) for name in _TIMES},
-        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        **{name: unix_seconds(getattr(batch, name)) for name in _TIMES},
+        "request_counts": msgspec.structs.asdict(batch.counts),
         "usage": _usage(batch),
         "metadata": batch.metadata,
     }
@@ -47,7 +47,7 @@ def _usage(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _seconds(moment: datetime | None) -> int | None:
+def unix_seconds(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp())
 
 

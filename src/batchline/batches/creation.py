@@ -16,6 +16,9 @@ from batchline.store.batches import AlreadyExists, NewBatch
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Session
 
+# A batch without a deadline.
+NO_WINDOW = "none"
+
 
 class InvalidWindow(ValueError):
     """The completion window is not valid."""
@@ -27,6 +30,14 @@ def window_seconds(window: str) -> float:
         return durations.seconds(window)
     except ValueError as error:
         raise InvalidWindow(f"completion window {window!r}: {error}") from None
+
+
+def window_or_none(window: str) -> float | None:
+    """As `window_seconds`; `none` is no deadline."""
+    try:
+        return None if window == NO_WINDOW else window_seconds(window)
+    except InvalidWindow as error:
+        raise InvalidWindow(f"{error}; `{NO_WINDOW}` is no deadline") from None
 
 
 def resume_key(digest: bytes, upstream: str) -> str:
@@ -101,7 +112,7 @@ async def create(
         tenant=tenant,
         file_id=file_id,
         window=window,
-        window_seconds=window_seconds(window),
+        window_seconds=window_or_none(window),
         settings=settings,
         endpoint=endpoint,
         metadata=metadata,

@@ -75,6 +75,8 @@ async def _perform(
         case "orphans":
             while await maintenance.drop_orphan_lines(session):
                 pass
+            # Batches that were deleted, by a command that was interrupted or by hand.
+            return await retention.drop_deleted_batches(session)
         case "retention":
             return await retention.enforce(session, objects, keep_results, keep_operations)
         case "uploads":

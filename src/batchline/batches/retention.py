@@ -2,8 +2,9 @@
 
 It marks expired files as deleted. It deletes lines and objects of deleted files, unless a running batch needs
 them. It deletes results and attempts of batches that ended long ago, or whose files were all deleted. It
-deletes children, items and files of governed batches that ended long ago. Batches with their counters and
-summary stay, and so do the audit log and the rows of files, which distinguish a deleted file from a lost one.
+deletes children, items and files of governed batches that ended long ago. It deletes what is left of batches
+whose row is gone. Other batches with their counters and summary stay, and so do the audit log and the rows of
+files, which distinguish a deleted file from a lost one.
 """
 
 import time
@@ -13,7 +14,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from batchline.files.objects import Objects
-from batchline.store import retention
+from batchline.store import deletion, retention
+from batchline.store.retention import DeletedFile
 from batchline.store.session import Session
 
 # A key that is used again after this time is a new key.
@@ -36,6 +38,15 @@ async def enforce(
         async for _ in chunks:
             if time.monotonic() >= until:
                 return False
+    return True
+
+
+async def drop_deleted_batches(session: Session, *, seconds: float = _MAX_SECONDS) -> bool:
+    """Delete what is left of batches whose row is gone, for `seconds`; True when nothing is left."""
+    until = time.monotonic() + seconds
+    while await deletion.drop_deleted_lanes(session) is not None:
+        if time.monotonic() >= until:
+            return False
     return True
 
 
@@ -64,13 +75,20 @@ async def _deleted_files(session: Session, objects: Objects) -> AsyncGenerator[N
     while page := await retention.deleted_files(session, after):
         await retention.purge_batches_of(session, page)
         for file in page:
-            while await retention.drop_lines(session, file):
-                yield
-            if file.object_key is not None:
-                await objects.delete([file.object_key])
-            await retention.file_purged(session, file)
-            yield
+            async with aclosing(purge_file(session, objects, file)) as chunks:
+                async for _ in chunks:
+                    yield
         after = page[-1].id
+
+
+async def purge_file(session: Session, objects: Objects, file: DeletedFile) -> AsyncGenerator[int]:
+    """Delete the lines and the object of a deleted file; yields the number of rows after each chunk."""
+    while rows := await retention.drop_lines(session, file):
+        yield rows
+    if file.object_key is not None:
+        await objects.delete([file.object_key])
+    await retention.file_purged(session, file)
+    yield 0
 
 
 async def _purging_batches(session: Session) -> AsyncGenerator[None]:

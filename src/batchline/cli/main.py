@@ -21,6 +21,8 @@ MODULES = {
     "serve": ("serve",),
     "worker": ("worker",),
     "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
+    "attempts": ("attempts",),
+    "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),
     "audit": ("audit",),

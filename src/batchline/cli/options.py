@@ -78,6 +78,7 @@ Lease = Annotated[float | None, setting_option(WorkerSettings, "lease")]
 BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")]
 RunBodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory", without_file=True)]
 Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
+MaxItems = Annotated[int | None, setting_option(WorkerSettings, "max_items")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
 Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrency", "-c")]
 ApiKeyEnv = Annotated[str | None, setting_option(UpstreamSettings, "api_key_env")]
@@ -85,7 +86,8 @@ MaxAttempts = Annotated[int | None, setting_option(UpstreamSettings, "max_attemp
 Timeout = Annotated[float | None, setting_option(UpstreamSettings, "timeout")]
 DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
-    str, typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d.")
+    str,
+    typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d, or none."),
 ]
 
 Force = Annotated[

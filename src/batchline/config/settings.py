@@ -44,6 +44,13 @@ class WorkerSettings:
     )
     drain: bool = setting(False, SWITCH, "Stop when there is nothing left to do.", flag=True, in_file=False)
     max_seconds: float | None = setting(None, time(0.1), "Stop after this time.", flag=True, in_file=False)
+    max_items: int | None = setting(
+        None,
+        count(1, 1_000_000_000),
+        "Claim at most this many items, finish them and stop.",
+        flag=True,
+        in_file=False,
+    )
     grace: float = setting(10.0, time(), "How long requests in flight may take after `--max-seconds`.")
     stop_patience: float = setting(60.0, time(), "How long a stopping worker waits for its database.")
     on_end: tuple[str, ...] = setting(

@@ -4,7 +4,8 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
-from batchline.model.batch import Batch, BatchStatus, RunSettings
+from batchline.model.attempt import Attempt, ItemHistory
+from batchline.model.batch import Batch, BatchStatus, ItemCounts, RunSettings
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item
 from batchline.model.operation import (
@@ -38,6 +39,7 @@ __all__ = [
     "NO_USAGE",
     "ApiKey",
     "Approval",
+    "Attempt",
     "Batch",
     "BatchStatus",
     "Child",
@@ -51,6 +53,8 @@ __all__ = [
     "File",
     "GovernedBatch",
     "Item",
+    "ItemCounts",
+    "ItemHistory",
     "ParentStatus",
     "Parked",
     "PollResult",

@@ -30,6 +30,19 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
 
 
+class ItemCounts(msgspec.Struct, frozen=True):
+    """Items of a batch by state. The other seven add up to `total`."""
+
+    total: int
+    completed: int
+    failed: int
+    pending: int
+    in_progress: int
+    retrying: int
+    cancelled: int
+    expired: int
+
+
 class Batch(msgspec.Struct, frozen=True):
     id: UUID
     tenant: str
@@ -48,7 +61,8 @@ class Batch(msgspec.Struct, frozen=True):
     reasoning_tokens: int
     created_at: datetime
     in_progress_at: datetime | None
-    expires_at: datetime
+    # None: no deadline.
+    expires_at: datetime | None
     paused_at: datetime | None
     cancelling_at: datetime | None
     expiring_at: datetime | None
@@ -75,6 +89,11 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
+    # Until it is frozen: items that were claimed at least once, and of these those that wait for another try,
+    # and those that can be claimed again now.
+    claimed: int = 0
+    retrying: int = 0
+    returned: int = 0
 
     @property
     def status(self) -> BatchStatus:
@@ -94,3 +113,21 @@ class Batch(msgspec.Struct, frozen=True):
     @property
     def finished(self) -> int:
         return self.completed + self.failed
+
+    @property
+    def counts(self) -> "ItemCounts":
+        """How many items are in which state. An item that was never claimed is pending, or never runs if the
+        batch is closed."""
+        claimed = self.finished if self.finalizing_at is not None else self.claimed
+        unclaimed = self.total - claimed
+        cancelling, expiring = self.cancelling_at is not None, self.expiring_at is not None
+        return ItemCounts(
+            total=self.total,
+            completed=self.completed,
+            failed=self.failed,
+            pending=self.returned + (0 if cancelling or expiring else unclaimed),
+            in_progress=claimed - self.finished - self.retrying - self.returned,
+            retrying=self.retrying,
+            cancelled=unclaimed if cancelling else 0,
+            expired=unclaimed if expiring and not cancelling else 0,
+        )

@@ -22,7 +22,8 @@ class NewBatch(msgspec.Struct, frozen=True):
     tenant: str
     file_id: UUID
     window: str
-    window_seconds: float
+    # None: no deadline.
+    window_seconds: float | None
     settings: RunSettings
     endpoint: str | None = None
     metadata: dict[str, str] | None = None
@@ -110,12 +111,6 @@ async def change_settings(session: Session, batch_id: UUID, settings: RunSetting
 async def retire(session: Session, tenant: str, resume_key: str) -> None:
     """Let the next run of the same command create a new batch."""
     await session.rows(statement("retire_batch"), {"tenant": tenant, "resume_key": resume_key})
-
-
-async def progress(session: Session, batch_id: UUID) -> tuple[int, int]:
-    """Items in flight, and items that wait for another try."""
-    ((in_flight, retrying),) = await session.rows(statement("progress"), {"batch": batch_id})
-    return in_flight, retrying
 
 
 async def close(session: Session, batch_id: UUID, reason: Literal["cancel", "expire", "pause"]) -> bool:

@@ -71,7 +71,6 @@ class Claimer(Service):
         self._intake = intake
         self._on_nothing = on_nothing
         self._announced: UUID | None = None
-        self.found = asyncio.Event()
         self.claimed = 0
         self.wake()
 
@@ -119,6 +118,9 @@ class Claimer(Service):
         if not want:
             self._intake.mark_full()
             return True
+        want = min(self._context.budget.allowed(want), _MAXIMUM)
+        if not want:
+            return False
         if self._lease.lost:
             # A claim under the old name would renew it.
             self._lease.abandon()
@@ -126,6 +128,7 @@ class Claimer(Service):
         worker = self._lease.worker
         announced, self._announced = self._announced, None
         claims, items = await self._send_claim(worker, want, announced)
+        self._count(sum(claim.size for claim in claims), want)
         if not claims:
             # It may be another producer's. Each of them looks at it before any of them looks at everything.
             return announced is not None
@@ -157,7 +160,12 @@ class Claimer(Service):
                 self._context.settler.add(Deferred(item, _LEFT_OUT_DELAY))
         self.claimed += len(items)
         self._intake.put(items, left_out)
-        self.found.set()
+
+    def _count(self, items: int, wanted: int) -> None:
+        if items:
+            _log.info(f"claimed {items} of {wanted} wanted")
+            self._context.budget.take(items)
+            self._context.on_claimed()
 
     async def _send_claim(
         self, worker: WorkerId, want: int, announced: UUID | None
@@ -166,4 +174,4 @@ class Claimer(Service):
         session, scope = self._context.session, self._scope()
         if announced is not None:
             return await spans.claim_new(session, worker, scope, announced, min(want, _MAX_NEW))
-        return await spans.claim(session, worker, scope, min(want, _MAXIMUM)), None
+        return await spans.claim(session, worker, scope, want), None

@@ -1,5 +1,6 @@
 """What the producers of one worker share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from batchline.config.settings import WorkerSettings
@@ -7,6 +8,7 @@ from batchline.executors.executor import Executor
 from batchline.store.session import Session
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.clock import Clock
+from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
 from batchline.worker.reconciler import Reconciler
 from batchline.worker.settler import Settler
@@ -14,7 +16,8 @@ from batchline.worker.settler import Settler
 
 @dataclass(frozen=True, slots=True)
 class ProducerContext:
-    """`session` is for claims. `max_request_bytes` is how many bytes of requests one producer may hold."""
+    """`session` is for claims. `max_request_bytes` is how many bytes of requests one producer may hold.
+    `on_claimed` is called after each claim that found items."""
 
     session: Session
     executor: Executor
@@ -25,3 +28,5 @@ class ProducerContext:
     memory: BodyMemory
     clock: Clock
     max_request_bytes: int
+    budget: ItemBudget
+    on_claimed: Callable[[], None]

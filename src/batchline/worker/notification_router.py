@@ -52,10 +52,6 @@ class NotificationRouter:
 
     def found(self, result: PollResult) -> None:
         """A poll has returned."""
-        for claimer in self.producers.claimers:
-            if claimer.found.is_set():
-                claimer.found.clear()
-                self.poller.reset()
         if result.claimable:
             self.look_for_work()
         if result.finalizable:
@@ -66,6 +62,10 @@ class NotificationRouter:
             self.hooks_due()
         if result.maintenance_due:
             self.maintenance.wake()
+
+    def claimed(self) -> None:
+        """A claim has found items, so there may soon be more."""
+        self.poller.reset()
 
     def settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         """Verdicts are stored; the first of them that is tried again is so in `earliest_retry` seconds."""

@@ -1,9 +1,9 @@
 """Fallback poller for when no notification arrives: finds work, maintenance tasks, batches to finalize and
 events to deliver.
 
-It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over when a claim found
-work: an idle worker costs the database little. A poll also returns when the next known task comes due, and
-the poller polls again at that time.
+It polls after 750 ms, then after twice as long each time, up to 15 s, and starts over as soon as a claim has
+found work: an idle worker costs the database little. A poll also returns when the next known task comes due,
+and the poller polls again at that time.
 """
 
 import asyncio
@@ -50,6 +50,8 @@ class Poller(Service):
         self._interval = settings.poll_min
         self._next_due: float | None = None
         self._waiting: list[asyncio.Future[bool]] = []
+        # The pause that is under way.
+        self._pause: asyncio.Timeout | None = None
 
     def wake(self) -> None:
         """Poll now. To poll is not work that a drain waits for, so the poller stays idle."""
@@ -57,8 +59,11 @@ class Poller(Service):
         self._woken.set()
 
     def reset(self) -> None:
-        """There is work again: poll often from the next poll on."""
+        """There is work again: poll often from now on. A long pause that is under way becomes a short one."""
         self._interval = self._settings.poll_min
+        if self._pause is not None and not self._pause.expired():
+            ends = asyncio.get_running_loop().time() + self._next_interval()
+            self._pause.reschedule(min(ends, self._pause.when() or ends))
 
     async def sees_work(self, *, now: bool) -> bool:
         """Wait for a poll that begins after this call: one that begins now, or the next one that is due.
@@ -93,13 +98,19 @@ class Poller(Service):
         return soon or result.claimable or result.finalizable or due
 
     async def _wait(self) -> None:
-        # Longer than the interval by a random amount, so that many idle workers do not poll at the same time.
-        seconds = self._interval * random.uniform(1.0, 1.2)
-        self._interval = min(self._interval * 2, self._settings.poll_max)
+        seconds = self._next_interval()
         if self._next_due is not None and self._next_due > 0:
             seconds = min(seconds, self._next_due + 0.005)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as self._pause:
                 await self._woken.wait()
         except TimeoutError:
             return
+        finally:
+            self._pause = None
+
+    def _next_interval(self) -> float:
+        """The interval and a random amount more, so that many idle workers do not poll at the same time."""
+        seconds = self._interval * random.uniform(1.0, 1.2)
+        self._interval = min(self._interval * 2, self._settings.poll_max)
+        return seconds

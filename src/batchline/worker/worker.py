@@ -30,6 +30,7 @@ from batchline.worker.context import ProducerContext
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.hook_runner import HookRunner
+from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.maintenance import Maintenance
@@ -85,6 +86,7 @@ class Worker:
         self._executor = executor
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
         self._supervisor = Supervisor(self._abort)
+        self._budget = ItemBudget(settings.max_items)
         self._sessions = {name: Session(url, name) for name in _SESSIONS}
         self._router = router = NotificationRouter(options.on_ended)
         memory = options.memory or BodyMemory(settings.body_memory, settings.concurrency)
@@ -108,6 +110,8 @@ class Worker:
             memory=memory,
             clock=options.clock,
             max_request_bytes=memory.for_requests // shares,
+            budget=self._budget,
+            on_claimed=router.claimed,
         )
         self.producers = Producers(context, options.upstreams or Upstreams(), self._supervisor)
         for each in scopes:
@@ -190,14 +194,18 @@ class Worker:
     async def _until_stopped(self) -> None:
         try:
             async with asyncio.timeout(self._settings.max_seconds):
-                if self._settings.drain:
-                    await first(self._stop.wait(), self._until_drained())
-                else:
-                    await self._stop.wait()
+                ends = [self._stop.wait(), self._until_budget_spent()]
+                await first(*ends, *([self._until_drained()] if self._settings.drain else []))
         except TimeoutError:
             _log.info("time is up", seconds=self._settings.max_seconds)
             # Requests in flight may still finish, but not without limit: the caller relies on it.
             asyncio.get_running_loop().call_later(self._settings.grace, self._abort.set)
+
+    async def _until_budget_spent(self) -> None:
+        """Until this worker has claimed as many items as it may, and has finished them."""
+        await self._budget.spent.wait()
+        await until_idle(self._finishing)
+        _log.info("claimed as many items as it may", items=self._settings.max_items)
 
     async def _until_drained(self) -> None:
         """Until nothing is left that this worker could do now or soon."""
@@ -217,16 +225,17 @@ class Worker:
     def _parts(self) -> list[HasIdle]:
         """All that must be idle before the worker has drained."""
         return [
-            *self.producers.claimers,
-            *self.producers.dispatchers,
-            self.settler,
+            *self._finishing(),
             self._reconciler,
             self._router.retries,
-            self.finalizer,
             self.outbox,
             self.hooks,
             self._maintenance,
         ]
+
+    def _finishing(self) -> list[HasIdle]:
+        """All that must be idle before claimed items are finished. Retries are left to others."""
+        return [*self.producers.claimers, *self.producers.dispatchers, self.settler, self.finalizer]
 
     async def _stop_services(self) -> None:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""

@@ -13,13 +13,13 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches.batch_object import batch_object
+from batchline.batches.batch_object import batch_object, unix_seconds
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
-from batchline.model import Batch, ids
-from batchline.store import batches
+from batchline.model import Batch, ItemHistory, ids
+from batchline.store import attempts, batches
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
 from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
@@ -83,9 +83,16 @@ class BatchErrors(BaseModel):
 
 
 class RequestCounts(BaseModel):
+    """OpenAI's three, and the other states. The seven states add up to the total."""
+
     total: int
     completed: int
     failed: int
+    pending: int
+    in_progress: int
+    retrying: int
+    cancelled: int
+    expired: int
 
 
 class InputTokensDetails(BaseModel):
@@ -127,6 +134,31 @@ class BatchObject(BaseModel):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
+
+
+class ItemAttempt(BaseModel):
+    attempt: int
+    error_code: str
+    message: str
+    not_before: int
+    created_at: int
+
+
+class ItemAttempts(BaseModel):
+    """An item and its failed attempts, oldest first. Not part of OpenAI's API."""
+
+    object: Literal["batch.item"] = "batch.item"
+    batch_id: str
+    custom_id: str
+    line: int
+    model: str
+    state: str
+    attempt: int
+    claimed_at: int | None
+    not_before: int | None
+    status_code: int | None
+    finished_at: int | None
+    attempts: list[ItemAttempt]
 
 
 class BatchList(ListPage):
@@ -184,6 +216,22 @@ async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchO
         return displayed(await _named(session, caller, batch_id, "batch_id"))
 
 
+@router.get("/{batch_id}/attempts", responses=documented(404))
+async def get_attempts(
+    batch_id: str,
+    context: InContext,
+    caller: Called,
+    custom_id: Annotated[str, Query(description="The custom_id of the line.")],
+) -> ItemAttempts:
+    """One item of a batch and its failed attempts. OpenAI's API has no such call."""
+    async with context.sessions.one() as session:
+        batch = await _named(session, caller, batch_id, "batch_id")
+        item = await attempts.of_item(session, batch.id, custom_id)
+    if item is None:
+        raise not_found("item", custom_id, "custom_id")
+    return displayed_item(batch, item)
+
+
 @router.post("/{batch_id}/cancel", responses=documented(404, 409, 413))
 async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
     """Finish the requests in flight and run no others. Results stay. Repeating it changes nothing."""
@@ -201,6 +249,31 @@ async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> Bat
 
 def displayed(batch: Batch) -> BatchObject:
     return BatchObject(**batch_object(batch))
+
+
+def displayed_item(batch: Batch, item: ItemHistory) -> ItemAttempts:
+    return ItemAttempts(
+        batch_id=ids.show(ids.BATCH, batch.id),
+        custom_id=item.custom_id,
+        line=item.line_no,
+        model=item.model,
+        state=item.state,
+        attempt=item.attempt,
+        claimed_at=unix_seconds(item.claimed_at),
+        not_before=unix_seconds(item.not_before),
+        status_code=item.status_code,
+        finished_at=unix_seconds(item.finished_at),
+        attempts=[
+            ItemAttempt(
+                attempt=each.attempt,
+                error_code=each.error_code,
+                message=each.message,
+                not_before=int(each.not_before.timestamp()),
+                created_at=int(each.created_at.timestamp()),
+            )
+            for each in item.attempts
+        ],
+    )
 
 
 def _request(

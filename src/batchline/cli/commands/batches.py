@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
+import msgspec
 import typer
 from rich.table import Column, Table
 
@@ -28,7 +29,7 @@ from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.model import DEFAULT_TENANT, Batch, RunSettings, ids
+from batchline.model import DEFAULT_TENANT, Batch, ItemCounts, RunSettings, ids
 from batchline.store import batches, outputs
 from batchline.store.outputs import Which
 from batchline.store.session import Session
@@ -41,6 +42,7 @@ CHANGES: dict[Change, str] = {
 }
 
 _REFRESH = 0.5
+_TABLE_WIDTH = 160
 
 
 def register(app: typer.Typer) -> None:
@@ -192,18 +194,17 @@ def list_batches(
         if as_json:
             print_json({"data": [show_batch(batch) for batch in found]})
             return
-        table = Table(Column("id", no_wrap=True), "status", "done", "failed", "total", "created", box=None)
+        states = [name.replace("_", " ") for name in ItemCounts.__struct_fields__]
+        table = Table(Column("id", no_wrap=True), "status", *states, "created", box=None)
         for batch in found:
-            displayed = show_batch(batch)
             table.add_row(
-                displayed["id"],
-                displayed["status"],
-                f"{batch.finished:,}",
-                f"{batch.failed:,}",
-                f"{batch.total:,}",
+                ids.show(ids.BATCH, batch.id),
+                batch.status.value,
+                *(f"{items:,}" for items in msgspec.structs.astuple(batch.counts)),
                 f"{batch.created_at:%Y-%m-%d %H:%M:%S}",
             )
-        out().print(table)
+        # Rather lines that the terminal wraps than columns that are cut.
+        out().print(table, width=max(out().width, _TABLE_WIDTH))
         for batch in found:
             if trouble := finalize_trouble(batch):
                 out().print(f"{ids.show(ids.BATCH, batch.id)}: {trouble}", markup=False)
@@ -259,11 +260,9 @@ def _tell(batch: Batch, as_json: bool) -> None:
     if as_json:
         print_json(displayed)
         return
-    counts = displayed["request_counts"]
-    out().print(
-        f"{displayed['id']}  {displayed['status']}"
-        f"  {counts['completed']:,} completed, {counts['failed']:,} failed of {counts['total']:,}",
-        markup=False,
-    )
+    counts = msgspec.structs.asdict(batch.counts)
+    total = counts.pop("total")
+    states = ", ".join(f"{items:,} {name.replace('_', ' ')}" for name, items in counts.items())
+    out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)

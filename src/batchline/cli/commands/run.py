@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from batchline.batches.creation import InvalidWindow, window_seconds
+from batchline.batches.creation import InvalidWindow, window_or_none
 from batchline.cli import options, run_batch
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.errors import reported_errors
@@ -133,7 +133,7 @@ def run_settings(upstream: UpstreamSettings) -> RunSettings:
 
 def check_window(window: str) -> None:
     try:
-        window_seconds(window)
+        window_or_none(window)
     except InvalidWindow as error:
         raise CommandError(str(error)) from error
 

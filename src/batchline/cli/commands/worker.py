@@ -55,6 +55,7 @@ def work(
     concurrency: options.WorkerConcurrency = None,
     drain: options.Drain = False,
     max_seconds: options.MaxSeconds = None,
+    max_items: options.MaxItems = None,
     lease: options.Lease = None,
     body_memory: options.BodyMemory = None,
     listen: options.Listen = None,

@@ -84,7 +84,7 @@ def show_batch(batch: Batch) -> dict[str, Any]:
         "upstream": batch.settings.upstream,
         "completion_window": batch.completion_window,
         "metadata": batch.metadata,
-        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "request_counts": msgspec.to_builtins(batch.counts),
         "usage": {
             "input_tokens": batch.input_tokens,
             "output_tokens": batch.output_tokens,

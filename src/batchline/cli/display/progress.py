@@ -1,4 +1,4 @@
-"""The progress display of a batch: done of total, rate, time left, failed, retrying, tokens.
+"""The progress display of a batch: done of total, rate, time left, items by state, tokens.
 
 On a terminal it is a bar. Elsewhere it is a line every few seconds.
 """
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchline.cli.display.console import finalize_trouble
-from batchline.model import Batch, BatchStatus
+from batchline.model import Batch, BatchStatus, ItemCounts
 from batchline.store import batches
 from batchline.store.session import Session
 
@@ -28,18 +28,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The progress of a batch at one moment."""
 
     status: BatchStatus
-    total: int
-    completed: int
-    failed: int
-    retrying: int
-    in_flight: int
+    counts: ItemCounts
     tokens: int
     rate: float
     note: str = ""
 
     @property
+    def total(self) -> int:
+        return self.counts.total
+
+    @property
     def done(self) -> int:
-        return self.completed + self.failed
+        return self.counts.completed + self.counts.failed
 
     @property
     def seconds_left(self) -> float | None:
@@ -58,14 +58,9 @@ class Gauge:
         batch = await batches.get(self._session, self._batch_id)
         if batch is None:
             raise batches.FileNotFound(f"there is no batch {self._batch_id}")
-        in_flight, retrying = await batches.progress(self._session, self._batch_id)
         return batch, Snapshot(
             status=batch.status,
-            total=batch.total,
-            completed=batch.completed,
-            failed=batch.failed,
-            retrying=retrying,
-            in_flight=in_flight,
+            counts=batch.counts,
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
             note=note or finalize_trouble(batch) or "",
@@ -168,8 +163,13 @@ def _facts(snapshot: Snapshot) -> Text:
     left = snapshot.seconds_left
     if left is not None and snapshot.done < snapshot.total:
         text.append(f"  {duration(left)} left")
-    text.append(f"  {snapshot.failed:,} failed", style="red" if snapshot.failed else "")
-    text.append(f"  {snapshot.retrying:,} retrying", style="yellow" if snapshot.retrying else "")
+    counts = snapshot.counts
+    text.append(f"  {counts.pending:,} pending  {counts.in_progress:,} in progress")
+    text.append(f"  {counts.retrying:,} retrying", style="yellow" if counts.retrying else "")
+    text.append(f"  {counts.failed:,} failed", style="red" if counts.failed else "")
+    for name, never_run in (("cancelled", counts.cancelled), ("expired", counts.expired)):
+        if never_run:
+            text.append(f"  {never_run:,} {name}", style="yellow")
     text.append(f"  {count(snapshot.tokens)} tokens")
     if snapshot.note:
         text.append(f"  {snapshot.note}", style="yellow")

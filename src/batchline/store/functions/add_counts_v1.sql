@@ -5,7 +5,7 @@
 -- are read in a statement that began after the row was locked: so they are what the last settle has committed.
 --
 -- Returns `finished` if the batch is frozen now, `closing` if it is being cancelled or has expired, and `governed` if it was
--- submitted as a governed operation.
+-- submitted as a governed operation; all of them NULL if the batch was deleted.
 -- Locks: the batch row.
 CREATE FUNCTION batchline.add_counts_v1(
     batch uuid, more_completed integer, more_failed integer, more_input_tokens bigint, more_cached_tokens bigint,
@@ -18,6 +18,9 @@ DECLARE
     before record;
 BEGIN
     PERFORM FROM batchline.batches AS b WHERE b.id = batch FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     SELECT
         b.total,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,

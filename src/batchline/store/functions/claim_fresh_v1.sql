@@ -27,8 +27,8 @@ BEGIN
         INSERT INTO batchline.cursors (lane_id, next) VALUES (lane, first + items);
     END IF;
     DELETE FROM batchline.cursors WHERE lane_id = lane AND next = first;
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id)
-    VALUES (lane, batch, int4multirange(int4range(first, first + items)), worker)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, claimed_at)
+    VALUES (lane, batch, int4multirange(int4range(first, first + items)), worker, now())
     RETURNING id INTO span_id;
 END
 $$;

@@ -58,7 +58,7 @@ wanted AS (
 ),
 whole AS (
     UPDATE batchline.spans AS s
-    SET worker_id = worker
+    SET worker_id = worker, claimed_at = now()
     FROM wanted AS w
     WHERE s.id = w.id AND w.take = w.size
     RETURNING s.id, w.size
@@ -73,8 +73,8 @@ split AS (
     RETURNING s.lane_id, s.batch_id, s.attempt, batchline.span_head(w.outstanding, w.take) AS head
 ),
 head AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, attempt)
-    SELECT lane_id, batch_id, head, worker, attempt FROM split
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, attempt, claimed_at)
+    SELECT lane_id, batch_id, head, worker, attempt, now() FROM split
     RETURNING id, batchline.span_size(outstanding) AS size
 )
 SELECT id, size FROM whole

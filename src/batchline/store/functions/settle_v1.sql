@@ -42,11 +42,14 @@ BEGIN
         )
         ORDER BY batch_id
     LOOP
+        accepted_groups := accepted_groups || tally.groups;
         SELECT * INTO counted
         FROM batchline.add_counts_v1(
             tally.batch_id, tally.completed, tally.failed, tally.more_input_tokens, tally.more_cached_tokens,
             tally.more_output_tokens, tally.more_reasoning_tokens
         );
+        -- The batch was deleted meanwhile. Maintenance deletes what is left of it, these results too.
+        CONTINUE WHEN counted.finished IS NULL;
         batch_id := tally.batch_id;
         ended := tally.completed + tally.failed;
         closing := counted.closing;
@@ -62,7 +65,6 @@ BEGIN
             finished := batchline.conclude_now_v1(tally.batch_id);
         END IF;
         RETURN NEXT;
-        accepted_groups := accepted_groups || tally.groups;
     END LOOP;
 
     RETURN QUERY

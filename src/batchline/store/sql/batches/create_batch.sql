@@ -43,7 +43,7 @@ batch AS (
         %(resume_key)s,
         file.line_count,
         now(),
-        now() + make_interval(secs => %(window_seconds)s),
+        now() + make_interval(secs => %(window_seconds)s::float8),
         (SELECT min(part.model) FROM part HAVING min(part.model) = max(part.model)),
         %(output_expires_after)s,
         %(planned_output)s
@@ -56,7 +56,8 @@ lane AS (
         batch.id,
         batch.tenant,
         part.key,
-        batch.expires_at,
+        -- Later than all others, and finite: PostgreSQL before 17 cannot subtract infinite times.
+        coalesce(batch.expires_at, '9999-12-31 00:00:00+00'),
         part.file_no,
         part.lane_no,
         part.model,

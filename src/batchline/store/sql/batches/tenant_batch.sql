@@ -1,2 +1,5 @@
 -- tenant_batch: like get_batch, for one tenant; excludes governed batches, which only their users see.
-SELECT * FROM batchline.current_batches WHERE id = %(batch)s AND tenant = %(tenant)s AND submitted_by IS NULL
+SELECT b.*, u.claimed, u.retrying, u.returned
+FROM batchline.current_batches AS b
+CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.finalizing_at IS NOT NULL) AS u
+WHERE b.id = %(batch)s AND b.tenant = %(tenant)s AND b.submitted_by IS NULL

@@ -7,7 +7,9 @@ span AS (
     FROM batchline.spans AS s
     LEFT JOIN batchline.current_lanes AS n ON n.id = s.lane_id
     LEFT JOIN batchline.batches AS b ON b.id = n.batch_id
-    WHERE %(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid OR n.batch_id = %(batch)s::uuid
+    WHERE (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid OR n.batch_id = %(batch)s::uuid)
+      -- Maintenance is about to delete these.
+      AND NOT EXISTS (SELECT FROM batchline.deleted_lanes AS d WHERE d.lane_id = s.lane_id)
 ),
 piece AS (
     SELECT

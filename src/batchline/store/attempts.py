@@ -1,0 +1,25 @@
+"""The history of one item."""
+
+from uuid import UUID
+
+import msgspec
+
+from batchline.model import Attempt, ItemHistory
+from batchline.store.session import Session
+from batchline.store.statements import statement
+
+
+async def of_item(session: Session, batch_id: UUID, custom_id: str) -> ItemHistory | None:
+    """Find an item by its custom_id; None if the batch has no such item, or its results have been deleted."""
+    if not _storable(custom_id):
+        return None
+    params = {"batch": batch_id, "custom_id": custom_id}
+    rows = await session.records(statement("item_attempts"), params)
+    if not rows:
+        return None
+    return ItemHistory(**rows[0] | {"attempts": msgspec.convert(rows[0]["attempts"], tuple[Attempt, ...])})
+
+
+def _storable(text: str) -> bool:
+    """Whether PostgreSQL could have it: no zero byte, and no half of a surrogate pair."""
+    return "\0" not in text and text == text.encode(errors="replace").decode()

@@ -1,0 +1,30 @@
+-- unfinished: how many items of a batch were claimed at least once, and of these how many wait for another try, and how many
+-- can be claimed again now.
+--
+-- Retrying: the item is in a free span that is not due yet. Returned: its free span is due. Neither is in progress, nor is
+-- what has a result; everything else that was claimed is: a worker holds it, or a provider runs its task. That follows
+-- from the invariant (docs/design.md), so spans that are held are not read: their index may be full of dead entries. The
+-- other states follow from the counters and timestamps of the batch (model/batch.py). Call it in the statement that reads
+-- those: one snapshot, so all states add up to the total at every moment.
+--
+-- A `frozen` batch has no unfinished items, and nothing is read. No locks.
+-- Cost: one cursor per lane, and one read of the batch's free spans by spans_free.
+CREATE FUNCTION batchline.unfinished_v1(batch uuid, frozen boolean)
+RETURNS TABLE (claimed integer, retrying integer, returned integer)
+LANGUAGE sql STABLE
+AS $$
+SELECT
+    coalesce(sum(n.next), 0)::integer,
+    coalesce(sum(free.retrying), 0)::integer,
+    coalesce(sum(free.returned), 0)::integer
+FROM batchline.current_lanes AS n
+CROSS JOIN LATERAL (
+    SELECT
+        sum(upper(piece) - lower(piece)) FILTER (WHERE s.available_at > now()) AS retrying,
+        sum(upper(piece) - lower(piece)) FILTER (WHERE s.available_at <= now()) AS returned
+    FROM batchline.spans AS s
+    CROSS JOIN LATERAL unnest(s.outstanding) AS piece
+    WHERE s.worker_id IS NULL AND s.lane_id = n.id AND s.task_id IS NULL
+) AS free
+WHERE n.batch_id = batch AND NOT frozen
+$$;

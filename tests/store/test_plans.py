@@ -38,7 +38,6 @@ TYPES = {
     "channel": "text",
     "chunk": "integer",
     "cursors": "integer[]",
-    "delay": "float8",
     "delays": "float8[]",
     "ended_groups": "integer[]",
     "ended_input_tokens": "integer[]",
@@ -58,11 +57,12 @@ TYPES = {
     "largest": "integer",
     "limit": "smallint",
     "max_lines": "integer",
+    "max_tasks": "integer",
     "messages": "text[]",
     "metadata": "jsonb",
     "name": "text",
     "no": "bigint",
-    "ordinals": "int4multirange",
+    "ordinals": "int4multirange[]",
     "output_expires_after": "integer",
     "output_tokens": "bigint[]",
     "outputs": "text[]",
@@ -73,16 +73,16 @@ TYPES = {
     "retried_groups": "integer[]",
     "retried_ordinals": "integer[]",
     "room": "integer",
+    "sent": "boolean",
     "settings": "jsonb",
     "sizes": "integer[]",
-    "span": "bigint",
     "spans": "bigint[]",
     "status_codes": "smallint[]",
-    "task": "text",
+    "tasks": "text[]",
     "tenant": "text",
     "until": "integer",
     "under_way": "uuid[]",
-    "upstream": "text",
+    "upstreams": "text[]",
     "urls": "text[]",
     "window": "text",
     "window_seconds": "float8",
@@ -211,10 +211,7 @@ class Ground:
     def explain(self, name: str, /, **params: Any) -> Plan:
         """Run a statement as the plan cache would, look at its plan, and undo it."""
         text, names = statement(name).numbered_in("batchline")
-        # The one name that two statements use for different things.
-        types = [
-            "int4multirange[]" if (name, param) == ("settle", "ordinals") else TYPES[param] for param in names
-        ]
+        types = [TYPES[param] for param in names]
         connection = self.stage.db
         with connection.transaction(force_rollback=True), psycopg.ClientCursor(connection) as cursor:
             cursor.execute(f"PREPARE guarded ({', '.join(types)}) AS {text}".encode())
@@ -242,6 +239,7 @@ class Ground:
         excluded: Sequence[str] = (),
         below: list[str] | None = None,
         batch: UUID | None = None,
+        max_tasks: int | None = None,
     ) -> Plan:
         return self.explain(
             "claim",
@@ -253,6 +251,7 @@ class Ground:
             name="worker",
             lease=timedelta(seconds=60),
             limit=LIMIT,
+            max_tasks=max_tasks,
         )
 
 
@@ -486,7 +485,7 @@ def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UU
 
 
 def test_a_release_finds_the_spans_of_its_worker(ground: Ground) -> None:
-    plan = ground.explain("release", worker=ground.workers[0], spans=None)
+    plan = ground.explain("release", worker=ground.workers[0], spans=None, sent=True)
 
     assert not plan.seq_scans
     assert plan.rows["spans"] <= 2 * HELD / WORKERS
@@ -497,12 +496,12 @@ def test_a_park_finds_its_span(ground: Ground) -> None:
 
     plan = ground.explain(
         "park",
-        span=span,
         worker=ground.workers[0],
-        ordinals=outstanding,
-        upstream="provider",
-        task="task",
-        delay=1.0,
+        spans=[span],
+        ordinals=[outstanding],
+        upstreams=["provider"],
+        tasks=["task"],
+        delays=[1.0],
     )
 
     assert not plan.seq_scans

@@ -14,7 +14,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -713,21 +713,15 @@ class LifeOfItems(RuleBasedStateMachine):
         self.parked(span.holder, claims[0], set(span.ordinals), span.task, delay)
 
     def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
-        moved, _ = self.run(
-            spans.park(
-                self.db,
-                self.workers[worker].id,
-                claim,
-                sorted(ordinals),
-                upstream="provider",
-                task_id=task,
-                delay=delay,
-            )
-        )
+        parked = spans.Task(claim.span_id, tuple(sorted(ordinals)), "provider", task, delay)
+        rows = self.run(spans.park(self.db, self.workers[worker].id, [parked]))
+        moved = sum(size for _, size, _ in rows)
         span = self.spans.get(claim.span_id)
         accepted = span.ordinals & ordinals if span and span.holder == worker else frozenset()
         assert moved == len(accepted)
-        if span and accepted:
+        if span and accepted and span.task == task:
+            self.spans[claim.span_id] = replace(span, holder=None, due=delay == 0)
+        elif span and accepted:
             self.shrink(claim.span_id, accepted)
             self.unborn.append(SpanModel(span.lane, accepted, span.attempt, due=delay == 0, task=task))
 
@@ -748,17 +742,10 @@ class LifeOfItems(RuleBasedStateMachine):
             return
         worker, item = self.one_of(other, held)
         with pytest.raises(psycopg.errors.UniqueViolation):
-            self.run(
-                spans.park(
-                    self.db,
-                    self.workers[worker].id,
-                    item.claim,
-                    [item.ordinal],
-                    upstream="provider",
-                    task_id=self.one_of(which, tasks),
-                    delay=0.0,
-                )
+            task = spans.Task(
+                item.claim.span_id, (item.ordinal,), "provider", self.one_of(which, tasks), 0.0
             )
+            self.run(spans.park(self.db, self.workers[worker].id, [task]))
 
     # Workers come and go
 

@@ -26,6 +26,7 @@ from batchline.model.verdict import (
     Ran,
     Retry,
     Settled,
+    SubmissionUnknown,
     TimedOut,
     Verdict,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "Role",
     "RunSettings",
     "Settled",
+    "SubmissionUnknown",
     "TimedOut",
     "Usage",
     "Verdict",

@@ -741,10 +741,9 @@ class LifeOfItems(RuleBasedStateMachine):
         if not held:
             return
         worker, item = self.one_of(other, held)
+        known = self.one_of(which, tasks)
+        task = spans.Task(item.claim.span_id, (item.ordinal,), "provider", known, 0.0)
         with pytest.raises(psycopg.errors.UniqueViolation):
-            task = spans.Task(
-                item.claim.span_id, (item.ordinal,), "provider", self.one_of(which, tasks), 0.0
-            )
             self.run(spans.park(self.db, self.workers[worker].id, [task]))
 
     # Workers come and go

@@ -30,6 +30,7 @@ from batchline.cli.runtime import Runtime
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
+from batchline.executors.provider import ProviderExecutor
 from batchline.files.ingest import Fingerprint, fingerprint
 from batchline.host.disk import full_message, says_full
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
@@ -175,15 +176,23 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
     settings = WorkerSettings(concurrency=order.concurrency)
     memory = BodyMemory(settings.body_memory, settings.concurrency)
     upstreams = Upstreams()
-    executor = HttpExecutor(upstreams, memory=memory)
+    executor = ProviderExecutor(HttpExecutor(upstreams, memory=memory))
+    provider = order.settings.provider
     worker = Worker(
         runtime.url,
         executor,
         runtime.objects,
         settings,
-        scope := Scope(batch_id=batch.id),
+        scope := _scope(order, batch),
         WorkerOptions(
-            producers=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
+            producers=[
+                ProducerScope(
+                    scope,
+                    order.concurrency,
+                    order.settings.upstream,
+                    None if provider is None else provider.max_tasks,
+                )
+            ],
             upstreams=upstreams,
             memory=memory,
             on_ended=lambda _: ended.set(),
@@ -201,6 +210,13 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         working.cancel()
         await executor.close()
     return batch, batch.ended_at is None
+
+
+def _scope(order: RunOrder, batch: Batch) -> Scope:
+    """The batch. Of a provider also its upstream, whose tasks are counted."""
+    upstream = order.settings.upstream
+    keys = None if order.settings.provider is None or upstream is None else (upstream,)
+    return Scope(keys, batch.id)
 
 
 async def _watch(

@@ -11,6 +11,7 @@ from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
 from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings
 from batchline.governance import packs
 from batchline.governance.registry import Registry
+from batchline.model import Recovery
 from batchline.upstreams import urls
 
 # The name of the upstream of `--upstream`.
@@ -32,7 +33,7 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
         raise CommandError(str(error)) from error
 
 
-def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSettings:
+def with_upstream(settings: ServerSettings, upstream: str | None, **more: Any) -> ServerSettings:
     """The settings with the upstream of `--upstream`, which takes every model that no other names."""
     if upstream is None:
         return settings
@@ -40,8 +41,23 @@ def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSetti
         urls.parse(upstream)
     except urls.InvalidUpstream as error:
         raise CommandError(str(error)) from error
-    mine = UpstreamSettings(_COMMAND_LINE, upstream)
+    mine = UpstreamSettings(_COMMAND_LINE, upstream, **more)
     return replace(settings, upstreams=(*without_any(settings).upstreams, mine))
+
+
+def with_provider(
+    settings: ServerSettings,
+    upstream: str | None,
+    provider: str,
+    recovery: Recovery | None,
+    max_tasks: int | None,
+) -> ServerSettings:
+    """The settings with the upstream of `--upstream` as the provider of `--provider`."""
+    if upstream is None:
+        raise CommandError("--provider: give --upstream URL, or set the provider of an upstream in the file")
+    more = {"provider_recovery": recovery, "provider_max_tasks": max_tasks}
+    given = {key: value for key, value in more.items() if value is not None}
+    return with_upstream(settings, upstream, provider=provider, **given)
 
 
 def without_any(settings: ServerSettings) -> ServerSettings:

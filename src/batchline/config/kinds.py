@@ -2,13 +2,14 @@
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from batchline.config import durations
+from batchline.model import PROVIDER_NAMES, Recovery
 
 MIB = 2**20
 
@@ -146,6 +147,10 @@ def _text(expected: str, accepts: Callable[[Any], bool] = _is_text, metavar: str
     return Kind(expected, accepts, from_text=str, metavar=metavar)
 
 
+def _one_of(names: Sequence[str]) -> str:
+    return " or ".join(f'"{name}"' for name in names)
+
+
 SWITCH = Kind("true or false", lambda value: type(value) is bool)
 TEXT = _text("a text that is not empty")
 NAME = _text("letters, digits, dots, dashes and underscores, at most 64", _is(_NAME))
@@ -166,6 +171,10 @@ WINDOW = _text("a time such as 24h, 90m or 7d", _is_time, "TIME")
 WINDOWS = Kind("a list of times such as 24h, 90m or 7d, at least one", _list_of(_is_time, 1), tuple, _split)
 TEXTS = Kind("a list of texts that is not empty", _list_of(_is_text, 1), tuple, _split)
 MODELS = Kind("a list of model names", _list_of(_is_text), tuple, _split)
+PROVIDER = _text(_one_of(PROVIDER_NAMES), lambda value: value in PROVIDER_NAMES, "NAME")
+RECOVERY = Kind(
+    _one_of(list(Recovery)), lambda value: value in list(Recovery), Recovery, from_text=str, metavar="HOW"
+)
 METHOD = Kind("an HTTP method", _is_text, str.upper)
 TEMPLATE = Kind("a template: a text, a table or a list", lambda value: type(value) in (str, dict, list))
 TABLE = Kind("a table", lambda value: isinstance(value, dict))

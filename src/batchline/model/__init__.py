@@ -4,7 +4,14 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
-from batchline.model.batch import Batch, BatchStatus, RunSettings
+from batchline.model.batch import (
+    PROVIDER_NAMES,
+    Batch,
+    BatchStatus,
+    ProviderSettings,
+    Recovery,
+    RunSettings,
+)
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item
 from batchline.model.operation import (
@@ -37,6 +44,7 @@ __all__ = [
     "DEFAULT_TENANT",
     "DURATION_BOUNDS",
     "NO_USAGE",
+    "PROVIDER_NAMES",
     "ApiKey",
     "Approval",
     "Batch",
@@ -55,7 +63,9 @@ __all__ = [
     "ParentStatus",
     "Parked",
     "PollResult",
+    "ProviderSettings",
     "Ran",
+    "Recovery",
     "RequestKind",
     "Retry",
     "Role",

@@ -33,14 +33,32 @@ class SimulateSettings:
     """Minimum size of good answers, which are streamed as fast as they are read. 0: no minimum."""
     record: bool = False
     """Keep every execution for GET /executions. Memory grows with each one."""
+    accept_ms: float = 0.0
+    """Time until a background response is accepted and answered."""
+    task_ms: float = 0.0
+    """Time until a background response is completed."""
+    lose_rate: float = 0.0
+    """Share of background responses that are accepted and whose connection is closed without an answer."""
+    vanish_rate: float = 0.0
+    """Share of background responses that are accepted and never found again."""
+    tasks_file: str = ""
+    """A file that keeps background responses across restarts. Empty: they end with the process."""
     max_keys: int = 1_000_000
     """Remembered Idempotency-Keys. Beyond that, the oldest is forgotten and would be executed again."""
 
     def __post_init__(self) -> None:
-        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "answer_bytes"):
+        for name in (
+            "latency_ms",
+            "jitter_ms",
+            "concurrency",
+            "rate_limit",
+            "answer_bytes",
+            "accept_ms",
+            "task_ms",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("error_rate", "refuse_rate", "hang_rate", "drop_rate"):
+        for name in ("error_rate", "refuse_rate", "hang_rate", "drop_rate", "lose_rate", "vanish_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share from 0 to 1, but is {getattr(self, name)}")
         if self.error_rate + self.refuse_rate + self.hang_rate + self.drop_rate > 1:

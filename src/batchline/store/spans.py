@@ -207,8 +207,8 @@ class Task(msgspec.Struct, frozen=True):
 
 
 async def park(session: Session, worker_id: UUID, tasks: Sequence[Task]) -> list[tuple[UUID, int, bool]]:
-    """Move items into spans that wait for a provider's tasks: of each task that was parked, its batch, how many
-    items were moved, and whether the batch is being cancelled or has expired."""
+    """Move items into spans that wait for a provider's tasks. Of each task that was parked: its batch, how
+    many items were moved, and whether the batch is being cancelled or has expired."""
     rows = await session.rows(
         statement("park"),
         {
@@ -226,8 +226,8 @@ async def park(session: Session, worker_id: UUID, tasks: Sequence[Task]) -> list
 async def release(
     session: Session, worker_id: UUID, some: Collection[int] | None = None, *, sent: bool = True
 ) -> list[UUID]:
-    """Free what the worker holds, all of it or some spans; the batches that were concerned. `sent`: a provider
-    may have accepted the items."""
+    """Free what the worker holds, all of it or some spans; the batches that were concerned. `sent`: a
+    provider may have accepted the items."""
     params = {"worker": worker_id, "spans": None if some is None else sorted(some), "sent": sent}
     return [batch_id for (batch_id,) in await session.rows(statement("release"), params)]
 

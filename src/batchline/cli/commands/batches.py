@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.cli import options
-from batchline.cli.commands.run import check_window, run_settings, run_upstream
+from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
@@ -59,6 +59,9 @@ def submit(
     api_key_env: options.ApiKeyEnv = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
+    provider: options.Provider = None,
+    provider_recovery: options.ProviderRecovery = None,
+    provider_max_tasks: options.ProviderMaxTasks = None,
     window: options.Window = options.DEFAULT_WINDOW,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -66,11 +69,19 @@ def submit(
 ) -> None:
     """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id."""
     with reported_errors(as_json):
-        server = run_upstream(upstream, api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout)
+        server = run_upstream(
+            upstream,
+            api_key_env=api_key_env,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            provider=provider,
+            provider_recovery=provider_recovery,
+            provider_max_tasks=provider_max_tasks,
+        )
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
-            batch = run_async(_submit(runtime, inputs, run_settings(server), window, as_json))
+            batch = run_async(_submit(runtime, inputs, server.run_settings(), window, as_json))
         _tell(batch, as_json)
 
 

@@ -15,7 +15,6 @@ from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings
-from batchline.model import RunSettings
 from batchline.upstreams.urls import SCHEMES
 
 
@@ -36,6 +35,9 @@ def run_inputs(
     concurrency: options.Concurrency = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
+    provider: options.Provider = None,
+    provider_recovery: options.ProviderRecovery = None,
+    provider_max_tasks: options.ProviderMaxTasks = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
@@ -55,6 +57,9 @@ def run_inputs(
             concurrency=concurrency,
             max_attempts=max_attempts,
             timeout=timeout,
+            provider=provider,
+            provider_recovery=provider_recovery,
+            provider_max_tasks=provider_max_tasks,
         )
         check_window(window)
         check_inputs(inputs)
@@ -67,7 +72,7 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=run_settings(server),
+            settings=server.run_settings(),
             output=target,
             errors=errors_target,
             outputs=outputs,
@@ -96,11 +101,6 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
     return UpstreamSettings("", url.rstrip("/"), **options)
-
-
-def run_settings(upstream: UpstreamSettings) -> RunSettings:
-    """What is stored with the batch."""
-    return RunSettings(upstream.base_url, upstream.api_key_env, upstream.max_attempts, upstream.timeout)
 
 
 def check_window(window: str) -> None:

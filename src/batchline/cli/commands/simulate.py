@@ -52,11 +52,29 @@ def simulate(
     record: Annotated[
         bool, typer.Option("--record", help="Keep every execution for GET /executions.")
     ] = False,
+    accept_ms: Annotated[
+        float,
+        typer.Option("--accept", min=0, metavar="MS", help="Until a background response is accepted."),
+    ] = 0.0,
+    task_ms: Annotated[
+        float,
+        typer.Option("--task", min=0, metavar="MS", help="Until a background response is completed."),
+    ] = 0.0,
+    lose_rate: Annotated[
+        float,
+        typer.Option("--lose-rate", min=0, max=1, help="Share accepted in the background without an answer."),
+    ] = 0.0,
+    vanish_rate: Annotated[
+        float, typer.Option("--vanish-rate", min=0, max=1, help="Share accepted and never found again.")
+    ] = 0.0,
+    tasks_file: Annotated[
+        str, typer.Option("--tasks-file", metavar="FILE", help="Keeps background responses over restarts.")
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, by its options.
 
-    GET /stats reports what it executed.
+    GET /stats reports what it executed, GET /tasks its background responses.
     """
     # Imported here because no other command needs it and it takes a tenth of their start.
     from batchline.simulate import SimulateSettings, serve

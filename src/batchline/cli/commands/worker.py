@@ -16,11 +16,12 @@ from batchline.cli.display.console import out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, read_settings, registry, without_any
+from batchline.cli.server_settings import check_keys, read_settings, registry, with_provider, without_any
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
+from batchline.executors.provider import ProviderExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
@@ -50,6 +51,9 @@ def work(
     lease: options.Lease = None,
     body_memory: options.BodyMemory = None,
     listen: options.Listen = None,
+    provider: options.Provider = None,
+    provider_recovery: options.ProviderRecovery = None,
+    provider_max_tasks: options.ProviderMaxTasks = None,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -67,6 +71,8 @@ def work(
     with reported_errors(as_json):
         settings = read_settings(context.params)
         server = settings.server
+        if provider is not None:
+            server = with_provider(server, upstream, provider, provider_recovery, provider_max_tasks)
         check_keys(server)
         operations = registry(server)
         # Without a server, results are kept until somebody deletes them.
@@ -95,7 +101,7 @@ async def _work(
     until_eof: bool,
 ) -> int:
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
-    routed = server if upstream is None else without_any(server)
+    routed = server if upstream is None or _serves(server, upstream) else without_any(server)
     scope = Scope(excluded_prefixes=() if operations else (BELOW,))
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
@@ -106,7 +112,7 @@ async def _work(
         operations,
         routed.upstreams,
         http,
-        RoutingExecutor(routed.upstreams, http),
+        RoutingExecutor(routed.upstreams, ProviderExecutor(http)),
         {APPROVALS: approvals},
     )
     worker = Worker(
@@ -150,15 +156,26 @@ def scopes_for_producers(
     that a batch names gets a producer, while it has work."""
     named = [(_named(upstream, operations), upstream) for upstream in server.upstreams]
     scopes = [
-        ProducerScope(Scope(keys=keys), upstream.concurrency, upstream.base_url)
+        ProducerScope(Scope(keys=keys), upstream.concurrency, upstream.base_url, _max_tasks(upstream))
         for keys, upstream in named
         if keys
     ]
     served = tuple(key for keys, _ in named for key in keys)
-    default = default or next((up.base_url for up in server.upstreams if ANY_MODEL in up.models), None)
+    other = next((up for up in server.upstreams if ANY_MODEL in up.models), None)
+    default = default or (None if other is None else other.base_url)
     models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
     discovered = ProducerScope(Scope(excluded=served, below=urls.SCHEMES), settings.concurrency)
-    return [*scopes, ProducerScope(models, settings.concurrency, default)], discovered
+    max_tasks = None if other is None else _max_tasks(other)
+    return [*scopes, ProducerScope(models, settings.concurrency, default, max_tasks)], discovered
+
+
+def _max_tasks(upstream: UpstreamSettings) -> int | None:
+    return None if upstream.provider is None else upstream.provider_max_tasks
+
+
+def _serves(server: ServerSettings, upstream: str) -> bool:
+    """Whether the upstream of the command line is already the one for any model."""
+    return any(up.base_url == upstream and ANY_MODEL in up.models for up in server.upstreams)
 
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:

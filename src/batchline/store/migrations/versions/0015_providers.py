@@ -64,7 +64,10 @@ JOIN lanes AS n ON n.batch_id = b.id
 JOIN spans AS s ON s.lane_id = n.id AND s.batch_id = b.id
 CROSS JOIN LATERAL unnest(s.outstanding) AS piece
 JOIN lines AS l
-    ON l.file_no = n.file_no AND l.lane_no = n.lane_no AND l.ordinal >= lower(piece) AND l.ordinal < upper(piece)
+    ON l.file_no = n.file_no
+    AND l.lane_no = n.lane_no
+    AND l.ordinal >= lower(piece)
+    AND l.ordinal < upper(piece)
 WHERE b.purging_at IS NULL
 UNION ALL
 SELECT

@@ -129,6 +129,12 @@ class SpanModel:
     holder: int | None = None
     due: bool = True
     task: str | None = None
+    submission: str | None = None
+
+    def interrupt(self) -> None:
+        """Whoever held it may have submitted it to a provider."""
+        if self.task is None:
+            self.submission = self.submission or "interrupted"
 
     @property
     def batch(self) -> BatchModel:
@@ -137,7 +143,7 @@ class SpanModel:
     def content(self) -> tuple[object, ...]:
         """Everything but whether it is due, which says nothing of a span that is held."""
         due = self.holder is None and self.due
-        return self.lane.id, self.ordinals, self.attempt, self.holder, self.task, due
+        return self.lane.id, self.ordinals, self.attempt, self.holder, self.task, self.submission, due
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,8 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_object(
             'id', s.id, 'lane_id', s.lane_id, 'batch_id', s.batch_id, 'attempt', s.attempt,
-            'task_id', s.task_id, 'worker_id', s.worker_id, 'due', s.available_at <= now(),
+            'task_id', s.task_id, 'submission', s.submission, 'worker_id', s.worker_id,
+            'due', s.available_at <= now(),
             'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
         )), '[]')
         FROM batchline.spans AS s
@@ -482,6 +489,8 @@ class LifeOfItems(RuleBasedStateMachine):
                 assert span.ordinals == ordinals, "a span changed when it was taken"
                 free.remove(claim.span_id)
                 returned.append(lane)
+                if span.holder is not None:
+                    span.interrupt()
                 span.holder = worker
             elif min(ordinals) >= lane.next:
                 assert self.served(lane, scope), "a lane was claimed that is shut, late or out of scope"
@@ -496,11 +505,14 @@ class LifeOfItems(RuleBasedStateMachine):
                 assert split.task is None, "a task was split"
                 assert ordinals == set(sorted(split.ordinals)[: claim.size]), "a split takes the first ones"
                 returned.append(lane)
-                self.spans[claim.span_id] = SpanModel(lane, ordinals, split.attempt, worker)
+                if split.holder is not None:
+                    split.interrupt()
+                self.spans[claim.span_id] = replace(split, ordinals=ordinals, holder=worker)
                 split.ordinals -= ordinals
                 split.holder, split.due = None, True
             span = self.spans[claim.span_id]
             assert (claim.attempt, claim.task_id) == (span.attempt, span.task)
+            assert claim.submission == span.submission
         left = [self.spans[id].lane for id in free]
         pending = [lane for lane in self.lanes.values() if lane.pending and self.served(lane, scope)]
         for one, other in [(one, other) for one in fresh for other in left]:
@@ -656,10 +668,12 @@ class LifeOfItems(RuleBasedStateMachine):
                     failed = isinstance(each, Retry)
                     self.retries[span.lane.id, ordinal] += failed
                     # What is brought in a second time, because something beside it came too late, is apart.
-                    group = span.lane.id, attempt, failed, each.delay, alike(each) in late
+                    submission = None if failed else span.submission
+                    group = span.lane.id, attempt, failed, each.delay, submission, alike(each) in late
                     new = again.setdefault(
                         group, SpanModel(span.lane, frozenset(), attempt + failed, due=each.delay == 0)
                     )
+                    new.submission = submission
                     new.ordinals |= {ordinal}
             self.shrink(id, {ordinal})
         self.unborn += again.values()
@@ -759,6 +773,7 @@ class LifeOfItems(RuleBasedStateMachine):
         ]
         assert sorted(concerned) == sorted({span.batch.id for span in freed})
         for span in freed:
+            span.interrupt()
             span.holder, span.due = None, True
 
     @when(lambda self: any(span.holder is not None for span in self.spans.values()))
@@ -771,7 +786,7 @@ class LifeOfItems(RuleBasedStateMachine):
             id: span for id, span in self.spans.items() if span.holder == worker and id not in known
         }
         assert found == unknown_spans.keys()
-        self.run(spans.release(self.db, self.workers[worker].id, found))
+        self.run(spans.release(self.db, self.workers[worker].id, found, sent=False))
         for span in unknown_spans.values():
             span.holder, span.due = None, True
 
@@ -880,7 +895,8 @@ class LifeOfItems(RuleBasedStateMachine):
         ids = {str(worker.id): n for n, worker in enumerate(self.workers)}
         holder = None if row["worker_id"] is None else ids[row["worker_id"]]
         due = holder is None and row["due"]
-        return row["lane_id"], row["ordinals"], row["attempt"], holder, row["task_id"], due
+        span = (row["lane_id"], row["ordinals"], row["attempt"], holder, row["task_id"])
+        return *span, row["submission"], due
 
     def check_finished_items(self, seen: Seen) -> None:
         """A finished item never changes: its row is the very row that was inserted."""

@@ -58,7 +58,13 @@ BEGIN
             FOR UPDATE
         ),
         accepted AS (
-            SELECT v.*, s.lane_id, s.batch_id, s.attempt, s.task_id, s.submission
+            SELECT
+                v.*,
+                s.lane_id,
+                s.batch_id,
+                s.attempt,
+                s.task_id,
+                CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
             FROM verdicts AS v
             JOIN span AS s ON s.id = v.span_id
             WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = worker)
@@ -135,7 +141,7 @@ BEGIN
                 range_agg(ordinals),
                 attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
                 now() + make_interval(secs => delay),
-                CASE kind WHEN 4 THEN 'unknown' WHEN 3 THEN submission END
+                submission
             FROM accepted
             WHERE kind >= 2
             GROUP BY lane_id, batch_id, attempt, kind, delay, submission

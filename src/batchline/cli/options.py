@@ -73,6 +73,7 @@ Timeout = Annotated[float | None, setting_option(UpstreamSettings, "timeout")]
 Provider = Annotated[str | None, setting_option(UpstreamSettings, "provider")]
 ProviderRecovery = Annotated[Recovery | None, setting_option(UpstreamSettings, "provider_recovery")]
 ProviderMaxTasks = Annotated[int | None, setting_option(UpstreamSettings, "provider_max_tasks")]
+ProviderRecheck = Annotated[float | None, setting_option(UpstreamSettings, "provider_recheck")]
 DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
     str, typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d.")

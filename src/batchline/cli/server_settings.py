@@ -11,7 +11,6 @@ from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
 from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings
 from batchline.governance import packs
 from batchline.governance.registry import Registry
-from batchline.model import Recovery
 from batchline.upstreams import urls
 
 # The name of the upstream of `--upstream`.
@@ -45,19 +44,13 @@ def with_upstream(settings: ServerSettings, upstream: str | None, **more: Any) -
     return replace(settings, upstreams=(*without_any(settings).upstreams, mine))
 
 
-def with_provider(
-    settings: ServerSettings,
-    upstream: str | None,
-    provider: str,
-    recovery: Recovery | None,
-    max_tasks: int | None,
-) -> ServerSettings:
+def with_provider(settings: ServerSettings, upstream: str | None, **given: Any) -> ServerSettings:
     """The settings with the upstream of `--upstream` as the provider of `--provider`."""
     if upstream is None:
         raise CommandError("--provider: give --upstream URL, or set the provider of an upstream in the file")
-    more = {"provider_recovery": recovery, "provider_max_tasks": max_tasks}
-    given = {key: value for key, value in more.items() if value is not None}
-    return with_upstream(settings, upstream, provider=provider, **given)
+    return with_upstream(
+        settings, upstream, **{key: value for key, value in given.items() if value is not None}
+    )
 
 
 def without_any(settings: ServerSettings) -> ServerSettings:

@@ -62,6 +62,7 @@ def submit(
     provider: options.Provider = None,
     provider_recovery: options.ProviderRecovery = None,
     provider_max_tasks: options.ProviderMaxTasks = None,
+    provider_recheck: options.ProviderRecheck = None,
     window: options.Window = options.DEFAULT_WINDOW,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -77,6 +78,7 @@ def submit(
             provider=provider,
             provider_recovery=provider_recovery,
             provider_max_tasks=provider_max_tasks,
+            provider_recheck=provider_recheck,
         )
         check_window(window)
         check_inputs(inputs)

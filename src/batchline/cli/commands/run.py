@@ -38,6 +38,7 @@ def run_inputs(
     provider: options.Provider = None,
     provider_recovery: options.ProviderRecovery = None,
     provider_max_tasks: options.ProviderMaxTasks = None,
+    provider_recheck: options.ProviderRecheck = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
@@ -60,6 +61,7 @@ def run_inputs(
             provider=provider,
             provider_recovery=provider_recovery,
             provider_max_tasks=provider_max_tasks,
+            provider_recheck=provider_recheck,
         )
         check_window(window)
         check_inputs(inputs)

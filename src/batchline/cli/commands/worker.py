@@ -54,6 +54,7 @@ def work(
     provider: options.Provider = None,
     provider_recovery: options.ProviderRecovery = None,
     provider_max_tasks: options.ProviderMaxTasks = None,
+    provider_recheck: options.ProviderRecheck = None,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -72,7 +73,14 @@ def work(
         settings = read_settings(context.params)
         server = settings.server
         if provider is not None:
-            server = with_provider(server, upstream, provider, provider_recovery, provider_max_tasks)
+            server = with_provider(
+                server,
+                upstream,
+                provider=provider,
+                provider_recovery=provider_recovery,
+                provider_max_tasks=provider_max_tasks,
+                provider_recheck=provider_recheck,
+            )
         check_keys(server)
         operations = registry(server)
         # Without a server, results are kept until somebody deletes them.

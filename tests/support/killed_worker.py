@@ -1,4 +1,4 @@
-"""`batchline worker` in a process that kills itself with SIGKILL at one step in the life of a provider's item.
+"""`batchline worker` in a process that kills itself with SIGKILL at one step of a provider's item.
 
 python -m tests.support.killed_worker STEP NTH worker --database …
 """

@@ -1,7 +1,7 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -29,8 +29,9 @@ from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, ids
-from batchline.store import batches, outputs
+from batchline.store import batches, outputs, providers
 from batchline.store.outputs import Which
+from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
 
 Change: TypeAlias = Literal["cancel", "pause", "resume"]
@@ -105,7 +106,8 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        _tell(run_async(_get(runtime, read_batch_id(batch))), as_json)
+        found, counted = run_async(_get(runtime, read_batch_id(batch)))
+        _tell(found, as_json, counted)
 
 
 def watch(
@@ -255,9 +257,9 @@ async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
         return await _found(session, batch_id)
 
 
-async def _get(runtime: Runtime, batch_id: UUID) -> Batch:
+async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts]]:
     async with Session(runtime.url, "status") as session:
-        return await _found(session, batch_id)
+        return await _found(session, batch_id), await providers.counts(session, batch_id)
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:
@@ -267,8 +269,12 @@ async def _found(session: Session, batch_id: UUID) -> Batch:
     return batch
 
 
-def _tell(batch: Batch, as_json: bool) -> None:
+def _tell(batch: Batch, as_json: bool, providers: Sequence[ProviderCounts] = ()) -> None:
     displayed: dict[str, Any] = show_batch(batch)
+    unknown = sum(each.submission_unknown for each in providers)
+    if providers:
+        processing = sum(each.processing for each in providers)
+        displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
     if as_json:
         print_json(displayed)
         return
@@ -278,5 +284,7 @@ def _tell(batch: Batch, as_json: bool) -> None:
         f"  {counts['completed']:,} completed, {counts['failed']:,} failed of {counts['total']:,}",
         markup=False,
     )
+    if unknown:
+        out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -64,10 +64,11 @@ class SimulatedTasks:
         self._reader = RecipeReader(settings.seed)
         self._dice = Random(f"tasks {settings.seed}").random
         self._bucket = TokenBucket(settings.rate_limit, time.monotonic) if settings.rate_limit else None
-        self._file: BinaryIO | None = None
+        self._file = Path(settings.tasks_file) if settings.tasks_file else None
         self._forget()
-        if settings.tasks_file:
-            self._load(Path(settings.tasks_file))
+        if self._file is not None and self._file.exists():
+            for line in self._file.read_bytes().splitlines():
+                self._enter(msgspec.json.decode(line, type=Task))
 
     def _forget(self) -> None:
         self._tasks: dict[str, Task] = {}
@@ -77,13 +78,7 @@ class SimulatedTasks:
     def reset(self) -> None:
         self._forget()
         if self._file is not None:
-            self._file.truncate(0)
-
-    def _load(self, path: Path) -> None:
-        if path.exists():
-            for line in path.read_bytes().splitlines():
-                self._enter(msgspec.json.decode(line, type=Task))
-        self._file = path.open("ab", buffering=0)
+            self._file.unlink(missing_ok=True)
 
     def _enter(self, task: Task) -> None:
         known = self._tasks.get(task.id)
@@ -97,7 +92,8 @@ class SimulatedTasks:
     def _keep(self, task: Task) -> None:
         self._enter(task)
         if self._file is not None:
-            self._file.write(msgspec.json.encode(task) + b"\n")
+            with self._file.open("ab") as stream:
+                stream.write(msgspec.json.encode(task) + b"\n")
 
     # --- Requests ------------------------------------------------------------------------------------------
 

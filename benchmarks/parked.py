@@ -106,10 +106,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="?", type=int, default=100_000)
     tasks = parser.parse_args().tasks
-    with tempfile.TemporaryDirectory(prefix="batchline-bench-") as folder:
-        with EmbeddedPostgres.start(Path(folder)) as server:
-            migrate.up(server.url)
-            asyncio.run(_measure(server.url, tasks))
+    with (
+        tempfile.TemporaryDirectory(prefix="batchline-bench-") as folder,
+        EmbeddedPostgres.start(Path(folder)) as server,
+    ):
+        migrate.up(server.url)
+        asyncio.run(_measure(server.url, tasks))
 
 
 if __name__ == "__main__":

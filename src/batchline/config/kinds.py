@@ -1,5 +1,6 @@
 """The kinds of values that settings have: how each is written, checked and displayed."""
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -77,14 +78,16 @@ def count(minimum: int, maximum: int) -> Kind:
     return Kind(f"a whole number from {minimum:,} to {maximum:,}", accepts, metavar="N")
 
 
-def time(minimum: float = 0.0) -> Kind:
+def time(minimum: float = 0.0, maximum: float = math.inf) -> Kind:
     """Seconds. Without a minimum, any time above zero."""
 
     def accepts(value: Any) -> bool:
         seconds = _seconds(value) or 0.0
-        return 0 < seconds < float("inf") and seconds >= minimum
+        return 0 < seconds < math.inf and minimum <= seconds <= maximum
 
-    limit = f"of at least {minimum:g} s, " if minimum else ""
+    limits = [f"at least {minimum:g} s"] if minimum else []
+    limits += [f"at most {maximum:g} s"] if maximum < math.inf else []
+    limit = f"of {' and '.join(limits)}, " if limits else ""
     expected = f'a time {limit}such as "90m" or "7d", or a number of seconds'
     return Kind(expected, accepts, _seconds, display=durations.text, metavar="TIME")
 

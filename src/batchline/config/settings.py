@@ -25,8 +25,10 @@ class WorkerSettings:
     concurrency: int = setting(
         64, count(1, 20_000), "Requests in flight at once, at each upstream.", flag=True
     )
-    # A worker that is killed delays its batches by at most this time.
-    lease: float = setting(15.0, time(1), "How long others leave the work of a lost worker alone.", flag=True)
+    # A worker that is killed delays its batches by at most this time, so it is limited.
+    lease: float = setting(
+        15.0, time(1, 300), "How long others leave the work of a lost worker alone.", flag=True
+    )
     poll_min: float = setting(0.75, time(), "First pause between polls of an idle worker; then it doubles.")
     poll_max: float = setting(15.0, time(), "Longest pause between polls of an idle worker.")
     settle_max: int = setting(500, count(1, 10_000), "A settle is sent with this many verdicts, or earlier.")

@@ -151,7 +151,7 @@ def test_a_response_that_was_not_made_in_time_has_failed(server: Server, client:
     shown = client.responses.retrieve(response.id)
     assert shown.status == "failed"
     assert shown.error is not None
-    assert shown.error.code == "batch_expired"
+    assert str(shown.error.code) == "batch_expired"
 
 
 def post(server: Server, key: str, body: bytes, **headers: str) -> httpx2.Response:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batchline.model import Batch, Claim, Deferred, Item, Parked, SubmissionUnknown
+from batchline.model import Batch, Claim, Deferred, Item, Parked, SubmissionUnknown, Verdict
 from batchline.store import batches, doctor, providers, spans
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -33,7 +33,7 @@ TWICE = """
 """
 
 
-async def settle(db: Session, worker: WorkerId, *verdicts: spans.Verdict) -> None:
+async def settle(db: Session, worker: WorkerId, *verdicts: Verdict) -> None:
     await spans.settle(db, worker.id, verdicts)
 
 

@@ -354,6 +354,31 @@ async def test_a_task_that_comes_back_has_not_vanished() -> None:
             assert isinstance(await executor.run(item), Parked), f"after {at} s"
 
 
+# Cancelling
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "over"),
+    [
+        (answers(200, response("cancelled")), True),
+        (answers(400), True),
+        (answers(404), True),
+        (answers(429), False),
+        (answers(500), False),
+        (says_and_closes(b""), False),
+    ],
+    ids=["cancelled", "it has ended", "it is gone", "429", "500", "closed"],
+)
+async def test_a_task_is_cancelled_unless_the_provider_may_do_it_later(
+    behaviour: Behaviour, over: bool
+) -> None:
+    async with upstream_that(behaviour) as upstream, a_provider_executor() as executor:
+        assert await executor.cancel(an_item_for(upstream.url, task_id="resp_1")) is over
+    assert [(each.method, each.path) for each in upstream.requests] == [
+        ("POST", "/v1/responses/resp_1/cancel")
+    ]
+
+
 # Other items
 
 

@@ -17,7 +17,7 @@ from batchline.store.spans import Scope
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, pass_time, read, sql, until
+from tests.support.builders import a_batch, overrun, pass_time, read, sql, until
 from tests.support.processes import Upstream, simulated
 
 PATIENCE = 90.0
@@ -37,22 +37,21 @@ async def responses(db: Session, count: int, settings: RunSettings) -> Batch:
 
 
 async def drain(url: str, tmp_path: Path, settings: RunSettings, workers: int = 1) -> None:
-    assert settings.provider is not None
-    assert settings.upstream is not None
+    provider, upstream = settings.provider, settings.upstream
+    assert provider is not None
+    assert upstream is not None
 
     async def work() -> None:
         upstreams = Upstreams()
         executor = ProviderExecutor(HttpExecutor(upstreams))
-        scope = ProducerScope(
-            Scope((settings.upstream or "",)), 8, settings.upstream, settings.provider.max_tasks
-        )  # type: ignore[union-attr]
+        scope = ProducerScope(Scope((upstream,)), 8, upstream, provider.max_tasks)
         worker = Worker(
             url,
             executor,
             Objects.at(tmp_path),
             WorkerSettings(drain=True),
             Scope(),
-            WorkerOptions(producers=[scope], upstreams=upstreams),
+            WorkerOptions(producers=[scope], upstreams=upstreams, cancel_task=executor.cancel),
         )
         try:
             await worker.run()
@@ -162,3 +161,38 @@ async def test_a_provider_that_limits_the_rate_gets_each_item_once(
         tasks = upstream.stats()["tasks"]
         assert tasks["refused"] > 0
         assert (tasks["accepted"], tasks["keys_with_two_tasks"]) == (60, 0)
+
+
+@pytest.mark.parametrize("how", [BatchStatus.CANCELLED, BatchStatus.EXPIRED])
+async def test_the_tasks_of_a_batch_that_was_ended_are_cancelled_at_the_provider(
+    database_url: str, db: Session, tmp_path: Path, how: BatchStatus
+) -> None:
+    with simulated("--task", "3600000") as upstream:
+        settings = settings_for(upstream, Recovery.KEY)
+        batch = await responses(db, 20, settings)
+        working = asyncio.create_task(drain(database_url, tmp_path, settings))
+        await until(lambda: asyncio.sleep(0, accepted(upstream) == 20))
+        if how is BatchStatus.CANCELLED:
+            await batches.close(db, batch.id, "cancel")
+        else:
+            await overrun(db, batch.id)
+        await working
+        assert (await read(db, batch)).status is how
+        assert upstream.stats()["tasks"]["cancelled"] == 20
+    assert await sql(db, "SELECT count(*) FROM batchline.abandoned_tasks") == [(0,)]
+
+
+async def test_a_task_that_cannot_be_cancelled_is_tried_again_later(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    with simulated("--task", "3600000") as upstream:
+        settings = settings_for(upstream, Recovery.KEY)
+        batch = await responses(db, 2, settings)
+        working = asyncio.create_task(drain(database_url, tmp_path, settings))
+        await until(lambda: asyncio.sleep(0, accepted(upstream) == 2))
+        upstream.process.kill()
+        upstream.process.wait(20)
+        await batches.close(db, batch.id, "cancel")
+        await working
+    found = await sql(db, "SELECT attempts, available_at > now() FROM batchline.abandoned_tasks")
+    assert found == [(1, True)] * 2

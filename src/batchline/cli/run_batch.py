@@ -195,6 +195,7 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
             ],
             upstreams=upstreams,
             memory=memory,
+            cancel_task=executor.cancel,
             on_ended=lambda _: ended.set(),
         ),
     )

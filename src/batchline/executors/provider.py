@@ -76,6 +76,15 @@ class ProviderExecutor:
     def wind_down(self) -> None:
         self._http.wind_down()
 
+    async def cancel(self, item: Item) -> bool:
+        """The item's batch has ended: the provider need not finish its task. False: try again later."""
+        chosen, task_id = item.claim.settings.provider, item.claim.task_id
+        if chosen is None or task_id is None:
+            return True
+        answer = await self._http.exchange(item, partial(_cancel, task_id))
+        # A task that has ended cannot be cancelled, and one that vanished need not be.
+        return isinstance(answer, Answer) and not answer.passing
+
     async def close(self) -> None:
         await self._http.close()
 
@@ -239,6 +248,11 @@ def _post(body: bytes, item: Item, route: Route) -> RequestBuilder:
 def _get(query: str, below: str, item: Item, route: Route) -> RequestBuilder:
     url: Url = route.url.with_path(route.url.path + below)
     return _limited(route.client.get(url.with_query_string(query) if query else url), item)
+
+
+def _cancel(task_id: str, item: Item, route: Route) -> RequestBuilder:
+    url: Url = route.url.with_path(f"{route.url.path}/{task_id}/cancel")
+    return _limited(route.client.post(url), item)
 
 
 def _limited(request: RequestBuilder, item: Item) -> RequestBuilder:

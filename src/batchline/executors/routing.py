@@ -28,10 +28,14 @@ class RoutingExecutor:
         self._claims: dict[int, tuple[Claim, Claim]] = {}
 
     async def run(self, item: Item) -> Ran:
+        return await self._executor.run(self.routed(item))
+
+    def routed(self, item: Item) -> Item:
+        """The item with the settings of its upstream."""
         claim = item.claim
         if claim.settings.upstream is None and (routed := self._routed(claim)) is not claim:
-            item = replace(item, claim=routed)
-        return await self._executor.run(item)
+            return replace(item, claim=routed)
+        return item
 
     def fenced_by(self, fence: Fence) -> None:
         self._executor.fenced_by(fence)

@@ -14,6 +14,7 @@ from batchline.worker.outbox import Outbox
 from batchline.worker.poller import Poller
 from batchline.worker.producers import Producers
 from batchline.worker.retry_timer import RetryTimer
+from batchline.worker.task_canceller import TaskCanceller
 
 
 class NotificationRouter:
@@ -24,6 +25,7 @@ class NotificationRouter:
     finalizer: Finalizer
     outbox: Outbox
     maintenance: Maintenance
+    canceller: TaskCanceller
 
     def __init__(self, on_ended: Callable[[Batch], None] | None) -> None:
         self._on_ended = on_ended
@@ -59,6 +61,7 @@ class NotificationRouter:
             self.outbox.wake()
         if result.maintenance_due:
             self.maintenance.wake()
+            self.canceller.wake()
 
     def settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         """Verdicts are stored; the first of them that is tried again is so in `earliest_retry` seconds."""
@@ -77,6 +80,8 @@ class NotificationRouter:
     def ended(self, batch: Batch) -> None:
         """The finalizer has ended a batch."""
         self.outbox.wake()
+        if batch.finished < batch.total:
+            self.canceller.wake()
         if self._on_ended is not None:
             self._on_ended(batch)
 

@@ -40,9 +40,10 @@ from batchline.worker.reconciler import Reconciler
 from batchline.worker.service import HasIdle, are_idle, until_idle
 from batchline.worker.settler import Settler
 from batchline.worker.supervisor import Supervisor
+from batchline.worker.task_canceller import CancelTask, TaskCanceller, nothing_to_cancel
 from batchline.worker.tasks import first
 
-_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "maintenance")
+_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "maintenance", "tasks")
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -58,6 +59,8 @@ class WorkerOptions:
     # Shared with the executor.
     upstreams: Upstreams | None = None
     memory: BodyMemory | None = None
+    # Cancels tasks of batches that have ended.
+    cancel_task: CancelTask = nothing_to_cancel
     # Called with each event, before webhooks are.
     listeners: Sequence[EventListener] = ()
     # Called with each batch that this worker ends.
@@ -115,12 +118,14 @@ class Worker:
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.outbox = Outbox(self._sessions["outbox"], sender, options.listeners)
         self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
+        self._canceller = TaskCanceller(self._sessions["tasks"], scope, options.cancel_task)
         self.poller = Poller(self._sessions["poll"], self.lease, scope, settings, router.found)
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
         router.outbox, router.maintenance = self.outbox, self._maintenance
+        router.canceller = self._canceller
 
     @property
     def claimed(self) -> int:
@@ -150,6 +155,7 @@ class Worker:
                     self.finalizer,
                     self.outbox,
                     self._maintenance,
+                    self._canceller,
                     self._reconciler,
                     self.poller,
                     self._listener,
@@ -207,12 +213,13 @@ class Worker:
             self.finalizer,
             self.outbox,
             self._maintenance,
+            self._canceller,
         ]
 
     async def _stop_services(self) -> None:
         """In the order in which items pass through them, so that each finishes what it was left."""
         stop = self._supervisor.stop
-        seeking = (self.poller, self._listener, self._reconciler, self._maintenance)
+        seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
         await stop(*seeking, *self.producers.claimers)
         self._executor.wind_down()
         await stop(*self.producers.dispatchers)

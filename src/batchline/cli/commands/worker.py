@@ -115,12 +115,14 @@ async def _work(
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
     memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams()
     http = HttpExecutor(upstreams, default=upstream, memory=memory)
+    providers = ProviderExecutor(http)
+    routing = RoutingExecutor(routed.upstreams, providers)
     approvals = Approvals(runtime.url, Rules(operations, server.limits, server.operation_window))
     executor = OperationExecutor(
         operations,
         routed.upstreams,
         http,
-        RoutingExecutor(routed.upstreams, ProviderExecutor(http)),
+        routing,
         {APPROVALS: approvals},
     )
     worker = Worker(
@@ -134,6 +136,7 @@ async def _work(
             discovered=discovered,
             upstreams=upstreams,
             memory=memory,
+            cancel_task=lambda item: providers.cancel(routing.routed(item)),
             listen_url=listen,
         ),
     )

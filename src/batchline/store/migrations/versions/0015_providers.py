@@ -17,6 +17,18 @@ COLUMNS = """
 ALTER TABLE spans ADD COLUMN submission text CHECK (submission IN ('interrupted', 'unknown'));
 CREATE INDEX spans_submission ON spans (lane_id) WHERE submission IS NOT NULL AND worker_id IS NULL;
 ALTER TABLE results ADD COLUMN task_id text;
+
+-- Tasks that a provider may still work on, though their batch has ended: to be cancelled there.
+CREATE TABLE abandoned_tasks (
+    upstream      text NOT NULL,
+    task_id       text NOT NULL,
+    batch_id      uuid NOT NULL,
+    lane_id       bigint NOT NULL,
+    attempts      integer NOT NULL DEFAULT 0,
+    available_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (upstream, task_id)
+);
+CREATE INDEX abandoned_tasks_due ON abandoned_tasks (available_at);
 """
 
 # Each part reads each row once: a batch whose items all wait for a provider has a span for each of them.
@@ -113,6 +125,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.get_bind().exec_driver_sql("""
         DROP VIEW provider_items;
+        DROP TABLE abandoned_tasks;
         DROP FUNCTION claim_tasks_v1;
         ALTER TABLE results DROP COLUMN task_id;
         ALTER TABLE spans DROP COLUMN submission;

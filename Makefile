@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo check test attacks lint format bench chaos release-check lock clean
+.PHONY: setup demo check test attacks mutants lint format bench chaos release-check lock clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,11 @@ test: setup
 # Slow attacks on the running product: floods, large bodies, slow readers, full disks.
 attacks: setup
 	$(BIN)/python -m pytest $(PYTEST) -m attack
+
+# Applies curated mistakes to a copy of the code, one at a time; tests must notice each. About 15 minutes. Some of them:
+# make mutants WORDS="settle lease".
+mutants: setup
+	$(BIN)/python -m mutants $(WORDS)
 
 # Style, import contracts, types and retired names.
 lint: setup

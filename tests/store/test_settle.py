@@ -412,6 +412,19 @@ def test_a_closing_batch_waits_for_a_worker_to_the_very_end_of_its_lease(stage: 
     assert not stage.broken()
 
 
+def test_a_cancelled_batch_keeps_how_far_its_lanes_were_claimed_and_leaves_no_cursor(stage: Stage) -> None:
+    batch = stage.batch(9)
+    hand = stage.hand()
+    items = hand.take(4)
+    hand.close(batch.id, "cancel")
+    hand.settle([completed(item) for item in items])
+
+    assert stage.finalizing(batch)
+    assert stage.rows("SELECT next, drained FROM batchline.lanes") == [(4, False)]
+    assert stage.rows("SELECT * FROM batchline.cursors") == []
+    assert not stage.broken()
+
+
 def test_a_verdict_after_the_end_of_a_cancelled_batch_is_dropped(stage: Stage) -> None:
     batch = stage.batch(4)
     zombie, other = stage.hand(), stage.hand()

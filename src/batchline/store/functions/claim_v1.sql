@@ -10,9 +10,8 @@
 -- `max_tasks` is for the lines of a provider's upstream: due tasks come first, and no more other lines than may become tasks
 -- (claim_tasks). NULL: no limit.
 --
--- Locks: with `max_tasks`, those of claim_tasks; the worker's row, if the lease needs renewal; spans, never waiting; then lanes in id order, waiting: another claim
--- holds one for a millisecond only, and this worker must not go idle for that. If others were faster and left less than
--- expected, it looks again, and does not wait for any lane then: so no two claims can wait for each other.
+-- Locks: with `max_tasks`, those of claim_tasks; the worker's row; spans, never waiting; then lanes in id order, waiting (lock_lanes). If others were faster and
+-- left less than expected, it looks again.
 --
 -- Safe because each statement of a function sees what was committed before it began, and what a lane has left is read
 -- after its row was locked (claim_fresh).
@@ -30,7 +29,8 @@ DECLARE
     max_looks CONSTANT integer := 3;
     room integer := max_items;
     taken bigint[] := '{}';
-    expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now());
+    -- Not this worker: its lease may have ended while it was idle, and is renewed below.
+    expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now() AND id <> worker);
     returned bigint[];
     tenants text[];
     tenant_keys text[];
@@ -42,9 +42,11 @@ DECLARE
     claimed record;
     chosen bigint[];
     locked bigint[];
+    highest_locked bigint := 0;
     wanted integer[];
     missing boolean;
 BEGIN
+    PERFORM batchline.require_read_committed_v1();
     IF max_tasks IS NOT NULL THEN
         SELECT t.spans, t.room INTO taken, room
         FROM batchline.claim_tasks_v1(
@@ -96,15 +98,8 @@ BEGIN
             END IF;
         END LOOP;
 
-        IF look = 1 THEN
-            locked := ARRAY (
-                SELECT id FROM batchline.lanes WHERE id = ANY (chosen) ORDER BY id FOR NO KEY UPDATE
-            );
-        ELSE
-            locked := ARRAY (
-                SELECT id FROM batchline.lanes WHERE id = ANY (chosen) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-            );
-        END IF;
+        locked := batchline.lock_lanes_v1(chosen, highest_locked);
+        highest_locked := greatest(highest_locked, (SELECT max(id) FROM unnest(locked) AS id));
         FOR nth IN 1 .. cardinality(chosen) LOOP
             CONTINUE WHEN chosen[nth] <> ALL (locked);
             SELECT c.span_id, coalesce(c.items, 0) AS items INTO claimed

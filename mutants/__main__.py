@@ -27,10 +27,11 @@ from mutants.finalize import FINALIZE
 from mutants.lease import LEASE
 from mutants.limits import LIMITS
 from mutants.mutant import Mutant
+from mutants.providers import PROVIDERS
 from mutants.retention import RETENTION
 from mutants.settle import SETTLE
 
-ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS)
+ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS, *PROVIDERS)
 
 _ROOT = Path(__file__).parent.parent
 _COPIED = ("src", "tests", "chaos", "benchmarks", "examples", "docs", "tools", "pyproject.toml", "README.md")

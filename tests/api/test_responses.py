@@ -115,11 +115,11 @@ def test_a_failed_response_says_why(
 ) -> None:
     response = created(client)
     settled(server, response.id, failed_with(line))
-    shown = client.responses.retrieve(response.id)
-    assert shown.status == "failed"
-    assert shown.error is not None
-    assert shown.error.code == error[0]
-    assert shown.error.message == (error[1] or "The upstream refused the request.")
+    displayed = client.responses.retrieve(response.id)
+    assert displayed.status == "failed"
+    assert displayed.error is not None
+    assert displayed.error.code == error[0]
+    assert displayed.error.message == (error[1] or "The upstream refused the request.")
 
 
 def test_a_response_can_be_cancelled_twice(server: Server, client: openai.OpenAI) -> None:
@@ -148,10 +148,10 @@ def test_a_response_that_was_not_made_in_time_has_failed(server: Server, client:
         await sql(db, "SELECT batchline.conclude_v1(%(id)s)", id=batch_id)
 
     on(server.database, expire)
-    shown = client.responses.retrieve(response.id)
-    assert shown.status == "failed"
-    assert shown.error is not None
-    assert str(shown.error.code) == "batch_expired"
+    displayed = client.responses.retrieve(response.id)
+    assert displayed.status == "failed"
+    assert displayed.error is not None
+    assert str(displayed.error.code) == "batch_expired"
 
 
 def post(server: Server, key: str, body: bytes, **headers: str) -> httpx2.Response:

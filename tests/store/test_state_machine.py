@@ -727,7 +727,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.parked(span.holder, claims[0], set(span.ordinals), span.task, delay)
 
     def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
-        parked = spans.Task(claim.span_id, tuple(sorted(ordinals)), "provider", task, delay)
+        parked = spans.ParkedTask(claim.span_id, tuple(sorted(ordinals)), "provider", task, delay)
         rows = self.run(spans.park(self.db, self.workers[worker].id, [parked]))
         moved = sum(size for _, size, _ in rows)
         span = self.spans.get(claim.span_id)
@@ -756,7 +756,7 @@ class LifeOfItems(RuleBasedStateMachine):
             return
         worker, item = self.one_of(other, held)
         known = self.one_of(which, tasks)
-        task = spans.Task(item.claim.span_id, (item.ordinal,), "provider", known, 0.0)
+        task = spans.ParkedTask(item.claim.span_id, (item.ordinal,), "provider", known, 0.0)
         with pytest.raises(psycopg.errors.UniqueViolation):
             self.run(spans.park(self.db, self.workers[worker].id, [task]))
 

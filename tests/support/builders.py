@@ -205,7 +205,7 @@ async def park(
 ) -> int:
     """Park items of one span as one task."""
     (claim,) = {item.claim.span_id: item.claim for item in items}.values()
-    task = spans.Task(claim.span_id, tuple(item.ordinal for item in items), upstream, task_id, delay)
+    task = spans.ParkedTask(claim.span_id, tuple(item.ordinal for item in items), upstream, task_id, delay)
     return sum(size for _, size, _ in await spans.park(db, worker.id, [task]))
 
 

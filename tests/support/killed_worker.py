@@ -64,7 +64,7 @@ def install(killer: Killer) -> None:
             killer.at("claimed")
         return found
 
-    async def park_between(session: Session, worker_id: UUID, tasks: Sequence[spans.Task]) -> Any:
+    async def park_between(session: Session, worker_id: UUID, tasks: Sequence[spans.ParkedTask]) -> Any:
         killer.at("before it is parked")
         rows = await park(session, worker_id, tasks)
         killer.at("parked")

@@ -172,6 +172,6 @@ def test_a_server_is_a_provider_for_run(
         assert upstream.stats()["executed"] == 20
     lines = read_lines(output)
     assert [line["custom_id"] for line in lines] == [f"q-{n}" for n in range(20)]
-    shown = rows(database_url, "SELECT provider_task_id FROM batchline.provider_items ORDER BY line_no")
-    assert [line["response"]["body"]["id"] for line in lines] == [task_id for (task_id,) in shown]
+    displayed = rows(database_url, "SELECT provider_task_id FROM batchline.provider_items ORDER BY line_no")
+    assert [line["response"]["body"]["id"] for line in lines] == [task_id for (task_id,) in displayed]
     assert all(line["response"]["body"]["output"] for line in lines)

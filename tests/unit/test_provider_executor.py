@@ -39,8 +39,8 @@ NAME = "openai-background"
 
 
 def response(status: str, **more: Any) -> bytes:
-    shown = {"id": "resp_1", "object": "response", "created_at": 1000, "status": status, **more}
-    return json.dumps(shown).encode()
+    displayed = {"id": "resp_1", "object": "response", "created_at": 1000, "status": status, **more}
+    return json.dumps(displayed).encode()
 
 
 def an_item_for(

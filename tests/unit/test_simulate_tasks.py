@@ -38,11 +38,11 @@ async def test_a_task_runs_then_has_the_answer_of_the_same_request() -> None:
     async with simulating(task_ms=200) as upstream:
         accepted = (await submit(upstream)).json
         assert (accepted["status"], accepted["output"]) == ("in_progress", [])
-        shown = accepted
-        while shown["status"] != "completed":
-            shown = (await upstream.get(f"{RESPONSES}/{accepted['id']}")).json
-        assert shown["id"] == accepted["id"]
-        assert shown["output"] == json.loads(answer_to(RESPONSES, background()))["output"]
+        displayed = accepted
+        while displayed["status"] != "completed":
+            displayed = (await upstream.get(f"{RESPONSES}/{accepted['id']}")).json
+        assert displayed["id"] == accepted["id"]
+        assert displayed["output"] == json.loads(answer_to(RESPONSES, background()))["output"]
 
 
 async def test_a_request_without_background_is_answered_at_once() -> None:
@@ -124,8 +124,8 @@ async def test_tasks_survive_the_process_in_a_file(tmp_path: Path, cancelled: bo
         if cancelled:
             await upstream.get(f"{RESPONSES}/{task}/cancel", method="POST")
     async with simulating(**kept) as upstream:
-        shown = (await upstream.get(f"{RESPONSES}/{task}")).json
-        assert shown["status"] == ("cancelled" if cancelled else "in_progress")
+        displayed = (await upstream.get(f"{RESPONSES}/{task}")).json
+        assert displayed["status"] == ("cancelled" if cancelled else "in_progress")
         assert (await submit(upstream, key="k")).json["id"] == task
         assert (await upstream.stats())["tasks"]["accepted"] == 1
 

@@ -95,7 +95,7 @@ async def show(session: Session, batch: Batch) -> bytes | None:
 
 def displayed(batch: Batch, stored: StoredResponse) -> bytes:
     request = msgspec.json.decode(stored.body)
-    shown: dict[str, Any] = {
+    response: dict[str, Any] = {
         "id": ids.show(ids.RESPONSE, batch.id),
         "object": "response",
         "created_at": int(batch.created_at.timestamp()),
@@ -108,17 +108,17 @@ def displayed(batch: Batch, stored: StoredResponse) -> bytes:
         "usage": None,
     }
     # Not the value that the request gives as null.
-    shown |= {
+    response |= {
         key: request[key] if request.get(key) is not None else usual for key, usual in _REPEATED.items()
     }
-    return msgspec.json.encode(shown | _state(batch, stored, shown))
+    return msgspec.json.encode(response | _state(batch, stored, response))
 
 
-def _state(batch: Batch, stored: StoredResponse, shown: dict[str, Any]) -> dict[str, Any]:
+def _state(batch: Batch, stored: StoredResponse, response: dict[str, Any]) -> dict[str, Any]:
     if stored.output is not None:
         line = msgspec.json.decode(stored.output)
         if stored.outcome == "completed":
-            return _answer(line["response"]["body"], shown)
+            return _answer(line["response"]["body"], response)
         return _failure(line)
     frozen = batch.finalizing_at is not None or batch.ended_at is not None
     if frozen and batch.cancelling_at is not None:
@@ -128,12 +128,12 @@ def _state(batch: Batch, stored: StoredResponse, shown: dict[str, Any]) -> dict[
     return {"status": "in_progress" if stored.running else "queued"}
 
 
-def _answer(answer: Any, shown: dict[str, Any]) -> dict[str, Any]:
+def _answer(answer: Any, response: dict[str, Any]) -> dict[str, Any]:
     """The upstream's answer under this server's id."""
     if not isinstance(answer, dict):
         return _failed("invalid_response", "The upstream's answer is not a response.")
     kept = ("id", "object", "created_at", "background", "metadata")
-    return {"status": "completed"} | answer | {key: shown[key] for key in kept}
+    return {"status": "completed"} | answer | {key: response[key] for key in kept}
 
 
 def _failure(line: dict[str, Any]) -> dict[str, Any]:

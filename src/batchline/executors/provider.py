@@ -31,7 +31,7 @@ from batchline.model import (
 )
 from batchline.upstreams.faults import MAX_MESSAGE, message_of
 from batchline.upstreams.http_upstream import Route
-from batchline.upstreams.providers import PROVIDERS, InvalidSubmission, Progress, Provider, TaskState
+from batchline.upstreams.providers import PROVIDERS, Progress, Provider, TaskState, UnsubmittableItem
 from batchline.upstreams.retry import rounded_up
 
 # A task is first asked for after the shortest delay, then after half of its age.
@@ -114,7 +114,7 @@ class ProviderExecutor:
                 return recovered
         try:
             body = provider.submission(item.idempotency_key, item.body)
-        except InvalidSubmission as error:
+        except UnsubmittableItem as error:
             return Failed(item, failed_line(item, "invalid_body", str(error)[:MAX_MESSAGE]))
         answer = await self._http.exchange(item, partial(_post, body))
         if isinstance(answer, Deferred):

@@ -30,7 +30,7 @@ _PATH = b"/v1/responses"
 _KEY = "batchline_key"
 
 
-class Task(msgspec.Struct):
+class SimulatedTask(msgspec.Struct):
     """A line of the file. `key` is the Idempotency-Key, or else that in the metadata."""
 
     id: str
@@ -68,11 +68,11 @@ class SimulatedTasks:
         self._forget()
         if self._file is not None and self._file.exists():
             for line in self._file.read_bytes().splitlines():
-                self._enter(msgspec.json.decode(line, type=Task))
+                self._enter(msgspec.json.decode(line, type=SimulatedTask))
 
     def _forget(self) -> None:
-        self._tasks: dict[str, Task] = {}
-        self._by_key: dict[str, list[Task]] = {}
+        self._tasks: dict[str, SimulatedTask] = {}
+        self._by_key: dict[str, list[SimulatedTask]] = {}
         self._counts = TaskCounts()
 
     def reset(self) -> None:
@@ -80,7 +80,7 @@ class SimulatedTasks:
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
-    def _enter(self, task: Task) -> None:
+    def _enter(self, task: SimulatedTask) -> None:
         known = self._tasks.get(task.id)
         self._tasks[task.id] = task
         if task.key is not None:
@@ -89,7 +89,7 @@ class SimulatedTasks:
                 of_key.remove(known)
             of_key.append(task)
 
-    def _keep(self, task: Task) -> None:
+    def _keep(self, task: SimulatedTask) -> None:
         self._enter(task)
         if self._file is not None:
             with self._file.open("ab") as stream:
@@ -136,7 +136,7 @@ class SimulatedTasks:
 
     def _accept(self, caller: Requester, key: str | None, body: bytes) -> None:
         vanishes = self._dice() < self._settings.vanish_rate
-        task = Task(f"resp_{uuid4().hex}", key, body.decode(), time.time(), vanishes)
+        task = SimulatedTask(f"resp_{uuid4().hex}", key, body.decode(), time.time(), vanishes)
         self._keep(task)
         if self._dice() < self._settings.lose_rate:
             self._counts.lost_answers += 1
@@ -165,7 +165,7 @@ class SimulatedTasks:
         page = {"object": "list", "data": [self._displayed(task) for task in tasks], "has_more": False}
         caller.answer(200, msgspec.json.encode(page))
 
-    def _task(self, task_id: str) -> Task:
+    def _task(self, task_id: str) -> SimulatedTask:
         task = self._tasks.get(task_id)
         if task is None or task.vanishes:
             raise Refusal(404, f"Response with id '{task_id}' not found.", code="response_not_found")
@@ -181,25 +181,30 @@ class SimulatedTasks:
 
     # --- Answers -------------------------------------------------------------------------------------------
 
-    def _answer(self, caller: Requester, task: Task) -> None:
+    def _answer(self, caller: Requester, task: SimulatedTask) -> None:
         if not caller.gone:
             caller.answer(200, msgspec.json.encode(self._displayed(task)))
 
-    def _status(self, task: Task) -> str:
+    def _status(self, task: SimulatedTask) -> str:
         if task.cancelled:
             return "cancelled"
         return (
             "in_progress" if time.time() - task.accepted_at < self._settings.task_ms / 1000 else "completed"
         )
 
-    def _displayed(self, task: Task) -> dict[str, Any]:
+    def _displayed(self, task: SimulatedTask) -> dict[str, Any]:
         response: dict[str, Any] = json.loads(render(self._reader.read(_PATH, task.body.encode())))
         metadata = msgspec.json.decode(task.body, type=_Submission).metadata or {}
         status = self._status(task)
-        shown = {"id": task.id, "created_at": int(task.accepted_at), "background": True, "metadata": metadata}
+        displayed = {
+            "id": task.id,
+            "created_at": int(task.accepted_at),
+            "background": True,
+            "metadata": metadata,
+        }
         if status != "completed":
-            shown |= {"status": status, "output": [], "usage": None}
-        return response | shown
+            displayed |= {"status": status, "output": [], "usage": None}
+        return response | displayed
 
     # --- The ledger ----------------------------------------------------------------------------------------
 

@@ -185,7 +185,9 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
 async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -> list[Settled]:
     """Park items. Their routing key stands for the upstream: it is the same before and after routing."""
     tasks = [
-        Task(each.item.claim.span_id, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay)
+        ParkedTask(
+            each.item.claim.span_id, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay
+        )
         for each in verdicts
     ]
     try:
@@ -195,7 +197,7 @@ async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -
     return [Settled(batch_id, 0, finished=False, closing=closing) for batch_id, _, closing in rows]
 
 
-class Task(msgspec.Struct, frozen=True):
+class ParkedTask(msgspec.Struct, frozen=True):
     """Items of one span that a provider has accepted as one task."""
 
     span_id: int
@@ -206,7 +208,9 @@ class Task(msgspec.Struct, frozen=True):
     delay: float
 
 
-async def park(session: Session, worker_id: UUID, tasks: Sequence[Task]) -> list[tuple[UUID, int, bool]]:
+async def park(
+    session: Session, worker_id: UUID, tasks: Sequence[ParkedTask]
+) -> list[tuple[UUID, int, bool]]:
     """Move items into spans that wait for a provider's tasks. Of each task that was parked: its batch, how
     many items were moved, and whether the batch is being cancelled or has expired."""
     rows = await session.rows(

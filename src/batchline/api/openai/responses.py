@@ -23,7 +23,7 @@ from batchline.store.session import Session
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=AuthenticatedRoute)
 
 _SCOPE = "responses"
-_SHOWN: dict[int | str, dict[str, Any]] = {
+_DISPLAYED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {"schema": {"type": "object"}}}}
 }
 
@@ -38,7 +38,7 @@ class CreateResponse(BaseModel):
     background: Annotated[Literal[True], Field(description="Only background responses are served.")]
 
 
-@router.post("", response_class=Response, responses={**_SHOWN, **documented(400, 413, 422)})
+@router.post("", response_class=Response, responses={**_DISPLAYED, **documented(400, 413, 422)})
 async def create_response(
     requested: CreateResponse,
     request: Request,
@@ -77,24 +77,26 @@ async def create_response(
                 code = "idempotency_key_reused"
                 raise ApiError(422, message, code=code, headers=NO_RETRY) from None
             batch = await _named(session, caller, ids.show(ids.RESPONSE, made.object_id))
-        return await _shown(session, batch)
+        return await _displayed(session, batch)
 
 
-@router.get("/{response_id}", response_class=Response, responses={**_SHOWN, **documented(404)})
+@router.get("/{response_id}", response_class=Response, responses={**_DISPLAYED, **documented(404)})
 async def get_response(response_id: str, context: InContext, caller: Called) -> Response:
     async with context.sessions.one() as session:
-        return await _shown(session, await _named(session, caller, response_id))
+        return await _displayed(session, await _named(session, caller, response_id))
 
 
-@router.post("/{response_id}/cancel", response_class=Response, responses={**_SHOWN, **documented(404, 413)})
+@router.post(
+    "/{response_id}/cancel", response_class=Response, responses={**_DISPLAYED, **documented(404, 413)}
+)
 async def cancel_response(response_id: str, context: InContext, caller: Called) -> Response:
     """Run it no more. A request in flight may finish. Repeating it changes nothing."""
     async with context.sessions.one() as session:
         batch = await _named(session, caller, response_id)
         # Of a batch that is no response, nothing is shown and nothing cancelled.
-        await _shown(session, batch)
+        await _displayed(session, batch)
         await batches.close(session, batch.id, "cancel")
-        return await _shown(session, await _named(session, caller, response_id))
+        return await _displayed(session, await _named(session, caller, response_id))
 
 
 def _line(body: bytes) -> LineRequest:
@@ -118,7 +120,7 @@ async def _named(session: Session, caller: Actor, text: str) -> Batch:
     return batch
 
 
-async def _shown(session: Session, batch: Batch) -> Response:
+async def _displayed(session: Session, batch: Batch) -> Response:
     content = await responses.show(session, batch)
     if content is None:
         raise not_found("response", ids.show(ids.RESPONSE, batch.id), "response_id")

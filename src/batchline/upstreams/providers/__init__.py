@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from batchline.model import PROVIDER_NAMES
 from batchline.upstreams.providers.openai_background import OpenAIBackground
-from batchline.upstreams.providers.provider import InvalidSubmission, Progress, Provider, TaskState
+from batchline.upstreams.providers.provider import Progress, Provider, TaskState, UnsubmittableItem
 
 PROVIDERS: Mapping[str, Provider] = dict(zip(PROVIDER_NAMES, (OpenAIBackground(),), strict=True))
 
-__all__ = ["PROVIDERS", "InvalidSubmission", "Progress", "Provider", "TaskState"]
+__all__ = ["PROVIDERS", "Progress", "Provider", "TaskState", "UnsubmittableItem"]

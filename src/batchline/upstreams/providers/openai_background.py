@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from batchline.upstreams.providers.provider import InvalidSubmission, Progress, TaskState
+from batchline.upstreams.providers.provider import Progress, TaskState, UnsubmittableItem
 
 KEY = "batchline_key"
 # OpenAI's limit of metadata.
@@ -36,12 +36,12 @@ class _Response(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
-class _Page(msgspec.Struct):
+class _ListedResponses(msgspec.Struct):
     data: list[_Response]
 
 
 _decode = msgspec.json.Decoder(_Response).decode
-_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_page = msgspec.json.Decoder(_ListedResponses).decode
 _decode_body = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_metadata = msgspec.json.Decoder(dict[str, Any] | None).decode
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -55,7 +55,7 @@ class OpenAIBackground:
             fields = _decode_body(body)
             metadata = _decode_metadata(fields.get("metadata", b"null")) or {}
         except _DECODE_ERRORS as error:
-            raise InvalidSubmission(f"the body is no request for a response: {error}") from None
+            raise UnsubmittableItem(f"the body is no request for a response: {error}") from None
         if len(metadata) < _MAX_PAIRS:
             metadata[KEY] = key
             fields["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))

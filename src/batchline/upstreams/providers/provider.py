@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 
-class InvalidSubmission(ValueError):
+class UnsubmittableItem(ValueError):
     """The item cannot be submitted. The message is for a person."""
 
 
@@ -33,7 +33,7 @@ class Provider(Protocol):
     path: str
 
     def submission(self, key: str, body: bytes) -> bytes:
-        """The body that submits an item under an idempotency key. Raises InvalidSubmission."""
+        """The body that submits an item under an idempotency key. Raises UnsubmittableItem."""
         ...
 
     def accepted(self, answer: bytes) -> str | None:

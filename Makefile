@@ -24,13 +24,13 @@ demo: setup
 check: lint
 	$(BIN)/python -m pytest -n 2 tests/unit
 
-# All tests except the slow attacks. Two files at a time, because most tests wait for processes. To run one test at a
-# time: make test PYTEST="-n 0".
+# All tests. Two files at a time, because most tests wait for processes. To run one test at a time:
+# make test PYTEST="-n 0".
 PYTEST ?= -n 2 --dist loadfile
 test: setup
-	$(BIN)/python -m pytest $(PYTEST) -m "not attack"
+	$(BIN)/python -m pytest $(PYTEST)
 
-# Slow attacks on the running product: floods, large bodies, slow readers, full disks.
+# Only the slow attacks on the running product: floods, large bodies, slow readers, full disks.
 attacks: setup
 	$(BIN)/python -m pytest $(PYTEST) -m attack
 

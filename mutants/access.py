@@ -65,7 +65,7 @@ ACCESS = (
     ),
     Mutant(
         "a tenant's Idempotency-Key replays another tenant's batch",
-        f"{_SQL}/batches/find_made.sql",
+        f"{_SQL}/batches/find_idempotency_key.sql",
         "WHERE tenant = %(tenant)s AND scope",
         "WHERE %(tenant)s::text IS NOT NULL AND scope",
         _TENANTS,

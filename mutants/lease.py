@@ -44,8 +44,8 @@ LEASE = (
     Mutant(
         "a worker that lost its lease continues under its old name",
         f"{_WORKER}/lease.py",
-        "        self.worker = self._incarnation()\n        self.rest()",
-        "        self.rest()",
+        "        self.worker = self._incarnation()\n        self.release()",
+        "        self.release()",
         _LEASE,
     ),
     Mutant(
@@ -95,10 +95,10 @@ LEASE = (
         f"{_WORKER}/claimer.py",
         "        requested_at = self._lease.now()\n        worker = self._lease.worker\n"
         "        announced, self._announced = self._announced, None\n"
-        "        claims, items = await self._ask(worker, want, announced)\n",
+        "        claims, items = await self._send_claim(worker, want, announced)\n",
         "        worker = self._lease.worker\n"
         "        announced, self._announced = self._announced, None\n"
-        "        claims, items = await self._ask(worker, want, announced)\n"
+        "        claims, items = await self._send_claim(worker, want, announced)\n"
         "        requested_at = self._lease.now()\n",
         _LEASE,
     ),

@@ -54,8 +54,8 @@ RETENTION = (
     ),
     Mutant(
         "lines of files that exist are deleted as orphans",
-        f"{_MAINTENANCE}/drop_orphan_lines.sql",
-        "    WHERE NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = p.file_no)\n",
+        f"{_MAINTENANCE}/orphan_file.sql",
+        "WHERE NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = p.file_no)\n",
         "",
         _RETENTION,
     ),

@@ -426,7 +426,7 @@ def test_a_claim_that_came_too_late_for_its_lane_takes_another(stage: Stage) -> 
     assert not stage.broken()
 
 
-def test_a_claim_locks_no_more_free_spans_than_it_takes(stage: Stage) -> None:
+def test_a_claim_locks_only_the_free_spans_that_it_takes(stage: Stage) -> None:
     batch = stage.batch(30)
     for start in range(0, 30, 3):
         stage.span(batch, range(start, start + 3))
@@ -507,7 +507,7 @@ def test_a_cancel_that_commits_while_a_claim_waits_keeps_the_retries_of_its_batc
     assert later.result() == []
 
 
-def test_the_row_of_a_worker_that_claims_is_not_removed_before_its_spans_are_there(stage: Stage) -> None:
+def test_the_row_of_a_worker_that_claims_is_not_removed_before_its_spans_exist(stage: Stage) -> None:
     batch = stage.batch(5)
     other, hand, sweeper = stage.hand(), stage.hand(), stage.hand()
     stage.lease(hand.id, 60)
@@ -653,7 +653,7 @@ def test_a_poll_promises_exactly_what_a_claim_finds(stage: Stage) -> None:
     assert hand.poll().claimable
 
 
-def test_a_poll_tells_when_the_next_retry_and_the_next_lease_come_due(stage: Stage) -> None:
+def test_a_poll_returns_when_the_next_retry_and_the_next_lease_are_due(stage: Stage) -> None:
     stage.db.execute("UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
     stage.span(stage.batch(1, seconds=86_400), [0], due_in=300)
     hand = stage.hand()

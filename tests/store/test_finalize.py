@@ -546,7 +546,7 @@ async def test_if_the_second_file_fails_the_first_one_is_removed(
 
 
 @pytest.mark.parametrize("point", ["claimed", "half-way", "uploaded", "committing"])
-async def test_a_finalizer_that_is_cancelled_lets_go_of_the_batch_and_its_objects(
+async def test_a_cancelled_finalizer_releases_the_batch_and_deletes_its_objects(
     db: Session, folder: Path, point: str
 ) -> None:
     batch = await a_large_batch(db)

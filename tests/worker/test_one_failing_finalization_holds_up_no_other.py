@@ -236,6 +236,33 @@ async def test_a_batch_ends_by_itself_once_the_cause_is_gone(
     assert (ended.finalize_failures, ended.finalize_after, ended.finalize_error) == (0, None, None)
 
 
+async def test_a_batch_that_cannot_even_be_put_off_is_left_alone_for_a_while(
+    database_url: str, db: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bad,) = await finished(db, tenant="a")
+    unwritable(folder, bad)
+    refusals = 0
+
+    async def refused(*_: object) -> None:
+        nonlocal refusals
+        refusals += 1
+        raise LookupError("no such thing")
+
+    monkeypatch.setattr(batches, "put_off_finalizing", refused)
+    monkeypatch.setattr(finalizing, "_LEFT_ALONE", 0.5)
+    async with a_running_worker(database_url, Objects.at(folder)):
+        # Others end meanwhile, each of which wakes the finalizer.
+        for tenant in ("a", "b", "c"):
+            await have_ended(db, await finished(db, 2, tenant=tenant))
+        before = refusals
+
+        async def tried_again() -> bool:
+            return refusals > before
+
+        await until(tried_again)
+    assert refusals < 50, "it is not tried as fast as the machine can"
+
+
 async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
     database_url: str, db: Session, folder: Path
 ) -> None:
@@ -256,7 +283,7 @@ async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize
         await running
 
 
-async def test_an_object_store_that_is_away_is_not_asked_by_every_batch_in_turn(
+async def test_an_unreachable_object_store_is_not_tried_for_every_batch(
     database_url: str, db: Session, folder: Path
 ) -> None:
     waiting = await finished(db, 30)
@@ -359,7 +386,7 @@ async def test_a_worker_that_is_killed_in_the_middle_of_four_costs_its_lease(
     assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(6, 6)]
 
 
-async def test_a_finalizer_that_was_given_up_puts_nothing_off(db: Session, folder: Path) -> None:
+async def test_a_finalizer_that_lost_its_lease_puts_nothing_off(db: Session, folder: Path) -> None:
     (batch,) = await finished(db)
     slow, quick = a_worker("slow"), a_worker("quick")
     assert await batches.claim_finalizing(db, slow)

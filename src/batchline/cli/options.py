@@ -22,10 +22,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def setting_option(owner: type[Any], key: str, *names: str) -> Any:
+def setting_option(owner: type[Any], key: str, *names: str, without_file: bool = False) -> Any:
     """The option of a setting. It is None unless the user gives it, so that defaults stay in the settings.
 
-    Settings that can be in the file read their own variables; the others' are read here.
+    Settings that can be in the file read their own variables; the others' are read here, and also those of
+    commands that read no file.
     """
     each = settings_of(owner)[key]
     if isinstance(each.default, bool):
@@ -37,7 +38,7 @@ def setting_option(owner: type[Any], key: str, *names: str) -> Any:
     return typer.Option(
         each.flag_name,
         *names,
-        envvar=each.variable_name() if owner is Settings else None,
+        envvar=each.variable_name() if owner is Settings or without_file else None,
         parser=lambda value: _parsed(each, value),
         metavar=each.kind.metavar,
         help=each.help
@@ -64,6 +65,7 @@ Port = Annotated[int | None, setting_option(ServerSettings, "port")]
 WorkerConcurrency = Annotated[int | None, setting_option(WorkerSettings, "concurrency", "-c")]
 Lease = Annotated[float | None, setting_option(WorkerSettings, "lease")]
 BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")]
+RunBodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory", without_file=True)]
 Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
 Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrency", "-c")]

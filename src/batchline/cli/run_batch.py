@@ -67,7 +67,7 @@ class RunOrder:
     errors: OutputTarget
     outputs: Outputs
     window: str
-    concurrency: int
+    worker: WorkerSettings
     fresh: bool
     as_json: bool
     command: str
@@ -173,7 +173,7 @@ async def _check_upstream(settings: RunSettings) -> None:
 async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
     """Run the batch until it has ended or the user stops it. Returns the batch and whether it was stopped."""
     ended = asyncio.Event()
-    settings = WorkerSettings(concurrency=order.concurrency)
+    settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
     upstreams = Upstreams()
     executor = ProviderExecutor(HttpExecutor(upstreams, memory=memory))
@@ -188,7 +188,7 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
             producers=[
                 ProducerScope(
                     scope,
-                    order.concurrency,
+                    settings.concurrency,
                     order.settings.upstream,
                     None if provider is None else provider.max_tasks,
                 )

@@ -187,6 +187,13 @@ RULES = Kind(
     "a rule, or a table with a rule for each operation",
     lambda value: _is_text(value) or TEXT_TABLE.accepts(value),
 )
+SUBMITTERS = Kind(
+    "a list of texts that is not empty, or a table with such a list for each operation",
+    lambda value: TEXTS.accepts(value) or _table_of(TEXTS.accepts)(value),
+    lambda value: (
+        {name: tuple(each) for name, each in value.items()} if isinstance(value, dict) else tuple(value)
+    ),
+)
 BATCH_SIZES = Kind(
     "a table with a whole number from 1 to 100,000 for each operation", _table_of(count(1, 100_000).accepts)
 )

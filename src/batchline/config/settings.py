@@ -27,7 +27,7 @@ class WorkerSettings:
     )
     # A worker that is killed delays its batches by at most this time, so it is limited.
     lease: float = setting(
-        15.0, time(1, 300), "How long others leave the work of a lost worker alone.", flag=True
+        15.0, time(1, 300), "How long until other workers take over the work of a lost worker.", flag=True
     )
     poll_min: float = setting(0.75, time(), "First pause between polls of an idle worker; then it doubles.")
     poll_max: float = setting(15.0, time(), "Longest pause between polls of an idle worker.")
@@ -67,9 +67,11 @@ class UpstreamSettings:
     """A model server, or another HTTP service that operations call."""
 
     name: str = field(metadata=about(kinds.NAME, "Its name, for people, variables and operations."))
-    base_url: str = field(metadata=about(kinds.BASE_URL, "Where it is."))
+    base_url: str = field(metadata=about(kinds.BASE_URL, "Its base URL."))
     api_key_env: str | None = setting(None, kinds.VARIABLE, "The variable that holds the upstream's API key.")
-    models: tuple[str, ...] = setting((ANY_MODEL,), kinds.MODELS, "What it serves; `*`: what no other names.")
+    models: tuple[str, ...] = setting(
+        (ANY_MODEL,), kinds.MODELS, "Models it serves; `*`: all models that no other upstream lists."
+    )
     concurrency: int = setting(64, count(1, 20_000), "Requests in flight at once, from one worker.")
     timeout: float = setting(600.0, time(0.1), "How long one request may take.")
     max_attempts: int = setting(5, count(1, 100), "Maximum number of attempts per line.")
@@ -120,6 +122,9 @@ class OperationSettings:
     )
     approval: str = setting("never", TEXT, "Needs an approval: `always`, `never`, or a rule over the item.")
     self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    submitters: tuple[str, ...] | None = setting(
+        None, kinds.TEXTS, "Who may submit it: names of users, and `role:ROLE`. Default: everybody."
+    )
     redact: tuple[str, ...] = setting((), kinds.TEXTS, "Fields to mask, in addition to the usual ones.")
     outcomes: tuple[Mapping[str, Any], ...] = setting(
         (), kinds.TABLES, "What answers mean; the first match counts."
@@ -145,6 +150,9 @@ class PackSettings:
     )
     largest_batch: Mapping[str, int] = setting({}, kinds.BATCH_SIZES, "Maximum number of items in one batch.")
     self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    submitters: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = setting(
+        None, kinds.SUBMITTERS, "Who may submit them: names of users, and `role:ROLE`. Default: everybody."
+    )
     position: str = field(default="the settings", compare=False)
 
 

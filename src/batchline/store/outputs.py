@@ -64,7 +64,7 @@ class OutputLane(msgspec.Struct, frozen=True):
     ending: str | None
 
 
-class _TooLarge(Exception):
+class _PageTooLarge(Exception):
     """A range of lines does not fit into memory. Leaving the COPY cancels it."""
 
 
@@ -104,7 +104,7 @@ class LineBlocks:
         before = self.count
         try:
             return await self._copied(after, until)
-        except _TooLarge:
+        except _PageTooLarge:
             self.count = before
             return None
 
@@ -123,13 +123,13 @@ class LineBlocks:
                 blocks.append(self._joined(rows))
                 size += len(blocks[-1])
                 if size > _MAX_KEPT and until - after > 1:
-                    raise _TooLarge
+                    raise _PageTooLarge
         return blocks
 
     def _joined(self, rows: Sequence[memoryview]) -> bytes:
         self.count += len(rows)
         block = b"".join(rows)
-        return b"".join(map(_mended, rows)) if _QUOTE in block else block
+        return b"".join(map(_unquoted, rows)) if _QUOTE in block else block
 
 
 async def _rows(connection: StoreConnection) -> tuple[list[memoryview], bool]:
@@ -231,7 +231,7 @@ async def finish(
     summary: dict[str, object],
     event_id: UUID,
 ) -> Batch | None:
-    """End the batch as `batches.finish` does, with contention told apart from a database that is away."""
+    """End the batch as `batches.finish` does, and raise Contended for lock conflicts."""
     try:
         return await batches.finish(
             session, worker_id, batch_id, output=output, errors=errors, summary=summary, event_id=event_id
@@ -290,7 +290,7 @@ def _conclude(pgconn: PGconn) -> PQGen[None]:
             raise errors.error_from_result(result)
 
 
-def _mended(row: memoryview) -> bytes:
+def _unquoted(row: memoryview) -> bytes:
     """A row as one line, whatever is in it.
 
     COPY has quoted a row that holds a line break or one of our two marks. JSON allows them between values

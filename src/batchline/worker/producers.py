@@ -2,7 +2,8 @@
 
 Slots belong to an upstream. The upstreams of the settings are known at the start; others become known by a
 claim. `UpstreamFinder` claims from upstreams that no producer works on, opens a producer for each that it
-finds, and leaves that upstream to it. A producer that has nothing left to do is closed. So an idle worker has
+finds, and leaves that upstream to it. If a lasting producer sends to the same upstream, both share its slots.
+A producer that has nothing left to do is closed. So an idle worker has
 none of them, and new work costs one claim, however many upstreams there have been.
 """
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from batchline.model import Claim, Item
 from batchline.store.spans import Scope
+from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.buffer import MAX_FETCH
@@ -33,7 +35,7 @@ _LOOK_EVERY = 0.05
 
 
 class Producers(Sequence[Producer]):
-    """First those that last as long as the worker, then those that come and go."""
+    """Permanent producers first, then temporary ones."""
 
     def __init__(self, context: ProducerContext, upstreams: Upstreams, supervisor: Supervisor) -> None:
         self._context = context
@@ -42,6 +44,8 @@ class Producers(Sequence[Producer]):
         self._lasting: list[Producer] = []
         self._opened: list[Producer] = []
         self._finder: Claimer | None = None
+        # The URLs of lasting producers.
+        self._known: set[str] = set()
         # By producers that are closed.
         self._claimed = 0
 
@@ -74,13 +78,16 @@ class Producers(Sequence[Producer]):
         limit = InFlightLimit(of.concurrency)
         if of.upstream is not None:
             limit = self._upstreams.get(of.upstream, of.concurrency).limit
+            self._known.add(urls.normalized(of.upstream))
         self._lasting.append(Producer(self._context, of.scope, limit, max_tasks=of.max_tasks))
 
     def discover(self, of: ProducerScope) -> None:
         """Open a producer for each upstream in this scope, while it has work. Call it before `start`."""
 
         def opened(first: Claim, on_idle: OnIdle) -> Producer:
-            limit = self._upstreams.get(first.key, of.concurrency).limit
+            # An upstream that a lasting producer sends to keeps its number of slots.
+            concurrency = None if urls.normalized(first.key) in self._known else of.concurrency
+            limit = self._upstreams.get(first.key, concurrency).limit
             provider = first.settings.provider
             max_tasks = None if provider is None else provider.max_tasks
             producer = Producer(self._context, Scope(keys=(first.key,)), limit, on_idle, max_tasks)

@@ -6,7 +6,8 @@ again under the same idempotency key.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -134,7 +135,7 @@ class Worker:
 
     @property
     def aborting(self) -> asyncio.Event:
-        """Set once the worker waits for nothing any more: it must have ended soon after."""
+        """Set when the worker stops without waiting: it must have ended soon after."""
         return self._abort
 
     def stop(self) -> None:
@@ -184,7 +185,7 @@ class Worker:
                     await self._stop.wait()
         except TimeoutError:
             _log.info("time is up", seconds=self._settings.max_seconds)
-            # Requests in flight may still finish, but not for ever: somebody counts on this time.
+            # Requests in flight may still finish, but not without limit: the caller relies on it.
             asyncio.get_running_loop().call_later(self._settings.grace, self._abort.set)
 
     async def _until_drained(self) -> None:
@@ -217,19 +218,42 @@ class Worker:
         ]
 
     async def _stop_services(self) -> None:
-        """In the order in which items pass through them, so that each finishes what it was left."""
-        stop = self._supervisor.stop
+        """Stop services in the order in which items pass through them, so that each finishes what it has."""
+        stop, patience = self._supervisor.stop, self._settings.stop_patience
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
-        await stop(*seeking, *self.producers.claimers)
+        with self._aborting_after(patience):
+            await stop(*seeking, *self.producers.claimers)
         self._executor.wind_down()
-        await stop(*self.producers.dispatchers)
+        await first(stop(*self.producers.dispatchers), self._abort_if_settles_fail())
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
-        asyncio.get_running_loop().call_later(self._settings.stop_patience, self._abort.set)
+        asyncio.get_running_loop().call_later(patience, self._abort.set)
         await stop(self.settler)
         await stop(self.finalizer)
         # A slow receiver keeps no worker from leaving for long.
         await stop(self.outbox, patience=self._settings.grace)
         await stop(self._heartbeat)
+
+    @contextmanager
+    def _aborting_after(self, seconds: float) -> Iterator[None]:
+        """These services are cancelled at once. One that ignores it keeps no worker from leaving."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._abort.set)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _abort_if_settles_fail(self) -> None:
+        """Requests in flight may finish. But an answer may wait for memory that only a settle frees."""
+        clock, patience = asyncio.get_running_loop().time, self._settings.stop_patience
+        began = clock()
+        while not self._abort.is_set():
+            since = self.settler.settling_since
+            left = patience if since is None else max(since, began) + patience - clock()
+            if left <= 0:
+                self._abort.set()
+            else:
+                await asyncio.sleep(left)
+        await asyncio.Event().wait()
 
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and remove the name."""

@@ -1,6 +1,7 @@
 """`batchline run`: its options. `run_batch` does the work."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,8 @@ from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.config.settings import UpstreamSettings
-from batchline.upstreams.urls import SCHEMES
+from batchline.config.settings import UpstreamSettings, WorkerSettings
+from batchline.upstreams import urls
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +40,7 @@ def run_inputs(
     provider_recovery: options.ProviderRecovery = None,
     provider_max_tasks: options.ProviderMaxTasks = None,
     provider_recheck: options.ProviderRecheck = None,
+    body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
@@ -79,7 +81,7 @@ def run_inputs(
             errors=errors_target,
             outputs=outputs,
             window=window,
-            concurrency=server.concurrency,
+            worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
             as_json=as_json,
             command=run_batch.resume_command(),
@@ -99,10 +101,15 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
     """The upstream of `run` or `submit`, with the options that the user gave."""
     if url is None:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
-    if not url.startswith(SCHEMES):
+    if not url.startswith(urls.SCHEMES):
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
-    return UpstreamSettings("", url.rstrip("/"), **options)
+    return UpstreamSettings("", urls.normalized(url), **options)
+
+
+def _worker_settings(concurrency: int, body_memory: int | None) -> WorkerSettings:
+    usual = WorkerSettings(concurrency=concurrency)
+    return usual if body_memory is None else replace(usual, body_memory=body_memory)
 
 
 def check_window(window: str) -> None:

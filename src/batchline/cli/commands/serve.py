@@ -14,6 +14,7 @@ import typer
 
 from batchline.api.app import create_app
 from batchline.api.context import Context
+from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import Server, listen
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out
@@ -84,7 +85,9 @@ async def _serve(
     runtime: Runtime, settings: ServerSettings, sock: socket.socket, worker: WorkerProcess | None
 ) -> None:
     sessions = Sessions(runtime.url, maximum=settings.sessions, streams=settings.streams)
-    server = Server(create_app(Context(sessions, runtime.objects, runtime.url, settings)), sock)
+    disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
+    context = Context(sessions, runtime.objects, runtime.url, settings, disk)
+    server = Server(create_app(context), sock)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, server, worker)

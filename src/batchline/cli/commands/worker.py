@@ -196,7 +196,7 @@ def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
     """
     models = [model for model in upstream.models if model != ANY_MODEL]
     keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
-    return (*keys, upstream.base_url) if keys else ()
+    return (*keys, urls.normalized(upstream.base_url)) if keys else ()
 
 
 def _parent_ended(worker: Worker) -> None:

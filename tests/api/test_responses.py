@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from openai.types.responses import Response as OpenAIResponse
 
 from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.model import Completed, Failed, Item, ids
@@ -152,6 +153,16 @@ def test_a_response_that_was_not_made_in_time_has_failed(server: Server, client:
     assert displayed.status == "failed"
     assert displayed.error is not None
     assert str(displayed.error.code) == "batch_expired"
+
+
+def test_a_response_has_the_official_type(server: Server) -> None:
+    key, body = server.key(ids.new_id().hex), b'{"model":"m","input":"hi","background":true}'
+    queued = post(server, key, body)
+    with server.http(key) as http:
+        cancelled = http.post(f"/v1/responses/{queued.json()['id']}/cancel")
+    for answer in (queued, cancelled):
+        made = OpenAIResponse.model_validate_json(answer.content, strict=True)
+        assert not made.model_extra, f"a response has no {set(made.model_extra or ())}"
 
 
 def post(server: Server, key: str, body: bytes, **headers: str) -> httpx2.Response:

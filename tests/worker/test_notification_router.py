@@ -28,7 +28,7 @@ class Producers(list[Any]):
 def a_router() -> NotificationRouter:
     router = NotificationRouter(on_ended=None)
     router.producers = cast(Any, Producers())
-    for name in ("poller", "finalizer", "outbox", "maintenance", "canceller"):
+    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance", "canceller"):
         setattr(router, name, Mock(name=name))
     router.retries = Mock()
     return router
@@ -40,6 +40,7 @@ def woken(router: NotificationRouter) -> set[str]:
         "poller": router.poller,
         "finalizer": router.finalizer,
         "outbox": router.outbox,
+        "hooks": router.hooks,
         "maintenance": router.maintenance,
         "canceller": router.canceller,
     }
@@ -76,6 +77,12 @@ def test_the_end_of_a_batch_without_all_results_wakes_who_cancels_its_tasks() ->
     assert woken(router) == {"outbox", "canceller"}
 
 
+def test_deliveries_that_another_worker_made_wake_the_hooks() -> None:
+    router = a_router()
+    router.heard(Event("hook", BATCH))
+    assert woken(router) == {"hooks"}
+
+
 @pytest.mark.parametrize(
     ("field", "services"),
     [
@@ -83,6 +90,7 @@ def test_the_end_of_a_batch_without_all_results_wakes_who_cancels_its_tasks() ->
         ("finalizable", {"finalizer"}),
         ("maintenance_due", {"maintenance", "canceller"}),
         ("news", {"outbox"}),
+        ("hooks_due", {"hooks"}),
     ],
 )
 def test_a_poll_wakes_only_those_who_have_something_to_do(field: str, services: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ MIB = 2**20
 _NEVER = "never"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION = re.compile(r"[^\W\d][\w.-]*(:[^\W\d][\w.]*)?")
 _SIZE = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate(("B", "kB", "MB", "GB", "TB"))}
 _UNITS |= {unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
@@ -35,6 +37,14 @@ def _toml(text: str) -> Any:
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
+
+
+def _words(text: str) -> list[str]:
+    """As a shell splits them, but nothing is expanded. Empty, and so refused, without a closing quote."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
 
 
 def _display(value: Any) -> str:
@@ -173,6 +183,23 @@ TIME_OR_NEVER = Kind(
 WINDOW = _text("a time such as 24h, 90m or 7d", _is_time, "TIME")
 WINDOWS = Kind("a list of times such as 24h, 90m or 7d, at least one", _list_of(_is_time, 1), tuple, _split)
 TEXTS = Kind("a list of texts that is not empty", _list_of(_is_text, 1), tuple, _split)
+COMMAND = Kind(
+    "a program and its arguments: a list of texts, or a line without unclosed quotes",
+    _list_of(lambda value: type(value) is str and "\0" not in value, 1),
+    tuple,
+    _words,
+    metavar="COMMAND",
+)
+FUNCTIONS = Kind(
+    "a list of module:function and of names of entry points",
+    _list_of(_is(_FUNCTION), 1),
+    tuple,
+    _split,
+    metavar="FUNCTION",
+)
+VARIABLES = Kind(
+    "a list of names of environment variables", _list_of(_is(_VARIABLE)), tuple, _split, metavar="NAMES"
+)
 MODELS = Kind("a list of model names", _list_of(_is_text), tuple, _split)
 PROVIDER = _text(_one_of(PROVIDER_NAMES), lambda value: value in PROVIDER_NAMES, "NAME")
 RECOVERY = Kind(

@@ -47,6 +47,24 @@ class WorkerSettings:
     max_seconds: float | None = setting(None, time(0.1), "Stop after this time.", flag=True, in_file=False)
     grace: float = setting(10.0, time(), "How long requests in flight may take after `--max-seconds`.")
     stop_patience: float = setting(60.0, time(), "How long a stopping worker waits for its database.")
+    on_end: tuple[str, ...] = setting(
+        (),
+        kinds.FUNCTIONS,
+        "Python functions to call after a batch has ended: `module:function`, or an entry point's name.",
+        flag=True,
+    )
+    on_end_command: tuple[str, ...] = setting(
+        (),
+        kinds.COMMAND,
+        "A program to run after a batch has ended, without a shell. It reads the event as JSON.",
+        flag=True,
+    )
+    on_end_timeout: float = setting(
+        60.0, time(0.1), "How long such a function or program may run.", flag=True
+    )
+    on_end_env: tuple[str, ...] = setting(
+        (), kinds.VARIABLES, "Variables that it gets, besides PATH, HOME and the like.", flag=True
+    )
     # As the server has them. None: results are kept until their files are deleted.
     results_retention: float | None = None
     operations_retention: float | None = None

@@ -15,7 +15,7 @@ from batchline.batches.creation import window_seconds
 from batchline.governance import limits, preparation
 from batchline.governance.access import Actor, check_submitter, reload
 from batchline.governance.errors import InvalidSubmission, RequestIdReused
-from batchline.governance.operations import Operation, SchemaFaults, url_of
+from batchline.governance.operations import APPROVALS, Operation, SchemaFaults, url_of
 from batchline.governance.preparation import Prepared
 from batchline.governance.rules import Rules
 from batchline.model import Approval, GovernedBatch, RunSettings

@@ -8,13 +8,14 @@ again under the same idempotency key.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.files.objects import Objects
+from batchline.hooks.hook import Hooks
 from batchline.model import Batch
 from batchline.store import batches, spans
 from batchline.store.address import in_schema_of
@@ -28,11 +29,12 @@ from batchline.worker.clock import Clock, steady
 from batchline.worker.context import ProducerContext
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
+from batchline.worker.hook_runner import HookRunner
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.maintenance import Maintenance
 from batchline.worker.notification_router import NotificationRouter
-from batchline.worker.outbox import EventListener, Outbox
+from batchline.worker.outbox import Outbox
 from batchline.worker.pause import Pause
 from batchline.worker.poller import Poller
 from batchline.worker.producer import ProducerScope
@@ -44,7 +46,7 @@ from batchline.worker.supervisor import Supervisor
 from batchline.worker.task_canceller import CancelTask, TaskCanceller, nothing_to_cancel
 from batchline.worker.tasks import first
 
-_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "maintenance", "tasks")
+_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance", "tasks")
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -62,8 +64,8 @@ class WorkerOptions:
     memory: BodyMemory | None = None
     # Cancels tasks of batches that have ended.
     cancel_task: CancelTask = nothing_to_cancel
-    # Called with each event, before webhooks are.
-    listeners: Sequence[EventListener] = ()
+    # Run after each batch that ends, whichever worker ends it.
+    hooks: Hooks = field(default_factory=Hooks)
     # Called with each batch that this worker ends.
     on_ended: Callable[[Batch], None] | None = None
     clock: Clock = steady
@@ -117,15 +119,18 @@ class Worker:
             self.producers.discover(options.discovered)
         self.finalizer = Finalizer(url, self.lease, scope, objects, router.ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
-        self.outbox = Outbox(self._sessions["outbox"], sender, options.listeners)
+        self.outbox = Outbox(self._sessions["outbox"], sender, router.hooks_due)
+        self.hooks = HookRunner(self._sessions["hooks"], options.hooks)
         self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
         self._canceller = TaskCanceller(self._sessions["tasks"], scope, options.cancel_task)
-        self.poller = Poller(self._sessions["poll"], self.lease, scope, settings, router.found)
+        self.poller = Poller(
+            self._sessions["poll"], self.lease, scope, settings, router.found, options.hooks.names
+        )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
-        router.outbox, router.maintenance = self.outbox, self._maintenance
+        router.outbox, router.hooks, router.maintenance = self.outbox, self.hooks, self._maintenance
         router.canceller = self._canceller
 
     @property
@@ -148,6 +153,7 @@ class Worker:
         """Raises ServiceFailed if a service keeps failing. Others take over its items when the lease ends."""
         try:
             await self._expire_dead_local_workers()
+            await self._register_hooks()
             async with self._supervisor.running():
                 self.producers.start()
                 self._supervisor.start(
@@ -155,6 +161,7 @@ class Worker:
                     self._heartbeat,
                     self.finalizer,
                     self.outbox,
+                    self.hooks,
                     self._maintenance,
                     self._canceller,
                     self._reconciler,
@@ -175,6 +182,16 @@ class Worker:
                 _log.info("leases of dead processes ended", workers=expired_workers)
         except StoreUnavailable as error:
             _log.warning("cannot look for dead processes", reason=str(error))
+
+    async def _register_hooks(self) -> None:
+        """Before anything runs: a batch that ends earlier would have no delivery."""
+        pause = Pause()
+        while not self._stop.is_set():
+            try:
+                return await self.hooks.register()
+            except StoreUnavailable as error:
+                _log.warning("cannot register hooks", reason=str(error))
+                await pause.wait()
 
     async def _until_stopped(self) -> None:
         try:
@@ -213,6 +230,7 @@ class Worker:
             self._router.retries,
             self.finalizer,
             self.outbox,
+            self.hooks,
             self._maintenance,
             self._canceller,
         ]
@@ -231,6 +249,8 @@ class Worker:
         await stop(self.finalizer)
         # A slow receiver keeps no worker from leaving for long.
         await stop(self.outbox, patience=self._settings.grace)
+        # A hook that runs is waited for, as a request in flight is. It has a time limit.
+        await stop(self.hooks)
         await stop(self._heartbeat)
 
     @contextmanager

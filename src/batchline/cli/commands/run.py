@@ -14,6 +14,7 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
+from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.upstreams import urls
@@ -44,6 +45,10 @@ def run_inputs(
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
+    on_end: options.RunOnEnd = None,
+    on_end_command: options.RunOnEndCommand = None,
+    on_end_timeout: options.RunOnEndTimeout = None,
+    on_end_env: options.RunOnEndEnv = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -67,6 +72,7 @@ def run_inputs(
         )
         check_window(window)
         check_inputs(inputs)
+        hooks = hooks_in(_hook_settings(on_end, on_end_command, on_end_timeout, on_end_env))
         usual = inputs[0].with_suffix(".output.jsonl")
         target = target_at(output or usual)
         errors_target = target_at(errors or _errors_beside(target, usual))
@@ -83,6 +89,7 @@ def run_inputs(
             window=window,
             worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
+            hooks=hooks,
             as_json=as_json,
             command=run_batch.resume_command(),
         )
@@ -94,7 +101,21 @@ def run_inputs(
             (err() if outcome.interrupted else order.console()).print(
                 run_batch.summary_line(order, outcome), markup=False
             )
+        for line in run_batch.failed_hooks(order, outcome):
+            err().print(line, markup=False)
         raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
+
+
+def _hook_settings(
+    on_end: Any, on_end_command: Any, on_end_timeout: float | None, on_end_env: Any
+) -> WorkerSettings:
+    given = {
+        "on_end": on_end,
+        "on_end_command": on_end_command,
+        "on_end_timeout": on_end_timeout,
+        "on_end_env": on_end_env,
+    }
+    return WorkerSettings(**{key: value for key, value in given.items() if value is not None})
 
 
 def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:

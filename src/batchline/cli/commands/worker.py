@@ -16,7 +16,15 @@ from batchline.cli.display.console import out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, read_settings, registry, with_provider, without_any
+from batchline.cli.server_settings import (
+    check_hook_file,
+    check_keys,
+    hooks_in,
+    read_settings,
+    registry,
+    with_provider,
+    without_any,
+)
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
@@ -26,6 +34,7 @@ from batchline.executors.routing import RoutingExecutor
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
+from batchline.hooks.hook import Hooks
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -55,6 +64,10 @@ def work(
     provider_recovery: options.ProviderRecovery = None,
     provider_max_tasks: options.ProviderMaxTasks = None,
     provider_recheck: options.ProviderRecheck = None,
+    on_end: options.OnEnd = None,
+    on_end_command: options.OnEndCommand = None,
+    on_end_timeout: options.OnEndTimeout = None,
+    on_end_env: options.OnEndEnv = None,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -83,6 +96,8 @@ def work(
             )
         check_keys(server)
         operations = registry(server)
+        check_hook_file(settings)
+        hooks = hooks_in(settings.worker)
         # Without a server, results are kept until somebody deletes them.
         served = bool(settings.config or until_eof)
         worker = dataclasses.replace(
@@ -92,7 +107,9 @@ def work(
             operations_retention=server.operations_retention if served else None,
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
-            claimed = run_async(_work(runtime, worker, server, operations, upstream, listen, until_eof))
+            claimed = run_async(
+                _work(runtime, worker, server, operations, hooks, upstream, listen, until_eof)
+            )
             if as_json:
                 print_json({"claimed": claimed})
             else:
@@ -104,6 +121,7 @@ async def _work(
     settings: WorkerSettings,
     server: ServerSettings,
     operations: Registry,
+    hooks: Hooks,
     upstream: str | None,
     listen: str | None,
     until_eof: bool,
@@ -137,6 +155,7 @@ async def _work(
             upstreams=upstreams,
             memory=memory,
             cancel_task=lambda item: providers.cancel(routing.routed(item)),
+            hooks=hooks,
             listen_url=listen,
         ),
     )

@@ -101,7 +101,6 @@ def displayed(batch: Batch, stored: StoredResponse) -> bytes:
         "created_at": int(batch.created_at.timestamp()),
         "background": True,
         "model": request["model"],
-        "store": True,
         "error": None,
         "incomplete_details": None,
         "output": [],

@@ -96,6 +96,8 @@ def test_three_workers_at_once_submit_each_of_2000_items_exactly_once(
         assert upstream.stats()["tasks"]["lost_answers"] > 0
 
 
+@pytest.mark.attack
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("recovery", "options"),
     [("key", ()), ("metadata", ("--keyless",))],

@@ -28,11 +28,13 @@ from mutants.hooks import HOOKS
 from mutants.lease import LEASE
 from mutants.limits import LIMITS
 from mutants.mutant import Mutant
+from mutants.providers import PROVIDERS
 from mutants.retention import RETENTION
 from mutants.settle import SETTLE
 from mutants.status import STATUS
 
-ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS, *HOOKS, *STATUS)
+CATALOGS = (CLAIM, SETTLE, CONCLUDE, LEASE, FINALIZE, RETENTION, LIMITS, ACCESS, HOOKS, PROVIDERS, STATUS)
+ALL = tuple(mutant for catalog in CATALOGS for mutant in catalog)
 
 _ROOT = Path(__file__).parent.parent
 _COPIED = ("src", "tests", "chaos", "benchmarks", "examples", "docs", "tools", "pyproject.toml", "README.md")

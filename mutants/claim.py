@@ -144,8 +144,8 @@ CLAIM = (
     Mutant(
         "a claim waits for a dead worker's spans that another claim has locked",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "WHERE s.worker_id = ANY (expired) AND s.lane_id = lane\n    FOR UPDATE SKIP LOCKED",
-        "WHERE s.worker_id = ANY (expired) AND s.lane_id = lane\n    FOR UPDATE",
+        "      AND (s.task_id IS NOT NULL OR NOT tasks_only)\n    FOR UPDATE SKIP LOCKED",
+        "      AND (s.task_id IS NOT NULL OR NOT tasks_only)\n    FOR UPDATE",
         _CLAIM,
     ),
     Mutant(
@@ -165,8 +165,8 @@ CLAIM = (
     Mutant(
         "the head of a split span forgets its attempt, and so its idempotency key",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "SELECT lane_id, batch_id, head, worker, attempt, now() FROM split",
-        "SELECT lane_id, batch_id, head, worker, 1, now() FROM split",
+        "SELECT lane_id, batch_id, head, worker, attempt, submission, now() FROM split",
+        "SELECT lane_id, batch_id, head, worker, 1, submission, now() FROM split",
         _CLAIM,
     ),
     Mutant(

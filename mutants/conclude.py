@@ -81,8 +81,8 @@ CONCLUDE = (
     Mutant(
         "a release uses an attempt, so its lines are sent under a new idempotency key",
         "src/batchline/store/sql/settle/release.sql",
-        "SET worker_id = NULL, available_at = now()",
-        "SET worker_id = NULL, available_at = now(), attempt = s.attempt + 1",
+        "SET worker_id = NULL,\n",
+        "SET worker_id = NULL, attempt = s.attempt + 1,\n",
         _RELEASE,
     ),
     Mutant(

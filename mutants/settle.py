@@ -59,8 +59,8 @@ SETTLE = (
     Mutant(
         "a retry is due at once",
         f"{_FUNCTIONS}/record_verdicts_v1.sql",
-        "        now() + make_interval(secs => delay)\n    FROM accepted",
-        "        now()\n    FROM accepted",
+        "        now() + make_interval(secs => delay),\n",
+        "        now(),\n",
         _SETTLE,
     ),
     Mutant(
@@ -136,15 +136,15 @@ SETTLE = (
     Mutant(
         "any worker may park a line",
         "src/batchline/store/sql/settle/park.sql",
-        "WHERE s.id = %(span)s AND s.worker_id = %(worker)s",
-        "WHERE s.id = %(span)s AND %(worker)s::uuid IS NOT NULL",
+        "WHERE s.id = ANY (%(spans)b) AND s.worker_id = %(worker)s",
+        "WHERE s.id = ANY (%(spans)b) AND %(worker)s::uuid IS NOT NULL",
         _PARKED,
     ),
     Mutant(
         "a line that was settled already is parked",
         "src/batchline/store/sql/settle/park.sql",
-        "s.outstanding * %(ordinals)s::int4multirange AS ordinals",
-        "%(ordinals)s::int4multirange AS ordinals",
+        "s.outstanding * p.ordinals AS ordinals",
+        "p.ordinals AS ordinals",
         _PARKED,
     ),
 )

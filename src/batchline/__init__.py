@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from batchline.model import Item as Item
     from batchline.model import Parked as Parked
     from batchline.model import Retry as Retry
+    from batchline.model import SubmissionUnknown as SubmissionUnknown
     from batchline.model import TimedOut as TimedOut
     from batchline.model import Usage as Usage
     from batchline.model import Verdict as Verdict
@@ -31,6 +32,7 @@ _HOMES = {
     "Item": "batchline.model",
     "Parked": "batchline.model",
     "Retry": "batchline.model",
+    "SubmissionUnknown": "batchline.model",
     "TimedOut": "batchline.model",
     "Usage": "batchline.model",
     "Verdict": "batchline.model",

@@ -7,7 +7,7 @@ tests look at the plan and at how many rows it read, never at the time it took.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -62,11 +62,12 @@ TYPES = {
     "largest": "integer",
     "limit": "smallint",
     "max_lines": "integer",
+    "max_tasks": "integer",
     "messages": "text[]",
     "metadata": "jsonb",
     "name": "text",
     "no": "bigint",
-    "ordinals": "int4multirange",
+    "ordinals": "int4multirange[]",
     "output_expires_after": "integer",
     "output_tokens": "bigint[]",
     "outputs": "text[]",
@@ -77,16 +78,16 @@ TYPES = {
     "retried_groups": "integer[]",
     "retried_ordinals": "integer[]",
     "room": "integer",
+    "sent": "boolean",
     "settings": "jsonb",
     "sizes": "integer[]",
-    "span": "bigint",
     "spans": "bigint[]",
     "status_codes": "smallint[]",
-    "task": "text",
+    "tasks": "text[]",
     "tenant": "text",
     "until": "integer",
     "under_way": "uuid[]",
-    "upstream": "text",
+    "upstreams": "text[]",
     "urls": "text[]",
     "window": "text",
     "window_seconds": "float8",
@@ -252,6 +253,7 @@ class Ground:
         excluded: Sequence[str] = (),
         below: list[str] | None = None,
         batch: UUID | None = None,
+        max_tasks: int | None = None,
     ) -> Plan:
         return self.explain(
             "claim",
@@ -263,6 +265,7 @@ class Ground:
             name="worker",
             lease=timedelta(seconds=60),
             limit=LIMIT,
+            max_tasks=max_tasks,
         )
 
 
@@ -332,6 +335,55 @@ def test_a_claim_for_a_tenant_alone_looks_at_no_other(ground: Ground) -> None:
     assert not plan.seq_scans - {"workers"}
     assert plan.rows["lanes"] <= 10, "one lane is enough"
     assert plan.rows["spans"] <= WORKERS + 10, "what is in flight is of no interest when nobody else waits"
+
+
+# Of one lane, as many tasks as a provider may have at most.
+PARKED = 100_000
+PARKED_SQL = """
+INSERT INTO batchline.spans (lane_id, batch_id, outstanding, upstream, task_id, available_at)
+SELECT n.id, n.batch_id, int4multirange(int4range(g, g + 1)), n.key, 'task-' || g, %s
+FROM generate_series(1000, 999 + %s) AS g
+CROSS JOIN (SELECT * FROM batchline.lanes WHERE key = 'alone' ORDER BY deadline LIMIT 1) AS n
+"""
+
+
+@pytest.fixture
+def parked(ground: Ground, request: pytest.FixtureRequest) -> Iterator[int]:
+    """100,000 tasks in one lane; how many spans a claim for its key reads without them."""
+    without = ground.claim(keys=["alone"]).rows["spans"]
+    with ground.stage.db.transaction(force_rollback=True):
+        now = datetime.now(UTC)
+        due = now - timedelta(hours=1) if request.param == "due" else now + timedelta(hours=1)
+        ground.stage.db.execute(PARKED_SQL, (due, PARKED))
+        yield without
+
+
+@pytest.mark.parametrize("parked", ["waiting"], indirect=True)
+def test_100_000_parked_tasks_cost_a_claim_nothing(ground: Ground, parked: int) -> None:
+    plan = ground.claim(keys=["alone"])
+
+    assert not plan.seq_scans - {"workers"}
+    assert plan.rows["spans"] <= parked + 2, "each lane's first free span"
+
+
+@pytest.mark.parametrize("parked", ["due"], indirect=True)
+def test_a_claim_of_due_tasks_reads_no_more_of_100_000_than_it_takes(ground: Ground, parked: int) -> None:
+    plan = ground.claim(keys=["alone"])
+
+    assert not plan.seq_scans - {"workers"}
+    # Found, locked, taken, returned.
+    assert plan.rows["spans"] <= parked + 5 * LIMIT
+
+
+@pytest.mark.parametrize("parked", ["waiting", "due"], indirect=True)
+@pytest.mark.parametrize("max_tasks", [1_000, PARKED])
+def test_a_claim_with_a_limit_counts_tasks_no_further_than_the_limit(
+    ground: Ground, parked: int, max_tasks: int
+) -> None:
+    plan = ground.claim(keys=["alone"], max_tasks=max_tasks)
+
+    assert not plan.seq_scans - {"workers"}
+    assert plan.rows["spans"] <= parked + max_tasks + HELD + 5 * LIMIT
 
 
 def test_a_claim_of_tiny_lanes_reads_as_many_as_it_takes(ground: Ground) -> None:
@@ -498,7 +550,7 @@ def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UU
 
 
 def test_a_release_finds_the_spans_of_its_worker(ground: Ground) -> None:
-    plan = ground.explain("release", worker=ground.workers[0], spans=None)
+    plan = ground.explain("release", worker=ground.workers[0], spans=None, sent=True)
 
     assert not plan.seq_scans
     assert plan.rows["spans"] <= 2 * HELD / WORKERS
@@ -509,12 +561,12 @@ def test_a_park_finds_its_span(ground: Ground) -> None:
 
     plan = ground.explain(
         "park",
-        span=span,
         worker=ground.workers[0],
-        ordinals=outstanding,
-        upstream="provider",
-        task="task",
-        delay=1.0,
+        spans=[span],
+        ordinals=[outstanding],
+        upstreams=["provider"],
+        tasks=["task"],
+        delays=[1.0],
     )
 
     assert not plan.seq_scans

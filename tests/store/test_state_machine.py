@@ -14,7 +14,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -133,6 +133,12 @@ class SpanModel:
     holder: int | None = None
     due: bool = True
     task: str | None = None
+    submission: str | None = None
+
+    def interrupt(self) -> None:
+        """Whoever held it may have submitted it to a provider."""
+        if self.task is None:
+            self.submission = self.submission or "interrupted"
 
     @property
     def batch(self) -> BatchModel:
@@ -141,7 +147,7 @@ class SpanModel:
     def content(self) -> tuple[object, ...]:
         """Everything but whether it is due, which says nothing of a span that is held."""
         due = self.holder is None and self.due
-        return self.lane.id, self.ordinals, self.attempt, self.holder, self.task, due
+        return self.lane.id, self.ordinals, self.attempt, self.holder, self.task, self.submission, due
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,8 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_object(
             'id', s.id, 'lane_id', s.lane_id, 'batch_id', s.batch_id, 'attempt', s.attempt,
-            'task_id', s.task_id, 'worker_id', s.worker_id, 'due', s.available_at <= now(),
+            'task_id', s.task_id, 'submission', s.submission, 'worker_id', s.worker_id,
+            'due', s.available_at <= now(),
             'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
         )), '[]')
         FROM batchline.spans AS s
@@ -486,6 +493,8 @@ class LifeOfItems(RuleBasedStateMachine):
                 assert span.ordinals == ordinals, "a span changed when it was taken"
                 free.remove(claim.span_id)
                 returned.append(lane)
+                if span.holder is not None:
+                    span.interrupt()
                 span.holder = worker
             elif min(ordinals) >= lane.next:
                 assert self.served(lane, scope), "a lane was claimed that is shut, late or out of scope"
@@ -500,11 +509,14 @@ class LifeOfItems(RuleBasedStateMachine):
                 assert split.task is None, "a task was split"
                 assert ordinals == set(sorted(split.ordinals)[: claim.size]), "a split takes the first ones"
                 returned.append(lane)
-                self.spans[claim.span_id] = SpanModel(lane, ordinals, split.attempt, worker)
+                if split.holder is not None:
+                    split.interrupt()
+                self.spans[claim.span_id] = replace(split, ordinals=ordinals, holder=worker)
                 split.ordinals -= ordinals
                 split.holder, split.due = None, True
             span = self.spans[claim.span_id]
             assert (claim.attempt, claim.task_id) == (span.attempt, span.task)
+            assert claim.submission == span.submission
         left = [self.spans[id].lane for id in free]
         pending = [lane for lane in self.lanes.values() if lane.pending and self.served(lane, scope)]
         for one, other in [(one, other) for one in fresh for other in left]:
@@ -660,10 +672,12 @@ class LifeOfItems(RuleBasedStateMachine):
                     failed = isinstance(each, Retry)
                     self.retries[span.lane.id, ordinal] += failed
                     # What is brought in a second time, because something beside it came too late, is apart.
-                    group = span.lane.id, attempt, failed, each.delay, alike(each) in late
+                    submission = None if failed else span.submission
+                    group = span.lane.id, attempt, failed, each.delay, submission, alike(each) in late
                     new = again.setdefault(
                         group, SpanModel(span.lane, frozenset(), attempt + failed, due=each.delay == 0)
                     )
+                    new.submission = submission
                     new.ordinals |= {ordinal}
             self.shrink(id, {ordinal})
         self.unborn += again.values()
@@ -717,21 +731,15 @@ class LifeOfItems(RuleBasedStateMachine):
         self.parked(span.holder, claims[0], set(span.ordinals), span.task, delay)
 
     def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
-        moved, _ = self.run(
-            spans.park(
-                self.db,
-                self.workers[worker].id,
-                claim,
-                sorted(ordinals),
-                upstream="provider",
-                task_id=task,
-                delay=delay,
-            )
-        )
+        parked = spans.ParkedTask(claim.span_id, tuple(sorted(ordinals)), "provider", task, delay)
+        rows = self.run(spans.park(self.db, self.workers[worker].id, [parked]))
+        moved = sum(size for _, size, _ in rows)
         span = self.spans.get(claim.span_id)
         accepted = span.ordinals & ordinals if span and span.holder == worker else frozenset()
         assert moved == len(accepted)
-        if span and accepted:
+        if span and accepted and span.task == task:
+            self.spans[claim.span_id] = replace(span, holder=None, due=delay == 0)
+        elif span and accepted:
             self.shrink(claim.span_id, accepted)
             self.unborn.append(SpanModel(span.lane, accepted, span.attempt, due=delay == 0, task=task))
 
@@ -751,18 +759,10 @@ class LifeOfItems(RuleBasedStateMachine):
         if not held:
             return
         worker, item = self.one_of(other, held)
+        known = self.one_of(which, tasks)
+        task = spans.ParkedTask(item.claim.span_id, (item.ordinal,), "provider", known, 0.0)
         with pytest.raises(psycopg.errors.UniqueViolation):
-            self.run(
-                spans.park(
-                    self.db,
-                    self.workers[worker].id,
-                    item.claim,
-                    [item.ordinal],
-                    upstream="provider",
-                    task_id=self.one_of(which, tasks),
-                    delay=0.0,
-                )
-            )
+            self.run(spans.park(self.db, self.workers[worker].id, [task]))
 
     # Workers come and go
 
@@ -777,6 +777,7 @@ class LifeOfItems(RuleBasedStateMachine):
         ]
         assert sorted(concerned) == sorted({span.batch.id for span in freed})
         for span in freed:
+            span.interrupt()
             span.holder, span.due = None, True
 
     @when(lambda self: any(span.holder is not None for span in self.spans.values()))
@@ -789,7 +790,7 @@ class LifeOfItems(RuleBasedStateMachine):
             id: span for id, span in self.spans.items() if span.holder == worker and id not in known
         }
         assert found == unknown_spans.keys()
-        self.run(spans.release(self.db, self.workers[worker].id, found))
+        self.run(spans.release(self.db, self.workers[worker].id, found, sent=False))
         for span in unknown_spans.values():
             span.holder, span.due = None, True
 
@@ -898,7 +899,8 @@ class LifeOfItems(RuleBasedStateMachine):
         ids = {str(worker.id): n for n, worker in enumerate(self.workers)}
         holder = None if row["worker_id"] is None else ids[row["worker_id"]]
         due = holder is None and row["due"]
-        return row["lane_id"], row["ordinals"], row["attempt"], holder, row["task_id"], due
+        span = (row["lane_id"], row["ordinals"], row["attempt"], holder, row["task_id"])
+        return *span, row["submission"], due
 
     def check_finished_items(self, seen: Seen) -> None:
         """A finished item never changes: its row is the very row that was inserted."""

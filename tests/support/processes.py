@@ -161,6 +161,16 @@ def write_requests(path: Path, count: int, models: tuple[str, ...] = ("sim-small
     return path
 
 
+def write_responses(path: Path, count: int) -> Path:
+    """Lines for /v1/responses."""
+    with path.open("w") as stream:
+        for number in range(count):
+            body = {"model": "sim-small", "input": f"Say {number}."}
+            line = {"custom_id": f"q-{number}", "method": "POST", "url": "/v1/responses", "body": body}
+            stream.write(json.dumps(line) + "\n")
+    return path
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 

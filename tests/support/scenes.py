@@ -149,11 +149,16 @@ class Hand:
             return cursor.fetchall() if cursor.description else []
 
     def claim(
-        self, limit: int, *, keys: Sequence[str] | None = None, batch: UUID | None = None
+        self,
+        limit: int,
+        *,
+        keys: Sequence[str] | None = None,
+        batch: UUID | None = None,
+        max_tasks: int | None = None,
     ) -> list[Claim]:
         scope = spans.Scope(None if keys is None else tuple(keys), batch).params()
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
-        rows = self.run("claim", {**scope, **worker, "limit": limit})
+        rows = self.run("claim", {**scope, **worker, "limit": limit, "max_tasks": max_tasks})
         return [spans.claim_of(row) for row in rows]
 
     def claim_new(self, limit: int, batch: UUID) -> int:
@@ -194,12 +199,12 @@ class Hand:
         rows = self.run(
             "park",
             {
-                "span": span,
                 "worker": self.id,
-                "ordinals": multirange(item.ordinal for item in items),
-                "upstream": "provider",
-                "task": task,
-                "delay": delay,
+                "spans": arrays.Int8Array([span]),
+                "ordinals": arrays.MultirangeArray([[item.ordinal for item in items]]),
+                "upstreams": arrays.TextArray([b"provider"]),
+                "tasks": arrays.TextArray([task.encode()]),
+                "delays": arrays.Float8Array([delay]),
             },
         )
         return sum(size for _, size, _ in rows)
@@ -209,7 +214,7 @@ class Hand:
         self.run("renew", {"worker": worker, "name": "hand", "lease": timedelta(seconds=seconds)})
 
     def release(self) -> list[UUID]:
-        return [batch for (batch,) in self.run("release", {"worker": self.id, "spans": None})]
+        return [batch for (batch,) in self.run("release", {"worker": self.id, "spans": None, "sent": True})]
 
     def close(self, batch: UUID, reason: Literal["cancel", "expire", "pause"]) -> bool:
         return bool(self.run("close", {"batch": batch, "reason": reason}))

@@ -217,8 +217,9 @@ def test_a_worker_has_the_concurrency_of_the_upstream_for_any_model_unless_it_ha
         ("[workers]\nlease = 3", "unknown table; did you mean worker?"),
         (
             "[worker]\nlease = 0.5",
-            'must be a time of at least 1 s, such as "90m" or "7d", or a number of seconds',
+            'must be a time of at least 1 s and at most 300 s, such as "90m" or "7d", or a number of seconds',
         ),
+        ("[worker]\nlease = '6m'", "must be a time of at least 1 s and at most 300 s"),
         ("[worker]\nbody_memory = 15", 'must be a size of at least "16MiB"'),
         ("[limits]\ncooldown_seconds = -1", "must be a whole number from 0 to 31,536,000"),
         ("[server]\npublic_openapi = 'yes'", "must be true or false"),

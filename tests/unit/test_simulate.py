@@ -541,6 +541,16 @@ async def test_stats_have_exactly_their_keys_and_count_posts_only() -> None:
             "in_flight": 0,
             "peak_in_flight": 1,
             "keys_executed_twice": 0,
+            "tasks": {
+                "accepted": 0,
+                "submissions": 0,
+                "replays": 0,
+                "polls": 0,
+                "lost_answers": 0,
+                "refused": 0,
+                "cancelled": 0,
+                "keys_with_two_tasks": 0,
+            },
         }
 
 

@@ -2,13 +2,13 @@
 
 from typing import cast
 
-from batchline.model import Item
+from batchline.model import Claim, Item
 from batchline.store.spans import Scope
 from batchline.worker.producer import Producer, ProducerScope
 from batchline.worker.producers import OnIdle, UpstreamFinder
 
 
-def no_producer(url: str, on_idle: OnIdle) -> Producer:
+def no_producer(first: Claim, on_idle: OnIdle) -> Producer:
     raise AssertionError("nothing was found that could be run")
 
 

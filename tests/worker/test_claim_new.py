@@ -127,9 +127,11 @@ async def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
     true_claim = spans.claim
     fruitless = iter([lambda: None, idle.set])
 
-    async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
+    async def claim(
+        session: Session, worker: WorkerId, scope: Scope, limit: int, max_tasks: int | None
+    ) -> list[Claim]:
         """The first fruitless claim is made at the start, the second when the worker listens."""
-        claims = await true_claim(session, worker, scope, limit)
+        claims = await true_claim(session, worker, scope, limit, max_tasks)
         if not claims:
             next(fruitless, lambda: None)()
         return claims

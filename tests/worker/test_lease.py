@@ -113,8 +113,10 @@ async def test_a_claim_renews_the_lease_from_its_request(
     now = [5.0]
     true_claim, true_claim_new = spans.claim, spans.claim_new
 
-    async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
-        claims = await true_claim(session, worker, scope, limit)
+    async def claim(
+        session: Session, worker: WorkerId, scope: Scope, limit: int, max_tasks: int | None
+    ) -> list[Claim]:
+        claims = await true_claim(session, worker, scope, limit, max_tasks)
         now[0] = 9.0
         return claims
 

@@ -28,7 +28,7 @@ class Producers(list[Any]):
 def a_router() -> NotificationRouter:
     router = NotificationRouter(on_ended=None)
     router.producers = cast(Any, Producers())
-    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance"):
+    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance", "canceller"):
         setattr(router, name, Mock(name=name))
     router.retries = Mock()
     return router
@@ -42,6 +42,7 @@ def woken(router: NotificationRouter) -> set[str]:
         "outbox": router.outbox,
         "hooks": router.hooks,
         "maintenance": router.maintenance,
+        "canceller": router.canceller,
     }
     return {name for name, service in services.items() if cast(Mock, service).wake.called}
 
@@ -66,8 +67,14 @@ def test_the_end_of_a_batch_wakes_the_outbox() -> None:
     router.heard(Event("ended", BATCH))
     assert woken(router) == {"outbox"}
     other = a_router()
-    other.ended(cast(Batch, None))
+    other.ended(cast(Batch, Mock(finished=7, total=7)))
     assert woken(other) == {"outbox"}
+
+
+def test_the_end_of_a_batch_without_all_results_wakes_who_cancels_its_tasks() -> None:
+    router = a_router()
+    router.ended(cast(Batch, Mock(finished=6, total=7)))
+    assert woken(router) == {"outbox", "canceller"}
 
 
 def test_deliveries_that_another_worker_made_wake_the_hooks() -> None:
@@ -77,19 +84,19 @@ def test_deliveries_that_another_worker_made_wake_the_hooks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "service"),
+    ("field", "services"),
     [
-        ("claimable", "claimer"),
-        ("finalizable", "finalizer"),
-        ("maintenance_due", "maintenance"),
-        ("news", "outbox"),
-        ("hooks_due", "hooks"),
+        ("claimable", {"claimer"}),
+        ("finalizable", {"finalizer"}),
+        ("maintenance_due", {"maintenance", "canceller"}),
+        ("news", {"outbox"}),
+        ("hooks_due", {"hooks"}),
     ],
 )
-def test_a_poll_wakes_only_those_who_have_something_to_do(field: str, service: str) -> None:
+def test_a_poll_wakes_only_those_who_have_something_to_do(field: str, services: set[str]) -> None:
     router = a_router()
     router.found(replace(NOTHING, **{field: True}))
-    assert woken(router) == {service}
+    assert woken(router) == services
 
 
 @pytest.mark.parametrize(

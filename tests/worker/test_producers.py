@@ -136,8 +136,10 @@ async def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming
     intrusions: list[str] = []
     executor = SlowForSome("none")
 
-    async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
-        claims = await true_claim(session, worker, scope, limit)
+    async def claim(
+        session: Session, worker: WorkerId, scope: Scope, limit: int, max_tasks: int | None
+    ) -> list[Claim]:
+        claims = await true_claim(session, worker, scope, limit, max_tasks)
         if claims and scope.keys == ("slow",) and next(failures, False):
             failed.set()
             raise StoreUnavailable("the answer was lost")

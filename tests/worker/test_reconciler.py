@@ -55,8 +55,10 @@ async def test_a_release_without_an_answer_is_tried_again(
 ) -> None:
     true_release, failures = spans.release, iter([True])
 
-    async def release(session: Session, worker_id: UUID, some: set[int] | None = None) -> list[UUID]:
-        concerned = await true_release(session, worker_id, some)
+    async def release(
+        session: Session, worker_id: UUID, some: set[int] | None = None, *, sent: bool = True
+    ) -> list[UUID]:
+        concerned = await true_release(session, worker_id, some, sent=sent)
         if next(failures, False):
             raise StoreUnavailable("the answer was lost")
         return concerned

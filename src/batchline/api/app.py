@@ -17,7 +17,7 @@ from batchline.api.governance import operations, submissions, vms
 from batchline.api.governance.errors import handle_refusals
 from batchline.api.limits import BodyLimit, SlowReaders
 from batchline.api.metrics import Counters
-from batchline.api.openai import batches, files, models, uploads, webhooks
+from batchline.api.openai import batches, files, models, responses, uploads, webhooks
 from batchline.files.intake import FileIntake
 from batchline.governance import packs
 from batchline.governance.preparation import PreparingPool
@@ -31,6 +31,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     files.router,
     uploads.router,
     batches.router,
+    responses.router,
     models.router,
     webhooks.router,
     vms.router,

@@ -11,7 +11,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
@@ -24,8 +29,10 @@ from batchline.governance.approvals import APPROVE
 from batchline.governance.errors import LimitReached
 from batchline.governance.registry import Registry
 from batchline.model import DURATION_BOUNDS, Role
-from batchline.store import operations
+from batchline.store import operations, providers
 from batchline.store.operations import Durations
+from batchline.store.providers import ProviderCounts
+from batchline.upstreams.urls import displayed
 
 router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 
@@ -76,9 +83,11 @@ class _Ended(Collector):
         self,
         totals: Sequence[tuple[str, int, int, int]],
         durations: Sequence[Durations],
+        providers: Sequence[ProviderCounts],
     ) -> None:
         self._totals = totals
         self._durations = durations
+        self._providers = providers
 
     def collect(self) -> Iterator[Metric]:
         children = CounterMetricFamily(
@@ -97,6 +106,17 @@ class _Ended(Collector):
             buckets = [(str(bound), each.within(bound)) for bound in DURATION_BOUNDS]
             lasted.add_metric((each.operation,), [*buckets, ("+Inf", each.batches)], each.seconds)
         yield lasted
+        waiting = GaugeMetricFamily(
+            "provider_items",
+            "Items that providers work on, or may have accepted without an answer.",
+            labels=("upstream", "state"),
+        )
+        for counted in self._providers:
+            # A batch may name an upstream with a password in its URL.
+            upstream = displayed(counted.upstream)
+            waiting.add_metric((upstream, "processing"), counted.processing)
+            waiting.add_metric((upstream, "submission_unknown"), counted.submission_unknown)
+        yield waiting
 
 
 def _counters(request: Request) -> Counters:
@@ -117,7 +137,11 @@ async def metrics(caller: Called, context: InContext, counters: InCounters) -> R
     if caller.role is not Role.ADMIN:
         raise ApiError(403, "Only admins may read the metrics.", code="PERMISSION_DENIED")
     async with context.sessions.one() as session:
-        ended = _Ended(await operations.totals(session), await operations.durations(session))
+        ended = _Ended(
+            await operations.totals(session),
+            await operations.durations(session),
+            await providers.counts(session),
+        )
     fresh = CollectorRegistry()
     fresh.register(ended)
     text = generate_latest(counters.registry) + generate_latest(fresh)

@@ -12,6 +12,7 @@ import typer
 from batchline.config.definitions import Setting, settings_of
 from batchline.config.loading import TABLES
 from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
+from batchline.model import Recovery
 
 
 class Exit(IntEnum):
@@ -84,6 +85,10 @@ Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrenc
 ApiKeyEnv = Annotated[str | None, setting_option(UpstreamSettings, "api_key_env")]
 MaxAttempts = Annotated[int | None, setting_option(UpstreamSettings, "max_attempts")]
 Timeout = Annotated[float | None, setting_option(UpstreamSettings, "timeout")]
+Provider = Annotated[str | None, setting_option(UpstreamSettings, "provider")]
+ProviderRecovery = Annotated[Recovery | None, setting_option(UpstreamSettings, "provider_recovery")]
+ProviderMaxTasks = Annotated[int | None, setting_option(UpstreamSettings, "provider_max_tasks")]
+ProviderRecheck = Annotated[float | None, setting_option(UpstreamSettings, "provider_recheck")]
 DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
     str,

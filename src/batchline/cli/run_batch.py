@@ -30,6 +30,7 @@ from batchline.cli.runtime import Runtime
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
+from batchline.executors.provider import ProviderExecutor
 from batchline.files.ingest import Fingerprint, fingerprint
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
@@ -219,17 +220,26 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
     settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
     upstreams = Upstreams()
-    executor = HttpExecutor(upstreams, memory=memory)
+    executor = ProviderExecutor(HttpExecutor(upstreams, memory=memory))
+    provider = order.settings.provider
     worker = Worker(
         runtime.url,
         executor,
         runtime.objects,
         settings,
-        scope := Scope(batch_id=batch.id),
+        scope := _scope(order, batch),
         WorkerOptions(
-            producers=[ProducerScope(scope, settings.concurrency, order.settings.upstream)],
+            producers=[
+                ProducerScope(
+                    scope,
+                    settings.concurrency,
+                    order.settings.upstream,
+                    None if provider is None else provider.max_tasks,
+                )
+            ],
             upstreams=upstreams,
             memory=memory,
+            cancel_task=executor.cancel,
             on_ended=lambda _: ended.set(),
         ),
     )
@@ -245,6 +255,13 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         working.cancel()
         await executor.close()
     return batch, batch.ended_at is None
+
+
+def _scope(order: RunOrder, batch: Batch) -> Scope:
+    """The batch. Of a provider also its upstream, whose tasks are counted."""
+    upstream = order.settings.upstream
+    keys = None if order.settings.provider is None or upstream is None else (upstream,)
+    return Scope(keys, batch.id)
 
 
 async def _watch(

@@ -34,7 +34,7 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
         raise CommandError(str(error)) from error
 
 
-def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSettings:
+def with_upstream(settings: ServerSettings, upstream: str | None, **more: Any) -> ServerSettings:
     """The settings with the upstream of `--upstream`, which takes every model that no other names."""
     if upstream is None:
         return settings
@@ -42,8 +42,17 @@ def with_upstream(settings: ServerSettings, upstream: str | None) -> ServerSetti
         urls.parse(upstream)
     except urls.InvalidUpstream as error:
         raise CommandError(str(error)) from error
-    mine = UpstreamSettings(_COMMAND_LINE, upstream)
+    mine = UpstreamSettings(_COMMAND_LINE, upstream, **more)
     return replace(settings, upstreams=(*without_any(settings).upstreams, mine))
+
+
+def with_provider(settings: ServerSettings, upstream: str | None, **given: Any) -> ServerSettings:
+    """The settings with the upstream of `--upstream` as the provider of `--provider`."""
+    if upstream is None:
+        raise CommandError("--provider: give --upstream URL, or set the provider of an upstream in the file")
+    return with_upstream(
+        settings, upstream, **{key: value for key, value in given.items() if value is not None}
+    )
 
 
 def without_any(settings: ServerSettings) -> ServerSettings:

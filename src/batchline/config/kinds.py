@@ -1,15 +1,17 @@
 """The kinds of values that settings have: how each is written, checked and displayed."""
 
+import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from batchline.config import durations
+from batchline.model import PROVIDER_NAMES, Recovery
 
 MIB = 2**20
 
@@ -86,14 +88,16 @@ def count(minimum: int, maximum: int) -> Kind:
     return Kind(f"a whole number from {minimum:,} to {maximum:,}", accepts, metavar="N")
 
 
-def time(minimum: float = 0.0) -> Kind:
+def time(minimum: float = 0.0, maximum: float = math.inf) -> Kind:
     """Seconds. Without a minimum, any time above zero."""
 
     def accepts(value: Any) -> bool:
         seconds = _seconds(value) or 0.0
-        return 0 < seconds < float("inf") and seconds >= minimum
+        return 0 < seconds < math.inf and minimum <= seconds <= maximum
 
-    limit = f"of at least {minimum:g} s, " if minimum else ""
+    limits = [f"at least {minimum:g} s"] if minimum else []
+    limits += [f"at most {maximum:g} s"] if maximum < math.inf else []
+    limit = f"of {' and '.join(limits)}, " if limits else ""
     expected = f'a time {limit}such as "90m" or "7d", or a number of seconds'
     return Kind(expected, accepts, _seconds, display=durations.text, metavar="TIME")
 
@@ -156,6 +160,10 @@ def _text(expected: str, accepts: Callable[[Any], bool] = _is_text, metavar: str
     return Kind(expected, accepts, from_text=str, metavar=metavar)
 
 
+def _one_of(names: Sequence[str]) -> str:
+    return " or ".join(f'"{name}"' for name in names)
+
+
 SWITCH = Kind("true or false", lambda value: type(value) is bool)
 TEXT = _text("a text that is not empty")
 NAME = _text("letters, digits, dots, dashes and underscores, at most 64", _is(_NAME))
@@ -193,6 +201,10 @@ VARIABLES = Kind(
     "a list of names of environment variables", _list_of(_is(_VARIABLE)), tuple, _split, metavar="NAMES"
 )
 MODELS = Kind("a list of model names", _list_of(_is_text), tuple, _split)
+PROVIDER = _text(_one_of(PROVIDER_NAMES), lambda value: value in PROVIDER_NAMES, "NAME")
+RECOVERY = Kind(
+    _one_of(list(Recovery)), lambda value: value in list(Recovery), Recovery, from_text=str, metavar="HOW"
+)
 METHOD = Kind("an HTTP method", _is_text, str.upper)
 TEMPLATE = Kind("a template: a text, a table or a list", lambda value: type(value) in (str, dict, list))
 TABLE = Kind("a table", lambda value: isinstance(value, dict))

@@ -12,6 +12,7 @@ from typing import Any
 from batchline.config import kinds
 from batchline.config.definitions import about, setting
 from batchline.config.kinds import MIB, SWITCH, TEXT, TIME_OR_NEVER, count, size, time
+from batchline.model import ProviderSettings, Recovery, RunSettings
 
 DAY = 86_400.0
 ANY_MODEL = "*"
@@ -24,9 +25,9 @@ class WorkerSettings:
     concurrency: int = setting(
         64, count(1, 20_000), "Requests in flight at once, at each upstream.", flag=True
     )
-    # A worker that is killed delays its batches by at most this time.
+    # A worker that is killed delays its batches by at most this time, so it is limited.
     lease: float = setting(
-        15.0, time(1), "How long until other workers take over the work of a lost worker.", flag=True
+        15.0, time(1, 300), "How long until other workers take over the work of a lost worker.", flag=True
     )
     poll_min: float = setting(0.75, time(), "First pause between polls of an idle worker; then it doubles.")
     poll_max: float = setting(15.0, time(), "Longest pause between polls of an idle worker.")
@@ -99,6 +100,31 @@ class UpstreamSettings:
     concurrency: int = setting(64, count(1, 20_000), "Requests in flight at once, from one worker.")
     timeout: float = setting(600.0, time(0.1), "How long one request may take.")
     max_attempts: int = setting(5, count(1, 100), "Maximum number of attempts per line.")
+    provider: str | None = setting(
+        None,
+        kinds.PROVIDER,
+        "It is an asynchronous provider, which accepts lines as tasks: `openai-background`.",
+    )
+    provider_recovery: Recovery = setting(
+        Recovery.HOLD,
+        kinds.RECOVERY,
+        "What to do with a line that it may have accepted: `hold`, `key`, `metadata` or `resubmit`.",
+    )
+    provider_max_tasks: int = setting(
+        10_000, count(1, 1_000_000), "Tasks that it may have at once, from all workers."
+    )
+    provider_recheck: float = setting(
+        60.0, time(0.1), "After this time, a provider knows the tasks that it has accepted."
+    )
+
+    def run_settings(self) -> RunSettings:
+        """How lines run at this upstream."""
+        provider = None
+        if self.provider is not None:
+            provider = ProviderSettings(
+                self.provider, self.provider_recovery, self.provider_max_tasks, self.provider_recheck
+            )
+        return RunSettings(self.base_url, self.api_key_env, self.max_attempts, self.timeout, provider)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,13 @@ class HttpExecutor:
         limit = min(self._largest, self._settings.max_operation_body)
         return self._exchange(item, partial(_ordered, order), limit, _redacted)
 
+    def exchange(
+        self, item: Item, build: Callable[[Item, Route], RequestBuilder]
+    ) -> Coroutine[Any, Any, Answer | Ran]:
+        """Send the request that `build` makes. A Deferred says that it was never sent; any other verdict says
+        that there was no answer, or none that can be kept."""
+        return self._exchange(item, build, self._largest, _redacted)
+
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence
 
@@ -212,7 +219,7 @@ class HttpExecutor:
 
     def again(self, item: Item, answer: Answer, message: str) -> Retry:
         """Another attempt after this answer."""
-        delay = self._delay(item, answer.requested)
+        delay = self.delay(item, answer.requested)
         return Retry(item, f"http_{answer.status}", message[:MAX_MESSAGE], delay)
 
     def _judge(self, item: Item, route: Route, answer: Answer) -> Verdict:
@@ -230,9 +237,7 @@ class HttpExecutor:
     def _refused(self, item: Item, answer: Answer, body: bytes) -> Verdict:
         status = answer.status
         if answer.passing and item.claim.attempt < item.claim.settings.max_attempts:
-            return Retry(
-                item, f"http_{status}", message_of(status, body), self._delay(item, answer.requested)
-            )
+            return Retry(item, f"http_{status}", message_of(status, body), self.delay(item, answer.requested))
         return Failed(item, answered_line(item, status, answer.request_id, as_json(body)), status)
 
     def _unanswered(self, item: Item, route: Route | None, started: float, error: Exception) -> Ran:
@@ -255,7 +260,7 @@ class HttpExecutor:
                 if never_left(error):
                     return Deferred(item, route.upstream.unreached(started, reason_of(error)))
                 if isinstance(error, RequestTimeoutError):
-                    return TimedOut(item, code_of(error), reason_of(error), self._delay(item))
+                    return TimedOut(item, code_of(error), reason_of(error), self.delay(item))
                 return self._again(item, code_of(error), reason_of(error))
             case _:
                 # One item's unexpected error must not affect the others.
@@ -266,7 +271,7 @@ class HttpExecutor:
         """There is no answer to keep: another attempt, if one is left."""
         message = message[:MAX_MESSAGE]
         if item.claim.attempt < item.claim.settings.max_attempts:
-            return Retry(item, code, message, self._delay(item))
+            return Retry(item, code, message, self.delay(item))
         return Failed(item, failed_line(item, code, message))
 
     def _unsendable(self, item: Item, reason: str) -> Verdict:
@@ -275,7 +280,8 @@ class HttpExecutor:
             _log.warning("cannot send", reason=reason)
         return Deferred(item, _UNSENDABLE_DELAY)
 
-    def _delay(self, item: Item, requested: float = 0.0) -> float:
+    def delay(self, item: Item, requested: float = 0.0) -> float:
+        """Seconds until the item's next attempt."""
         return rounded_up(max(requested, self._settings.retry.delay(item.claim.attempt, self._timing.random)))
 
 
@@ -283,7 +289,7 @@ def _post(item: Item, route: Route) -> RequestBuilder:
     return (
         route.client.post(route.url)
         .header("Idempotency-Key", item.idempotency_key)
-        .timeout(_limit(item.claim.settings.timeout, item.claim.seconds_left))
+        .timeout(request_limit(item))
         .body_bytes(item.body)
     )
 
@@ -293,13 +299,17 @@ def _ordered(order: Order, item: Item, route: Route) -> RequestBuilder:
     builder = (
         route.client.request(order.method, url.with_query_string(order.query) if order.query else url)
         .header("Idempotency-Key", item.idempotency_key)
-        .timeout(_limit(item.claim.settings.timeout, item.claim.seconds_left))
+        .timeout(request_limit(item))
     )
     for name, value in order.headers:
         builder = builder.header(name, value)
     if order.body is None:
         return builder
     return builder.header("Content-Type", order.content_type).body_bytes(order.body)
+
+
+def request_limit(item: Item) -> timedelta:
+    return _limit(item.claim.settings.timeout, item.claim.seconds_left)
 
 
 @lru_cache(maxsize=1024)

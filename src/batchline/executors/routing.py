@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from batchline.config.settings import ANY_MODEL, UpstreamSettings
 from batchline.executors.executor import Executor, Fence
-from batchline.model import Claim, Item, Ran, RunSettings
+from batchline.model import Claim, Item, Ran
 
 _MAX_CLAIMS = 1000
 
@@ -21,15 +21,21 @@ class RoutingExecutor:
 
     def __init__(self, upstreams: Sequence[UpstreamSettings], executor: Executor) -> None:
         self._executor = executor
-        self._settings = {model: _settings(upstream) for upstream in upstreams for model in upstream.models}
+        self._settings = {
+            model: upstream.run_settings() for upstream in upstreams for model in upstream.models
+        }
         # Routed once for all items of a claim: the claim as it came, and as it is passed on.
         self._claims: dict[int, tuple[Claim, Claim]] = {}
 
     async def run(self, item: Item) -> Ran:
+        return await self._executor.run(self.routed(item))
+
+    def routed(self, item: Item) -> Item:
+        """The item with the settings of its upstream."""
         claim = item.claim
         if claim.settings.upstream is None and (routed := self._routed(claim)) is not claim:
-            item = replace(item, claim=routed)
-        return await self._executor.run(item)
+            return replace(item, claim=routed)
+        return item
 
     def fenced_by(self, fence: Fence) -> None:
         self._executor.fenced_by(fence)
@@ -51,12 +57,3 @@ class RoutingExecutor:
                 self._claims.clear()
             self._claims[claim.span_id] = known
         return known[1]
-
-
-def _settings(upstream: UpstreamSettings) -> RunSettings:
-    return RunSettings(
-        upstream=upstream.base_url,
-        api_key_env=upstream.api_key_env,
-        max_attempts=upstream.max_attempts,
-        timeout=upstream.timeout,
-    )

@@ -5,7 +5,15 @@ thousands of items and verdicts per second. Start with `batch`, `line` and `verd
 """
 
 from batchline.model.attempt import Attempt, ItemHistory
-from batchline.model.batch import Batch, BatchStatus, ItemCounts, RunSettings
+from batchline.model.batch import (
+    PROVIDER_NAMES,
+    Batch,
+    BatchStatus,
+    ItemCounts,
+    ProviderSettings,
+    Recovery,
+    RunSettings,
+)
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item
 from batchline.model.operation import (
@@ -27,6 +35,7 @@ from batchline.model.verdict import (
     Ran,
     Retry,
     Settled,
+    SubmissionUnknown,
     TimedOut,
     Verdict,
 )
@@ -37,6 +46,7 @@ __all__ = [
     "DEFAULT_TENANT",
     "DURATION_BOUNDS",
     "NO_USAGE",
+    "PROVIDER_NAMES",
     "ApiKey",
     "Approval",
     "Attempt",
@@ -58,12 +68,15 @@ __all__ = [
     "ParentStatus",
     "Parked",
     "PollResult",
+    "ProviderSettings",
     "Ran",
+    "Recovery",
     "RequestKind",
     "Retry",
     "Role",
     "RunSettings",
     "Settled",
+    "SubmissionUnknown",
     "TimedOut",
     "Usage",
     "Verdict",

@@ -21,6 +21,33 @@ class BatchStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Recovery(StrEnum):
+    """What to do with an item that a provider may have accepted without an answer."""
+
+    # The provider offers nothing to find out: hold it until an operator decides, or its batch ends.
+    HOLD = "hold"
+    # The provider answers a repeated Idempotency-Key with the same task: submit it again under its key.
+    KEY = "key"
+    # The provider can be searched by metadata: look for the task before it is submitted again.
+    METADATA = "metadata"
+    # Submit it again, even if that makes a second task.
+    RESUBMIT = "resubmit"
+
+
+PROVIDER_NAMES = ("openai-background",)
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How an upstream that is an asynchronous provider is used."""
+
+    name: str
+    recovery: Recovery = Recovery.HOLD
+    # Tasks that the provider may have at once.
+    max_tasks: int = 10_000
+    # Seconds after which the provider knows what it has accepted.
+    recheck: float = 60.0
+
+
 class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the lines of a batch run. Stored with the batch, so that any worker can continue it."""
 
@@ -28,6 +55,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     api_key_env: str | None = None
     max_attempts: int = 5
     timeout: float = 600.0
+    # None: the upstream answers a request with its result.
+    provider: ProviderSettings | None = None
 
 
 class ItemCounts(msgspec.Struct, frozen=True):

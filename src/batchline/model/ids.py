@@ -15,6 +15,7 @@ WEBHOOK = "webhook_"
 UPLOAD = "upload_"
 PART = "part_"
 KEY = "key_"
+RESPONSE = "resp_"
 
 
 def new_id() -> UUID:

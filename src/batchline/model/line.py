@@ -23,6 +23,8 @@ class Claim(msgspec.Struct, frozen=True):
     settings: RunSettings
     # Seconds that were left of the worker's lease when this was claimed.
     lease_left: float = 0.0
+    # `interrupted` or `unknown`: a provider may have accepted the items already, under this attempt's key.
+    submission: str | None = None
     # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 

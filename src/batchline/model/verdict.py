@@ -58,7 +58,18 @@ class Parked(msgspec.Struct, frozen=True):
     delay: float = 30.0
 
 
-Verdict: TypeAlias = Completed | Failed | Retry | Deferred | Parked
+class SubmissionUnknown(msgspec.Struct, frozen=True):
+    """The item was submitted to a provider and the answer was lost, so the provider may work on it.
+
+    After `delay` seconds a worker runs it again, under the same idempotency key and with
+    `item.claim.submission` set: its executor looks for the task at the provider before it submits again.
+    """
+
+    item: Item
+    delay: float = 60.0
+
+
+Verdict: TypeAlias = Completed | Failed | Retry | Deferred | Parked | SubmissionUnknown
 
 
 class TimedOut(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ class ReceivedRequest(Struct, frozen=True, gc=False):
     keep_alive: bool
     authorization: bytes | None = None
     content_type: bytes | None = None
+    query: bytes = b""
 
 
 Handler = Callable[["Connection", ReceivedRequest], None]
@@ -165,14 +166,16 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         parser, chunks = self._parser, self._chunks
+        path, _, query = self._url.partition(b"?")
         request = ReceivedRequest(
             parser.get_method(),
-            self._url.partition(b"?")[0],
+            path,
             self._key,
             chunks[0] if len(chunks) == 1 else b"".join(chunks),
             parser.should_keep_alive(),
             self._authorization,
             self._content_type,
+            query,
         )
         self._continue_due = False
         self._begin_message()

@@ -1,5 +1,6 @@
 """Routes requests to the upstream, and serves pages about it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,9 +10,12 @@ from batchline.simulate.http import Connection, ReceivedRequest
 from batchline.simulate.recipes import ENDPOINTS
 from batchline.simulate.refusals import Refusal, unknown_url, wrong_method
 from batchline.simulate.settings import SimulateSettings
+from batchline.simulate.tasks import SimulatedTasks
 from batchline.simulate.upstream import SimulatedUpstream
 
 _MODELS_CREATED = 1_767_225_600
+_RESPONSES = frozenset({b"/responses", b"/v1/responses"})
+_RESPONSE = re.compile(rb"(?:/v1)?/responses/(?P<id>[A-Za-z0-9_]+)(?P<cancel>/cancel)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +25,16 @@ class _Page:
 
 
 class Routes:
-    def __init__(self, settings: SimulateSettings, upstream: SimulatedUpstream) -> None:
+    def __init__(
+        self, settings: SimulateSettings, upstream: SimulatedUpstream, tasks: SimulatedTasks
+    ) -> None:
         self._settings = settings
         self._upstream = upstream
+        self._tasks = tasks
         self._pages = {
             b"/stats": _Page(b"GET", self._show_stats),
             b"/executions": _Page(b"GET", self._show_executions),
+            b"/tasks": _Page(b"GET", self._show_tasks),
             b"/reset": _Page(b"POST", self._reset),
             b"/models": _Page(b"GET", self._show_models),
             b"/v1/models": _Page(b"GET", self._show_models),
@@ -34,11 +42,22 @@ class Routes:
 
     def handle(self, connection: Connection, request: ReceivedRequest) -> None:
         page = self._pages.get(request.path)
-        if page is None and request.method == b"POST":
-            self._upstream.receive(connection, request.path, request.key, request.body)
+        response = _RESPONSE.fullmatch(request.path)
+        if page is None and request.method == b"POST" and response is None:
+            if self._tasks.is_submission(request.path, request.body):
+                self._tasks.submit(connection, request.key, request.body)
+            else:
+                self._upstream.receive(connection, request.path, request.key, request.body)
             return
         try:
-            self._show(page, connection, request)
+            if response is not None:
+                self._about_task(
+                    connection, request, response["id"].decode(), cancel=bool(response["cancel"])
+                )
+            elif request.method == b"GET" and request.path in _RESPONSES:
+                self._tasks.search(connection, request.query)
+            else:
+                self._show(page, connection, request)
         except Refusal as refusal:
             # An answer to HEAD has no body.
             body = b"" if request.method == b"HEAD" else refusal.body
@@ -53,8 +72,24 @@ class Routes:
             raise wrong_method(request.method, request.path, page.method)
         page.show(connection)
 
+    def _about_task(
+        self, connection: Connection, request: ReceivedRequest, task_id: str, *, cancel: bool
+    ) -> None:
+        allowed = b"POST" if cancel else b"GET"
+        if request.method != allowed:
+            raise wrong_method(request.method, request.path, allowed)
+        if cancel:
+            self._tasks.cancel(connection, task_id)
+        else:
+            self._tasks.show(connection, task_id)
+
     def _show_stats(self, connection: Connection) -> None:
-        connection.answer(200, msgspec.json.encode(self._upstream.report()))
+        connection.answer(
+            200, msgspec.json.encode({**self._upstream.report(), "tasks": self._tasks.report()})
+        )
+
+    def _show_tasks(self, connection: Connection) -> None:
+        connection.stream(b"application/x-ndjson", self._tasks.record_chunks())
 
     def _show_executions(self, connection: Connection) -> None:
         if not self._settings.record:
@@ -63,6 +98,7 @@ class Routes:
 
     def _reset(self, connection: Connection) -> None:
         self._upstream.reset()
+        self._tasks.reset()
         self._show_stats(connection)
 
     def _show_models(self, connection: Connection) -> None:

@@ -11,6 +11,7 @@ from types import FrameType
 from batchline.simulate.http import Connection, Handler
 from batchline.simulate.routes import Routes
 from batchline.simulate.settings import SimulateSettings
+from batchline.simulate.tasks import SimulatedTasks
 from batchline.simulate.upstream import SimulatedUpstream
 
 _BACKLOG = 4096
@@ -46,7 +47,8 @@ class Simulator:
         return host, port
 
     def _upstream(self, loop: asyncio.AbstractEventLoop) -> Handler:
-        return Routes(self._settings, SimulatedUpstream(self._settings, loop)).handle
+        settings = self._settings
+        return Routes(settings, SimulatedUpstream(settings, loop), SimulatedTasks(settings, loop)).handle
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Accept no more requests, answer running ones, and close the remaining connections after

@@ -44,6 +44,21 @@ class SimulateSettings:
         0, "Minimum size of good answers, sent as fast as they are read. 0: no minimum.", metavar="N", min=0
     )
     record: bool = _option(False, "Keep every execution for GET /executions. Memory grows with each one.")
+    accept_ms: float = _option(
+        0.0,
+        "Until a background response is accepted and answered.",
+        flag="--accept",
+        metavar="MS",
+        min=0,
+    )
+    task_ms: float = _option(
+        0.0, "Until a background response is completed.", flag="--task", metavar="MS", min=0
+    )
+    lose_rate: float = _option(
+        0.0, "Share accepted in the background whose connection is closed without an answer.", min=0, max=1
+    )
+    vanish_rate: float = _option(0.0, "Share accepted in the background and never found again.", min=0, max=1)
+    tasks_file: str = _option("", "Keeps background responses over restarts.", metavar="FILE")
     models: tuple[str, ...] = ("sim-small", "sim-large")
     """What GET /v1/models lists. A request may name any model."""
     max_keys: int = 1_000_000

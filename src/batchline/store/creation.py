@@ -75,6 +75,22 @@ class BatchCreation:
         }
         return [UnfitLine(*row) for row in await run(self._connection, statement("unfit_lines"), params)]
 
+    async def add_line(
+        self, filename: str, model: str, url: str, body: bytes, expires_after: float | None
+    ) -> None:
+        """Create the batch's file, with one line."""
+        params = {
+            "file": self._new.file_id,
+            "tenant": self._new.tenant,
+            "filename": filename,
+            "model": model,
+            "url": url,
+            "custom_id": filename,
+            "body": body.decode(),
+            "expires_after": expires_after,
+        }
+        await run(self._connection, statement("add_line"), params)
+
     async def create(self) -> Batch:
         return await self._made("create_batch", {})
 

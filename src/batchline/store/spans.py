@@ -8,11 +8,9 @@ from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg.types.multirange import Multirange
-from psycopg.types.range import Range
 
 from batchline.model import Claim, Item, Parked, PollResult, RunSettings, Settled, Verdict
-from batchline.store.arrays import Int8Array
+from batchline.store.arrays import Float8Array, Int8Array, MultirangeArray, TextArray
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
@@ -60,17 +58,27 @@ def _literal(key: str) -> str:
     return key.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-async def claim(session: Session, worker: WorkerId, scope: Scope, limit: int) -> list[Claim]:
+async def claim(
+    session: Session, worker: WorkerId, scope: Scope, limit: int, max_tasks: int | None = None
+) -> list[Claim]:
+    """Claim up to `limit` items. `max_tasks`: the scope is a provider, which may have so many tasks."""
     rows = await session.rows(
         statement("claim"),
-        {**scope.params(), "worker": worker.id, "name": worker.name, "lease": worker.lease, "limit": limit},
+        {
+            **scope.params(),
+            "worker": worker.id,
+            "name": worker.name,
+            "lease": worker.lease,
+            "limit": limit,
+            "max_tasks": max_tasks,
+        },
     )
     return [claim_of(row) for row in rows]
 
 
 def claim_of(row: Sequence[Any]) -> Claim:
-    *of_span, settings, lease_left = row
-    values = (*of_span, msgspec.convert(settings, RunSettings), lease_left)
+    *of_span, settings, lease_left, submission = row
+    values = (*of_span, msgspec.convert(settings, RunSettings), lease_left, submission)
     return Claim(*values)
 
 
@@ -136,8 +144,8 @@ async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict])
         # Something in these groups comes too late; whatever else they hold still counts.
         apart = Grouped(grouped.members(refused), apart=True)
         settled += (await _settle(session, worker_id, apart))[0]
-    for parked in grouped.parked:
-        settled += await _park(session, worker_id, parked)
+    if grouped.parked:
+        settled += await _park(session, worker_id, grouped.parked)
     return merged(settled)
 
 
@@ -174,47 +182,57 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
     return [Settled(*row) for *row, no in rows if no is None], refused
 
 
-async def _park(session: Session, worker_id: UUID, verdict: Parked) -> list[Settled]:
-    """Park one item. Its routing key stands for the upstream: it is the same before and after routing."""
-    claim, ordinals, task_id = verdict.item.claim, [verdict.item.ordinal], verdict.task_id
-    try:
-        moved, closing = await park(
-            session, worker_id, claim, ordinals, upstream=claim.key, task_id=task_id, delay=verdict.delay
+async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -> list[Settled]:
+    """Park items. Their routing key stands for the upstream: it is the same before and after routing."""
+    tasks = [
+        ParkedTask(
+            each.item.claim.span_id, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay
         )
+        for each in verdicts
+    ]
+    try:
+        rows = await park(session, worker_id, tasks)
     except psycopg.errors.UniqueViolation as error:
-        raise StatementRefused(f"another item is parked as task {task_id!r}") from error
-    return [Settled(claim.batch_id, 0, finished=False, closing=closing)] if moved else []
+        raise StatementRefused(f"another item is parked as task {tasks[0].task_id!r}") from error
+    return [Settled(batch_id, 0, finished=False, closing=closing) for batch_id, _, closing in rows]
+
+
+class ParkedTask(msgspec.Struct, frozen=True):
+    """Items of one span that a provider has accepted as one task."""
+
+    span_id: int
+    ordinals: tuple[int, ...]
+    upstream: str
+    task_id: str
+    # Seconds until the provider is asked for it.
+    delay: float
 
 
 async def park(
-    session: Session,
-    worker_id: UUID,
-    claim: Claim,
-    ordinals: Sequence[int],
-    *,
-    upstream: str,
-    task_id: str,
-    delay: float,
-) -> tuple[int, bool]:
-    """Move items into a span that waits for the provider's task: how many were moved, and whether their batch
-    is being cancelled or has expired."""
+    session: Session, worker_id: UUID, tasks: Sequence[ParkedTask]
+) -> list[tuple[UUID, int, bool]]:
+    """Move items into spans that wait for a provider's tasks. Of each task that was parked: its batch, how
+    many items were moved, and whether the batch is being cancelled or has expired."""
     rows = await session.rows(
         statement("park"),
         {
-            "span": claim.span_id,
             "worker": worker_id,
-            "ordinals": Multirange([Range(n, n + 1) for n in sorted(ordinals)]),
-            "upstream": upstream,
-            "task": task_id,
-            "delay": delay,
+            "spans": Int8Array([task.span_id for task in tasks]),
+            "ordinals": MultirangeArray([sorted(task.ordinals) for task in tasks]),
+            "upstreams": TextArray([task.upstream.encode() for task in tasks]),
+            "tasks": TextArray([task.task_id.encode() for task in tasks]),
+            "delays": Float8Array([task.delay for task in tasks]),
         },
     )
-    return (rows[0][1], rows[0][2]) if rows else (0, False)
+    return [(batch_id, size, closing) for batch_id, size, closing in rows]
 
 
-async def release(session: Session, worker_id: UUID, some: Collection[int] | None = None) -> list[UUID]:
-    """Free what the worker holds, all of it or some spans; the batches that were concerned."""
-    params = {"worker": worker_id, "spans": None if some is None else sorted(some)}
+async def release(
+    session: Session, worker_id: UUID, some: Collection[int] | None = None, *, sent: bool = True
+) -> list[UUID]:
+    """Free what the worker holds, all of it or some spans; the batches that were concerned. `sent`: a
+    provider may have accepted the items."""
+    params = {"worker": worker_id, "spans": None if some is None else sorted(some), "sent": sent}
     return [batch_id for (batch_id,) in await session.rows(statement("release"), params)]
 
 

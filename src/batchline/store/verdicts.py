@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
-from batchline.model import NO_USAGE, Completed, Deferred, Failed, Parked, Retry, Usage, Verdict
+from batchline.model import (
+    NO_USAGE,
+    Completed,
+    Deferred,
+    Failed,
+    Parked,
+    Retry,
+    SubmissionUnknown,
+    Usage,
+    Verdict,
+)
 from batchline.store.arrays import (
     Float8Array,
     Int2Array,
@@ -19,7 +29,7 @@ from batchline.store.arrays import (
 )
 
 _MAX_INT = 2**31 - 1
-_COMPLETED, _FAILED, _RETRY, _DEFERRED = range(4)
+_COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
 
 # What the verdicts of a group have in common: span, kind, status code, delay; and, where each verdict is to
 # stand in a group of its own, its number.
@@ -32,7 +42,7 @@ class Grouped:
     """The verdicts of one settle. `apart`: each in a group of its own.
 
     The number of a group is its place in the arrays, counted from 1 as PostgreSQL does. `parked` are not in
-    the arrays: park.sql takes them, one by one.
+    the arrays: park.sql takes them.
     """
 
     def __init__(self, verdicts: Sequence[Verdict], *, apart: bool = False) -> None:
@@ -49,6 +59,8 @@ class Grouped:
                     key = (span_id, _RETRY, None, verdict.delay, own)
                 case Deferred():
                     key = (span_id, _DEFERRED, None, verdict.delay, own)
+                case SubmissionUnknown():
+                    key = (span_id, _UNKNOWN, None, verdict.delay, own)
                 case Parked():
                     self.parked.append(verdict)
                     continue

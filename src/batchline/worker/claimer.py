@@ -53,7 +53,7 @@ class Intake(Protocol):
 
 class Claimer(Service):
     """`scope` is called for each claim: it changes with the number of producers. `on_nothing` is called when
-    a claim found nothing."""
+    a claim found nothing. `max_tasks`: the scope is a provider, which may have so many tasks."""
 
     name = "claimer"
 
@@ -63,6 +63,7 @@ class Claimer(Service):
         scope: Callable[[], Scope],
         intake: Intake,
         on_nothing: Callable[[], None] = lambda: None,
+        max_tasks: int | None = None,
     ) -> None:
         super().__init__()
         self._context = context
@@ -70,6 +71,7 @@ class Claimer(Service):
         self._scope = scope
         self._intake = intake
         self._on_nothing = on_nothing
+        self._max_tasks = max_tasks
         self._announced: UUID | None = None
         self.claimed = 0
         self.wake()
@@ -78,7 +80,7 @@ class Claimer(Service):
         """There is new work: in this batch, if it is known. An idle worker claims from it directly."""
         if batch_id is not None and self._scope().batch_id not in (None, batch_id):
             return
-        if self.idle.is_set() and not len(self._intake):
+        if self.idle.is_set() and not len(self._intake) and self._max_tasks is None:
             self._announced = batch_id
         self.wake()
 
@@ -174,4 +176,4 @@ class Claimer(Service):
         session, scope = self._context.session, self._scope()
         if announced is not None:
             return await spans.claim_new(session, worker, scope, announced, min(want, _MAX_NEW))
-        return await spans.claim(session, worker, scope, want), None
+        return await spans.claim(session, worker, scope, want, self._max_tasks), None

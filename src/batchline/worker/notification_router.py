@@ -15,6 +15,7 @@ from batchline.worker.outbox import Outbox
 from batchline.worker.poller import Poller
 from batchline.worker.producers import Producers
 from batchline.worker.retry_timer import RetryTimer
+from batchline.worker.task_canceller import TaskCanceller
 
 
 class NotificationRouter:
@@ -26,6 +27,7 @@ class NotificationRouter:
     outbox: Outbox
     hooks: HookRunner
     maintenance: Maintenance
+    canceller: TaskCanceller
 
     def __init__(self, on_ended: Callable[[Batch], None] | None) -> None:
         self._on_ended = on_ended
@@ -62,6 +64,7 @@ class NotificationRouter:
             self.hooks_due()
         if result.maintenance_due:
             self.maintenance.wake()
+            self.canceller.wake()
 
     def claimed(self) -> None:
         """A claim has found items, so there may soon be more."""
@@ -84,6 +87,8 @@ class NotificationRouter:
     def ended(self, batch: Batch) -> None:
         """The finalizer has ended a batch."""
         self.outbox.wake()
+        if batch.finished < batch.total:
+            self.canceller.wake()
         if self._on_ended is not None:
             self._on_ended(batch)
 

@@ -26,6 +26,8 @@ class ProducerScope(msgspec.Struct, frozen=True):
     scope: Scope
     concurrency: int
     upstream: str | None = None
+    # Tasks that the upstream may have at once; None: it is not a provider.
+    max_tasks: int | None = None
 
 
 class Producer:
@@ -37,6 +39,7 @@ class Producer:
         scope: Scope,
         limit: InFlightLimit,
         on_idle: Callable[["Producer"], None] | None = None,
+        max_tasks: int | None = None,
     ) -> None:
         self.scope = scope
         self._settler = context.settler
@@ -44,7 +47,7 @@ class Producer:
         rate, slots = Rate(context.clock), Slots(limit)
         self.buffer = Buffer(context.settings, rate, slots, context.memory, context.max_request_bytes)
         self.dispatcher = Dispatcher(context, self.buffer, slots, rate, self._empty)
-        self.claimer = Claimer(context, lambda: scope, self.buffer, self._nothing_found)
+        self.claimer = Claimer(context, lambda: scope, self.buffer, self._nothing_found, max_tasks)
 
     @property
     def holding(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeAlias, overload
 
 from msgspec.structs import replace
 
-from batchline.model import Item
+from batchline.model import Claim, Item
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -79,16 +79,18 @@ class Producers(Sequence[Producer]):
         if of.upstream is not None:
             limit = self._upstreams.get(of.upstream, of.concurrency).limit
             self._known.add(urls.normalized(of.upstream))
-        self._lasting.append(Producer(self._context, of.scope, limit))
+        self._lasting.append(Producer(self._context, of.scope, limit, max_tasks=of.max_tasks))
 
     def discover(self, of: ProducerScope) -> None:
         """Open a producer for each upstream in this scope, while it has work. Call it before `start`."""
 
-        def opened(key: str, on_idle: OnIdle) -> Producer:
+        def opened(first: Claim, on_idle: OnIdle) -> Producer:
             # An upstream that a lasting producer sends to keeps its number of slots.
-            concurrency = None if urls.normalized(key) in self._known else of.concurrency
-            limit = self._upstreams.get(key, concurrency).limit
-            producer = Producer(self._context, Scope(keys=(key,)), limit, on_idle)
+            concurrency = None if urls.normalized(first.key) in self._known else of.concurrency
+            limit = self._upstreams.get(first.key, concurrency).limit
+            provider = first.settings.provider
+            max_tasks = None if provider is None else provider.max_tasks
+            producer = Producer(self._context, Scope(keys=(first.key,)), limit, on_idle, max_tasks)
             self._opened.append(producer)
             self._supervisor.start(producer.dispatcher, producer.claimer)
             return producer
@@ -114,11 +116,14 @@ class UpstreamFinder:
     """An intake for claims from upstreams that no producer works on.
 
     `of` is the scope of all such upstreams, and how many requests may be in flight at each of them. `opened`
-    opens a producer for one of them, by its URL.
+    opens a producer for one of them, by the first claim from it.
     """
 
     def __init__(
-        self, of: ProducerScope, opened: Callable[[str, OnIdle], Producer], close: Callable[[Producer], None]
+        self,
+        of: ProducerScope,
+        opened: Callable[[Claim, OnIdle], Producer],
+        close: Callable[[Producer], None],
     ) -> None:
         self._of = of
         self._opened = opened
@@ -155,12 +160,13 @@ class UpstreamFinder:
         self._one_at_a_time = bool(left_out) and not items
         for key, found in groupby(items, lambda item: item.claim.key):
             of_key = [item for item in left_out if item.claim.key == key]
-            self._producer(key).accept(list(found), of_key)
+            lines = list(found)
+            self._producer(lines[0].claim).accept(lines, of_key)
 
-    def _producer(self, key: str) -> Producer:
-        producer = self._open.get(key)
+    def _producer(self, first: Claim) -> Producer:
+        producer = self._open.get(first.key)
         if producer is None:
-            producer = self._open[key] = self._opened(key, self._close)
+            producer = self._open[first.key] = self._opened(first, self._close)
         return producer
 
     def _close(self, producer: Producer) -> None:

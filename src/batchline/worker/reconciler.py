@@ -63,6 +63,6 @@ class Reconciler(Service):
         worker_id = self._lease.worker.id
         found = await spans.unknown_spans(self._session, worker_id, self._known_spans())
         if found:
-            for batch_id in await spans.release(self._session, worker_id, found):
+            for batch_id in await spans.release(self._session, worker_id, found, sent=False):
                 await batches.conclude(self._session, batch_id)
             self._on_freed()

@@ -15,7 +15,17 @@ from msgspec.structs import replace
 
 from batchline.batches.output import failed_line
 from batchline.config.settings import WorkerSettings
-from batchline.model import Completed, Deferred, Failed, Item, Parked, Retry, Settled, Verdict
+from batchline.model import (
+    Completed,
+    Deferred,
+    Failed,
+    Item,
+    Parked,
+    Retry,
+    Settled,
+    SubmissionUnknown,
+    Verdict,
+)
 from batchline.store import batches, health, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.upstreams.faults import MAX_MESSAGE
@@ -25,6 +35,7 @@ from batchline.worker.pause import Pause
 from batchline.worker.service import Service
 
 _POSTPONED = (Retry, Deferred)
+_WAITING = (Parked, SubmissionUnknown)
 _ENDED = (Completed, Failed)
 # A task that is asked for later than this is left to a poll: a worker that drains does not wait for it.
 _SOON = 60.0
@@ -202,7 +213,7 @@ class Settler(Service):
         delays = [
             verdict.delay
             for verdict in verdicts
-            if isinstance(verdict, _POSTPONED) or (isinstance(verdict, Parked) and verdict.delay < _SOON)
+            if isinstance(verdict, _POSTPONED) or (isinstance(verdict, _WAITING) and verdict.delay < _SOON)
         ]
         self._on_settled(settled, min(delays, default=None))
         for row in settled:

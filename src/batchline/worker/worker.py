@@ -44,9 +44,10 @@ from batchline.worker.reconciler import Reconciler
 from batchline.worker.service import HasIdle, are_idle, until_idle
 from batchline.worker.settler import Settler
 from batchline.worker.supervisor import Supervisor
+from batchline.worker.task_canceller import CancelTask, TaskCanceller, nothing_to_cancel
 from batchline.worker.tasks import first
 
-_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance")
+_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance", "tasks")
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -62,6 +63,8 @@ class WorkerOptions:
     # Shared with the executor.
     upstreams: Upstreams | None = None
     memory: BodyMemory | None = None
+    # Cancels tasks of batches that have ended.
+    cancel_task: CancelTask = nothing_to_cancel
     # Run after each batch that ends, whichever worker ends it.
     hooks: Hooks = field(default_factory=Hooks)
     # Called with each batch that this worker ends.
@@ -123,6 +126,7 @@ class Worker:
         self.outbox = Outbox(self._sessions["outbox"], sender, router.hooks_due)
         self.hooks = HookRunner(self._sessions["hooks"], options.hooks)
         self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
+        self._canceller = TaskCanceller(self._sessions["tasks"], scope, options.cancel_task)
         self.poller = Poller(
             self._sessions["poll"], self.lease, scope, settings, router.found, options.hooks.names
         )
@@ -131,6 +135,7 @@ class Worker:
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
         router.outbox, router.hooks, router.maintenance = self.outbox, self.hooks, self._maintenance
+        router.canceller = self._canceller
 
     @property
     def claimed(self) -> int:
@@ -162,6 +167,7 @@ class Worker:
                     self.outbox,
                     self.hooks,
                     self._maintenance,
+                    self._canceller,
                     self._reconciler,
                     self.poller,
                     self._listener,
@@ -231,6 +237,7 @@ class Worker:
             self.outbox,
             self.hooks,
             self._maintenance,
+            self._canceller,
         ]
 
     def _finishing(self) -> list[HasIdle]:
@@ -240,7 +247,7 @@ class Worker:
     async def _stop_services(self) -> None:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""
         stop, patience = self._supervisor.stop, self._settings.stop_patience
-        seeking = (self.poller, self._listener, self._reconciler, self._maintenance)
+        seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
         with self._aborting_after(patience):
             await stop(*seeking, *self.producers.claimers)
         self._executor.wind_down()

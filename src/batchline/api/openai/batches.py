@@ -297,14 +297,14 @@ def _request(
         window=requested.completion_window,
         metadata=requested.metadata,
         output_expires_after=None if kept is None else int(kept),
-        served=_served(settings),
+        served=served(settings),
         idempotency_key=None
         if key is None
         else IdempotencyKey(caller.tenant, _SCOPE, key, requested.fingerprint()),
     )
 
 
-def _served(settings: ServerSettings) -> frozenset[str] | None:
+def served(settings: ServerSettings) -> frozenset[str] | None:
     models = frozenset(model for upstream in settings.upstreams for model in upstream.models)
     return None if ANY_MODEL in models else models
 

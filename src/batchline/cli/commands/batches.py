@@ -1,7 +1,7 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.cli import options
-from batchline.cli.commands.run import check_window, run_settings, run_upstream
+from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
@@ -30,8 +30,9 @@ from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, ItemCounts, RunSettings, ids
-from batchline.store import batches, outputs
+from batchline.store import batches, outputs, providers
 from batchline.store.outputs import Which
+from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
 
 Change: TypeAlias = Literal["cancel", "pause", "resume"]
@@ -61,6 +62,10 @@ def submit(
     api_key_env: options.ApiKeyEnv = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
+    provider: options.Provider = None,
+    provider_recovery: options.ProviderRecovery = None,
+    provider_max_tasks: options.ProviderMaxTasks = None,
+    provider_recheck: options.ProviderRecheck = None,
     window: options.Window = options.DEFAULT_WINDOW,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -68,11 +73,20 @@ def submit(
 ) -> None:
     """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id."""
     with reported_errors(as_json):
-        server = run_upstream(upstream, api_key_env=api_key_env, max_attempts=max_attempts, timeout=timeout)
+        server = run_upstream(
+            upstream,
+            api_key_env=api_key_env,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            provider=provider,
+            provider_recovery=provider_recovery,
+            provider_max_tasks=provider_max_tasks,
+            provider_recheck=provider_recheck,
+        )
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
-            batch = run_async(_submit(runtime, inputs, run_settings(server), window, as_json))
+            batch = run_async(_submit(runtime, inputs, server.run_settings(), window, as_json))
         _tell(batch, as_json)
 
 
@@ -94,7 +108,8 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        _tell(run_async(_get(runtime, read_batch_id(batch))), as_json)
+        found, counted = run_async(_get(runtime, read_batch_id(batch)))
+        _tell(found, as_json, counted)
 
 
 def watch(
@@ -243,9 +258,9 @@ async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
         return await _found(session, batch_id)
 
 
-async def _get(runtime: Runtime, batch_id: UUID) -> Batch:
+async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts]]:
     async with Session(runtime.url, "status") as session:
-        return await _found(session, batch_id)
+        return await _found(session, batch_id), await providers.counts(session, batch_id)
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:
@@ -255,8 +270,12 @@ async def _found(session: Session, batch_id: UUID) -> Batch:
     return batch
 
 
-def _tell(batch: Batch, as_json: bool) -> None:
+def _tell(batch: Batch, as_json: bool, providers: Sequence[ProviderCounts] = ()) -> None:
     displayed: dict[str, Any] = show_batch(batch)
+    unknown = sum(each.submission_unknown for each in providers)
+    if providers:
+        processing = sum(each.processing for each in providers)
+        displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
     if as_json:
         print_json(displayed)
         return
@@ -264,5 +283,7 @@ def _tell(batch: Batch, as_json: bool) -> None:
     total = counts.pop("total")
     states = ", ".join(f"{items:,} {name.replace('_', ' ')}" for name, items in counts.items())
     out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
+    if unknown:
+        out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)

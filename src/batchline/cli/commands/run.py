@@ -17,7 +17,6 @@ from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings, WorkerSettings
-from batchline.model import RunSettings
 from batchline.upstreams import urls
 
 
@@ -38,6 +37,10 @@ def run_inputs(
     concurrency: options.Concurrency = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
+    provider: options.Provider = None,
+    provider_recovery: options.ProviderRecovery = None,
+    provider_max_tasks: options.ProviderMaxTasks = None,
+    provider_recheck: options.ProviderRecheck = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
@@ -62,6 +65,10 @@ def run_inputs(
             concurrency=concurrency,
             max_attempts=max_attempts,
             timeout=timeout,
+            provider=provider,
+            provider_recovery=provider_recovery,
+            provider_max_tasks=provider_max_tasks,
+            provider_recheck=provider_recheck,
         )
         check_window(window)
         check_inputs(inputs)
@@ -75,7 +82,7 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=run_settings(server),
+            settings=server.run_settings(),
             output=target,
             errors=errors_target,
             outputs=outputs,
@@ -124,11 +131,6 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
 def _worker_settings(concurrency: int, body_memory: int | None) -> WorkerSettings:
     usual = WorkerSettings(concurrency=concurrency)
     return usual if body_memory is None else replace(usual, body_memory=body_memory)
-
-
-def run_settings(upstream: UpstreamSettings) -> RunSettings:
-    """What is stored with the batch."""
-    return RunSettings(upstream.base_url, upstream.api_key_env, upstream.max_attempts, upstream.timeout)
 
 
 def check_window(window: str) -> None:

@@ -38,7 +38,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
 def simulate(*, as_json: bool, **settings: Any) -> None:
     """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, by its options.
 
-    GET /stats reports what it executed.
+    GET /stats reports what it executed, GET /tasks its background responses.
     """
     # Imported here because no other command needs it and it takes a tenth of their start.
     from batchline.simulate.server import serve

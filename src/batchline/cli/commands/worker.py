@@ -22,12 +22,14 @@ from batchline.cli.server_settings import (
     hooks_in,
     read_settings,
     registry,
+    with_provider,
     without_any,
 )
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
+from batchline.executors.provider import ProviderExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
@@ -59,6 +61,10 @@ def work(
     lease: options.Lease = None,
     body_memory: options.BodyMemory = None,
     listen: options.Listen = None,
+    provider: options.Provider = None,
+    provider_recovery: options.ProviderRecovery = None,
+    provider_max_tasks: options.ProviderMaxTasks = None,
+    provider_recheck: options.ProviderRecheck = None,
     on_end: options.OnEnd = None,
     on_end_command: options.OnEndCommand = None,
     on_end_timeout: options.OnEndTimeout = None,
@@ -80,6 +86,15 @@ def work(
     with reported_errors(as_json):
         settings = read_settings(context.params)
         server = settings.server
+        if provider is not None:
+            server = with_provider(
+                server,
+                upstream,
+                provider=provider,
+                provider_recovery=provider_recovery,
+                provider_max_tasks=provider_max_tasks,
+                provider_recheck=provider_recheck,
+            )
         check_keys(server)
         operations = registry(server)
         check_hook_file(settings)
@@ -113,18 +128,20 @@ async def _work(
     until_eof: bool,
 ) -> int:
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
-    routed = server if upstream is None else without_any(server)
+    routed = server if upstream is None or _serves(server, upstream) else without_any(server)
     scope = Scope(excluded_prefixes=() if operations else (BELOW,))
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
     memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams()
     http = HttpExecutor(upstreams, default=upstream, memory=memory)
+    providers = ProviderExecutor(http)
+    routing = RoutingExecutor(routed.upstreams, providers)
     approvals = Approvals(runtime.url, Rules(operations, server.limits, server.operation_window))
     executor = OperationExecutor(
         operations,
         routed.upstreams,
         http,
-        RoutingExecutor(routed.upstreams, http),
+        routing,
         {APPROVALS: approvals},
     )
     worker = Worker(
@@ -138,6 +155,7 @@ async def _work(
             discovered=discovered,
             upstreams=upstreams,
             memory=memory,
+            cancel_task=lambda item: providers.cancel(routing.routed(item)),
             hooks=hooks,
             listen_url=listen,
         ),
@@ -169,15 +187,26 @@ def scopes_for_producers(
     that a batch names gets a producer, while it has work."""
     named = [(_named(upstream, operations), upstream) for upstream in server.upstreams]
     scopes = [
-        ProducerScope(Scope(keys=keys), upstream.concurrency, upstream.base_url)
+        ProducerScope(Scope(keys=keys), upstream.concurrency, upstream.base_url, _max_tasks(upstream))
         for keys, upstream in named
         if keys
     ]
     served = tuple(key for keys, _ in named for key in keys)
-    default = default or next((up.base_url for up in server.upstreams if ANY_MODEL in up.models), None)
+    other = next((up for up in server.upstreams if ANY_MODEL in up.models), None)
+    default = default or (None if other is None else other.base_url)
     models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
     discovered = ProducerScope(Scope(excluded=served, below=urls.SCHEMES), settings.concurrency)
-    return [*scopes, ProducerScope(models, settings.concurrency, default)], discovered
+    max_tasks = None if other is None else _max_tasks(other)
+    return [*scopes, ProducerScope(models, settings.concurrency, default, max_tasks)], discovered
+
+
+def _max_tasks(upstream: UpstreamSettings) -> int | None:
+    return None if upstream.provider is None else upstream.provider_max_tasks
+
+
+def _serves(server: ServerSettings, upstream: str) -> bool:
+    """Whether the upstream of the command line is already the one for any model."""
+    return any(up.base_url == upstream and ANY_MODEL in up.models for up in server.upstreams)
 
 
 def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:

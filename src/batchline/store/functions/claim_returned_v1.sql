@@ -2,12 +2,14 @@
 -- due spans, the longest waiting first, then those of the `expired` workers.
 --
 -- A span is split when it is too large; a provider's task is taken whole. Returns each span given, with its items.
+-- `tasks_only`: only providers' tasks. Lines of an expired worker may have been submitted to a provider: their span says so.
 --
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --
 -- Locks: spans, skipping those that others have locked, and no more of them than it takes. It never waits.
-CREATE FUNCTION batchline.claim_returned_v1(worker uuid, lane bigint, expired uuid[], max_items integer)
-RETURNS TABLE (span_id bigint, items integer)
+CREATE FUNCTION batchline.claim_returned_v1(
+    worker uuid, lane bigint, expired uuid[], max_items integer, tasks_only boolean DEFAULT false
+) RETURNS TABLE (span_id bigint, items integer)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -19,23 +21,30 @@ END IF;
 RETURN QUERY
 WITH
 due AS (
-    SELECT s.id, s.outstanding, s.task_id, s.available_at AS since
+    SELECT s.id, s.outstanding, s.task_id, s.submission, s.available_at AS since
     FROM batchline.spans AS s
     WHERE s.worker_id IS NULL AND s.lane_id = lane AND s.available_at <= now()
+      AND (s.task_id IS NOT NULL OR NOT tasks_only)
     ORDER BY s.available_at, s.id
     LIMIT max_items
     FOR UPDATE SKIP LOCKED
 ),
 abandoned AS (
-    SELECT s.id, s.outstanding, s.task_id, 'infinity'::timestamptz AS since
+    SELECT
+        s.id,
+        s.outstanding,
+        s.task_id,
+        CASE WHEN s.task_id IS NULL THEN coalesce(s.submission, 'interrupted') END AS submission,
+        'infinity'::timestamptz AS since
     FROM batchline.spans AS s
     WHERE s.worker_id = ANY (expired) AND s.lane_id = lane
+      AND (s.task_id IS NOT NULL OR NOT tasks_only)
     FOR UPDATE SKIP LOCKED
 ),
 -- One row per item, of which the first of each span is kept: so the limit ends the reading, and with it the locking, as
 -- soon as there are enough items, and the spans after that are left to others.
 found AS (
-    SELECT id, outstanding, task_id, size, sum(size) OVER (ORDER BY since, id) - size AS before
+    SELECT id, outstanding, task_id, submission, size, sum(size) OVER (ORDER BY since, id) - size AS before
     FROM (
         SELECT span.*, generate_series(1, size) AS nth
         FROM (
@@ -51,6 +60,7 @@ wanted AS (
     SELECT
         id,
         outstanding,
+        submission,
         size,
         CASE WHEN task_id IS NOT NULL THEN size ELSE least(size, max_items - before)::integer END AS take
     FROM found
@@ -58,7 +68,7 @@ wanted AS (
 ),
 whole AS (
     UPDATE batchline.spans AS s
-    SET worker_id = worker, claimed_at = now()
+    SET worker_id = worker, claimed_at = now(), submission = w.submission
     FROM wanted AS w
     WHERE s.id = w.id AND w.take = w.size
     RETURNING s.id, w.size
@@ -67,14 +77,15 @@ split AS (
     UPDATE batchline.spans AS s
     SET worker_id = NULL,
         available_at = least(s.available_at, now()),
+        submission = w.submission,
         outstanding = w.outstanding - batchline.span_head(w.outstanding, w.take)
     FROM wanted AS w
     WHERE s.id = w.id AND w.take < w.size
-    RETURNING s.lane_id, s.batch_id, s.attempt, batchline.span_head(w.outstanding, w.take) AS head
+    RETURNING s.lane_id, s.batch_id, s.attempt, s.submission, batchline.span_head(w.outstanding, w.take) AS head
 ),
 head AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, attempt, claimed_at)
-    SELECT lane_id, batch_id, head, worker, attempt, now() FROM split
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, worker_id, attempt, submission, claimed_at)
+    SELECT lane_id, batch_id, head, worker, attempt, submission, now() FROM split
     RETURNING id, batchline.span_size(outstanding) AS size
 )
 SELECT id, size FROM whole

@@ -7,17 +7,20 @@
 -- `keys`, `excluded` and `below` narrow the scope (in_scope), and so does `batch`. Returns the spans, in that order. Their
 -- lines are read by fetch.sql: a client that freezes while it reads a megabyte of lines must not hold a lock.
 --
--- Locks: the worker's row; spans, never waiting; then lanes in id order, waiting (lock_lanes). If others were faster and
+-- `max_tasks` is for the lines of a provider's upstream: due tasks come first, and no more other lines than may become tasks
+-- (claim_tasks). NULL: no limit.
+--
+-- Locks: with `max_tasks`, those of claim_tasks; the worker's row; spans, never waiting; then lanes in id order, waiting (lock_lanes). If others were faster and
 -- left less than expected, it looks again.
 --
 -- Safe because each statement of a function sees what was committed before it began, and what a lane has left is read
 -- after its row was locked (claim_fresh).
 CREATE FUNCTION batchline.claim_v1(
     worker uuid, worker_name text, lease interval,
-    keys text[], excluded text[], below text[], batch uuid, max_items integer
+    keys text[], excluded text[], below text[], batch uuid, max_items integer, max_tasks integer DEFAULT NULL
 ) RETURNS TABLE (
     span_id bigint, lane_id bigint, batch_id uuid, attempt integer, task_id text, size integer, url text, model text,
-    key text, seconds_left double precision, settings jsonb, lease_left double precision
+    key text, seconds_left double precision, settings jsonb, lease_left double precision, submission text
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -44,7 +47,14 @@ DECLARE
     missing boolean;
 BEGIN
     PERFORM batchline.require_read_committed_v1();
+    IF max_tasks IS NOT NULL THEN
+        SELECT t.spans, t.room INTO taken, room
+        FROM batchline.claim_tasks_v1(
+            worker, worker_name, lease, keys, excluded, below, batch, expired, max_items, max_tasks
+        ) AS t;
+    END IF;
     FOR look IN 1 .. max_looks LOOP
+        EXIT WHEN room <= 0;
         returned := ARRAY (SELECT lane_id FROM batchline.returned_lanes_v1(keys, excluded, below, batch, expired));
         SELECT array_agg(tenant), array_agg(key) INTO tenants, tenant_keys
         FROM batchline.waiting_tenants_v1(keys, excluded, below, batch, returned);
@@ -106,7 +116,8 @@ BEGIN
         s.id, s.lane_id, s.batch_id, s.attempt, s.task_id, batchline.span_size(s.outstanding), n.url, n.model, n.key,
         extract(epoch FROM n.deadline - now())::double precision,
         b.settings,
-        extract(epoch FROM w.lease_until - now())::double precision
+        extract(epoch FROM w.lease_until - now())::double precision,
+        s.submission
     FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)
     CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = mine.id LIMIT 1) AS s
     CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n

@@ -1,7 +1,7 @@
 -- conclude_now: freeze a batch that is being cancelled or has expired, if no live worker holds any of its lines.
 --
 -- Its spans are deleted, so that a late verdict finds nothing to change, its cursors go back to the lanes, and finalizing
--- begins. The children of a governed batch that never ran have ended with it, and the audit log says so. Returns whether
+-- begins. Tasks of providers are noted, to be cancelled there. The children of a governed batch that never ran have ended with it, and the audit log says so. Returns whether
 -- the batch was frozen now.
 --
 -- Locks: the batch row, waiting; then its spans, never waiting; then its lanes. A transaction that has a span locked is about
@@ -36,6 +36,11 @@ BEGIN
     IF FOUND THEN
         RETURN false;
     END IF;
+    INSERT INTO batchline.abandoned_tasks (upstream, task_id, batch_id, lane_id)
+    SELECT s.upstream, s.task_id, s.batch_id, s.lane_id
+    FROM batchline.spans AS s
+    WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL
+    ON CONFLICT DO NOTHING;
     DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);
     -- The lanes are closed, so no claim moves a cursor any more.
     UPDATE batchline.lanes AS n

@@ -4,13 +4,15 @@
 -- then counts whole: so the first verdict wins and nothing is counted twice, at the cost of one check per group instead
 -- of one per line. An outcome (completed, failed) is taken from the first worker that brings it, also from one whose lease
 -- has expired: it is a true answer. A retry or a deferral is taken only from the worker that holds the span: otherwise it
--- would take the line away from its new holder.
+-- would take the line away from its new holder. What a span knows of an interrupted submission stays with a deferral, and a
+-- retry drops it. A result keeps the provider's task.
 --
 -- Returns one row per batch: the groups that counted, whether all groups of the call did, and what they add to its
 -- counters. Locks: spans in id order.
 CREATE FUNCTION batchline.record_verdicts_v1(
     worker uuid,
-    -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt)
+    -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt), 4 as 3, but
+    -- a provider may have accepted it
     spans bigint[], kinds smallint[], status_codes smallint[], delays double precision[], ordinals int4multirange[],
     sizes integer[], input_tokens bigint[], cached_tokens bigint[], output_tokens bigint[], reasoning_tokens bigint[],
     -- One element per outcome
@@ -39,21 +41,27 @@ verdicts AS (
     )
 ),
 span AS (
-    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id
+    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id, s.task_id, s.submission
     FROM batchline.spans AS s
     WHERE s.id = ANY (spans)
     ORDER BY s.id
     FOR UPDATE
 ),
 accepted AS (
-    SELECT v.*, s.lane_id, s.batch_id, s.attempt
+    SELECT
+        v.*,
+        s.lane_id,
+        s.batch_id,
+        s.attempt,
+        s.task_id,
+        CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
     FROM verdicts AS v
     JOIN span AS s ON s.id = v.span_id
     WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = worker)
 ),
 outcome AS (
     INSERT INTO batchline.results
-        (lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output)
+        (lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output, task_id)
     SELECT
         a.lane_id,
         i.line_no,
@@ -63,7 +71,8 @@ outcome AS (
         a.attempt,
         i.input_tokens,
         i.output_tokens,
-        i.output
+        i.output,
+        a.task_id
     FROM unnest(
         ended_groups, ended_line_nos, ended_ordinals, ended_input_tokens, ended_output_tokens, outputs
     ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output)
@@ -89,16 +98,17 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, available_at)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, available_at, submission)
     SELECT
         lane_id,
         batch_id,
         range_agg(ordinals),
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
-        now() + make_interval(secs => delay)
+        now() + make_interval(secs => delay),
+        submission
     FROM accepted
     WHERE kind >= 2
-    GROUP BY lane_id, batch_id, attempt, kind, delay
+    GROUP BY lane_id, batch_id, attempt, kind, delay, submission
 ),
 attempted AS (
     INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)

@@ -13,7 +13,8 @@
 -- with nothing but `refused` for each group that did not count.
 CREATE FUNCTION batchline.settle_v1(
     worker uuid,
-    -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt)
+    -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt), 4 as 3, but
+    -- a provider may have accepted it
     spans bigint[], kinds smallint[], status_codes smallint[], delays double precision[], ordinals int4multirange[],
     sizes integer[], input_tokens bigint[], cached_tokens bigint[], output_tokens bigint[], reasoning_tokens bigint[],
     -- One element per outcome

@@ -1,4 +1,5 @@
 -- doctor_notes: list what is not wrong, but worth knowing: items held by dead workers, which the next claim takes over;
+-- items that a provider may have accepted without an answer;
 -- batches whose files could not be written yet; and rows of deleted batches and files, which the maintenance task
 -- `orphans` removes.
 WITH
@@ -17,6 +18,17 @@ note AS (
     JOIN batchline.workers AS w ON w.id = s.worker_id
     WHERE w.lease_until < now()
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+    UNION ALL
+    SELECT
+        'submission_unknown',
+        s.batch_id,
+        s.lane_id,
+        format('the provider may have accepted %%s items without an answer', sum(batchline.span_size(s.outstanding)))
+    FROM batchline.spans AS s
+    WHERE s.submission = 'unknown'
+      AND s.worker_id IS NULL
+      AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
+    GROUP BY s.batch_id, s.lane_id
     UNION ALL
     SELECT
         'finalize_failed',

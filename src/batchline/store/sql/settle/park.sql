@@ -1,56 +1,78 @@
--- park: a provider has accepted items as task `task`; they wait for it in a separate span.
+-- park: a provider has accepted items as tasks; each task waits in a span of its own.
 --
--- The span is free: the worker that claims it after `delay` seconds is given the task id and asks the provider,
--- instead of sending the items again. Only the holder may park. One task id is known once per upstream,
--- kept by a unique index: a second park of the same task is an error, not a second task.
+-- One element in each array is for one task: its items are some of those of one span. The new span is free: whoever claims
+-- it after the delay is given the task id and asks the provider, instead of sending the items again. Only the holder may
+-- park. One task id is known once per upstream, kept by a unique index: a second park of the same task is an error, not a
+-- second task.
 --
--- A task that is still running is parked again by the same worker: its old span goes before the new one comes.
+-- A task that is still running is parked again by whoever asked: its span is freed as it is.
 --
--- Returns `closing` if the batch is being cancelled or has expired, as settle does: the caller must run conclude after
--- this has committed. It is read without a lock; a batch that begins to close just now is concluded by a poll.
+-- Returns each task that was parked: its batch, its items, and `closing` if the batch is being cancelled or has expired, as
+-- settle does: the caller must run conclude after this has committed. It is read without a lock; a batch that begins to
+-- close just now is concluded by a poll.
 --
--- Locks: the span.
+-- Locks: the spans in id order.
 WITH
 span AS (
-    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt
+    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.upstream, s.task_id
     FROM batchline.spans AS s
-    WHERE s.id = %(span)s AND s.worker_id = %(worker)s
+    WHERE s.id = ANY (%(spans)b) AND s.worker_id = %(worker)s
+    ORDER BY s.id
     FOR UPDATE
 ),
 accepted AS (
-    SELECT s.*, s.outstanding * %(ordinals)s::int4multirange AS ordinals
+    SELECT
+        s.id,
+        s.lane_id,
+        s.batch_id,
+        s.attempt,
+        s.outstanding * p.ordinals AS ordinals,
+        p.upstream,
+        p.task_id,
+        now() + make_interval(secs => p.delay) AS available_at,
+        -- The same task as before, and all of it.
+        s.task_id IS NOT DISTINCT FROM p.task_id
+        AND s.upstream IS NOT DISTINCT FROM p.upstream
+        AND p.ordinals @> s.outstanding AS same
+    FROM unnest(%(spans)b, %(ordinals)b, %(upstreams)b, %(tasks)b, %(delays)b)
+        AS p (span_id, ordinals, upstream, task_id, delay)
+    JOIN span AS s ON s.id = p.span_id
+    WHERE NOT isempty(s.outstanding * p.ordinals)
+),
+again AS (
+    UPDATE batchline.spans AS s
+    SET worker_id = NULL, available_at = a.available_at
+    FROM accepted AS a
+    WHERE s.id = a.id AND a.same
+),
+rest AS (
+    SELECT s.id, s.outstanding - a.ordinals AS outstanding
     FROM span AS s
-    WHERE NOT isempty(s.outstanding * %(ordinals)s::int4multirange)
+    JOIN (SELECT id, range_agg(ordinals) AS ordinals FROM accepted WHERE NOT same GROUP BY id) AS a ON a.id = s.id
 ),
 shrunk AS (
     UPDATE batchline.spans AS s
-    SET outstanding = a.outstanding - a.ordinals
-    FROM accepted AS a
-    WHERE s.id = a.id AND a.outstanding <> a.ordinals
+    SET outstanding = rest.outstanding
+    FROM rest
+    WHERE s.id = rest.id AND NOT isempty(rest.outstanding)
 ),
 emptied AS (
     DELETE FROM batchline.spans AS s
-    USING accepted AS a
-    WHERE s.id = a.id AND a.outstanding = a.ordinals
-    RETURNING 1
+    USING rest
+    WHERE s.id = rest.id AND isempty(rest.outstanding)
+),
+parked AS (
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
+    SELECT lane_id, batch_id, ordinals, attempt, upstream, task_id, available_at
+    FROM accepted
+    WHERE NOT same
 )
-INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, upstream, task_id, available_at)
 SELECT
-    lane_id,
-    batch_id,
-    ordinals,
-    attempt,
-    %(upstream)s::text,
-    %(task)s::text,
-    now() + make_interval(secs => %(delay)s)
-FROM accepted
--- Asking for the count makes the delete run first; else the insert would meet the task's own old span.
-WHERE (SELECT count(*) FROM emptied) >= 0
-RETURNING
-    id,
-    batchline.span_size(outstanding) AS size,
+    a.batch_id,
+    batchline.span_size(a.ordinals) AS size,
     (
         SELECT b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL
         FROM batchline.batches AS b
-        WHERE b.id = spans.batch_id
+        WHERE b.id = a.batch_id
     ) AS closing
+FROM accepted AS a

@@ -1,6 +1,7 @@
 -- release: a worker that stops frees what it holds, at once and with its attempt unchanged.
 --
 -- The attempt names the Idempotency-Key, so whatever was sent before is replayed, not run again.
+-- `sent`: the lines may have been submitted to a provider, so that the next holder must look there first.
 -- Returns the batches concerned; those that are closing must be concluded after this has committed.
 --
 -- Locks: the worker's spans in id order.
@@ -14,7 +15,9 @@ span AS (
 ),
 freed AS (
     UPDATE batchline.spans AS s
-    SET worker_id = NULL, available_at = now()
+    SET worker_id = NULL,
+        available_at = now(),
+        submission = CASE WHEN %(sent)s AND task_id IS NULL THEN coalesce(submission, 'interrupted') ELSE submission END
     FROM span
     WHERE s.id = span.id
     RETURNING s.batch_id

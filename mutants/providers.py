@@ -1,0 +1,88 @@
+"""Mistakes with asynchronous providers: each makes a second task, too many tasks, or loses one."""
+
+from mutants.mutant import Mutant
+
+_FUNCTIONS = "src/batchline/store/functions"
+_PROVIDER = "src/batchline/executors/provider.py"
+_STORE = ("tests/store/test_providers.py",)
+_EXECUTOR = ("tests/unit/test_provider_executor.py",)
+
+PROVIDERS = (
+    Mutant(
+        "the provider is not asked about lines of a lost worker",
+        f"{_FUNCTIONS}/claim_returned_v1.sql",
+        "coalesce(s.submission, 'interrupted')",
+        "s.submission",
+        _STORE,
+    ),
+    Mutant(
+        "the provider is not asked about lines that a worker has released",
+        "src/batchline/store/sql/settle/release.sql",
+        "coalesce(submission, 'interrupted')",
+        "submission",
+        _STORE,
+    ),
+    Mutant(
+        "a deferral forgets that a submission was interrupted",
+        f"{_FUNCTIONS}/record_verdicts_v1.sql",
+        "WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END",
+        "WHEN 4 THEN 'unknown' END",
+        _STORE,
+    ),
+    Mutant(
+        "two claims at once both take the last room for tasks",
+        f"{_FUNCTIONS}/claim_tasks_v1.sql",
+        "PERFORM pg_advisory_xact_lock(",
+        "PERFORM (",
+        _STORE,
+    ),
+    Mutant(
+        "lines that are being submitted do not count as tasks",
+        f"{_FUNCTIONS}/claim_tasks_v1.sql",
+        "WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL AND s.worker_id <> ALL (expired)",
+        "WHERE false",
+        _STORE,
+    ),
+    Mutant(
+        "a held line is submitted again",
+        _PROVIDER,
+        "if chosen.recovery is Recovery.HOLD:",
+        "if False:",
+        _EXECUTOR,
+    ),
+    Mutant(
+        "a lost answer is another attempt",
+        _PROVIDER,
+        "if not isinstance(answer, Answer) or answer.status >= 500 or answer.status in _UNSURE:",
+        "if not isinstance(answer, Answer):",
+        _EXECUTOR,
+    ),
+    Mutant(
+        "a rate limit gives up a key that may have a task",
+        _PROVIDER,
+        "            if item.claim.submission is not None:\n                # Another",
+        "            if False:\n                # Another",
+        _EXECUTOR,
+    ),
+    Mutant(
+        "a search that finds nothing is believed at once",
+        _PROVIDER,
+        'if item.claim.submission == "interrupted" else None',
+        "if False else None",
+        _EXECUTOR,
+    ),
+    Mutant(
+        "a task that is not known yet has vanished",
+        _PROVIDER,
+        "if now - self._missing.setdefault(task_id, now) < chosen.recheck:",
+        "if now < self._missing.setdefault(task_id, now):",
+        _EXECUTOR,
+    ),
+    Mutant(
+        "the tasks of a batch that was ended are not cancelled",
+        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        "WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL",
+        "WHERE false",
+        ("tests/worker/test_providers.py",),
+    ),
+)

@@ -1,0 +1,26 @@
+-- take_abandoned_tasks: tasks of providers whose batch has ended without them, to be cancelled at the provider. What is taken
+-- is due again after a minute, unless it is dropped before.
+--
+-- The limit is small, because each is one request. Locks: the tasks, skipping those that others have locked.
+WITH
+due AS (
+    SELECT t.upstream, t.task_id
+    FROM batchline.abandoned_tasks AS t
+    WHERE t.available_at <= now()
+      AND batchline.in_scope_v1(t.upstream, %(keys)s::text[], %(excluded)s::text[], %(below)s::text[])
+      AND (%(batch)s::uuid IS NULL OR t.batch_id = %(batch)s::uuid)
+    ORDER BY t.available_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+taken AS (
+    UPDATE batchline.abandoned_tasks AS t
+    SET attempts = t.attempts + 1, available_at = now() + interval '1 minute'
+    FROM due
+    WHERE t.upstream = due.upstream AND t.task_id = due.task_id
+    RETURNING t.upstream, t.task_id, t.batch_id, t.lane_id, t.attempts
+)
+SELECT t.upstream, t.task_id, t.batch_id, t.lane_id, t.attempts, n.url, n.model, b.settings
+FROM taken AS t
+LEFT JOIN batchline.lanes AS n ON n.id = t.lane_id
+LEFT JOIN batchline.batches AS b ON b.id = t.batch_id

@@ -28,6 +28,7 @@ MODULES = {
     "settings": ("settings",),
     "doctor": ("doctor",),
     "migrate": ("migrate",),
+    "adopt": ("adopt",),
     "simulate": ("simulate",),
 }
 

@@ -243,6 +243,8 @@ async def test_living_daemons_make_the_cutover_refuse(db: Session, old: OldDatab
         await phases.cut_over(db, SETTINGS)
     assert len(refused.value.details) == 1
     if old.shape == "fusillade":
+        with pytest.raises(AdoptionRefused, match="1 old daemons were active"):
+            await phases.cut_over(db, SETTINGS, daemons_stopped=True)
         old.run("UPDATE daemons SET last_heartbeat = now() - interval '2 minutes'")
         await phases.cut_over(db, SETTINGS)
     else:

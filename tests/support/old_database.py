@@ -13,6 +13,7 @@ the public project fusillade, with its constraints, its daemons and its archive.
 import json
 import urllib.request
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
@@ -292,7 +293,7 @@ class OldDatabase:
 
 @dataclass(frozen=True, slots=True)
 class OldDaemon:
-    """Claims rows, sends them and stores the answers, one after the other."""
+    """Claims rows, sends several at a time, and stores the answers."""
 
     old: OldDatabase
     upstream: str
@@ -301,10 +302,9 @@ class OldDaemon:
     def work(self, limit: int, *, dies_after: int | None = None) -> int:
         """Claim so many requests and run them. With `dies_after`, the answers to the rest of them are lost."""
         claimed = self.old.run(_CLAIM, daemon=self.id, limit=limit)
-        for nth, (request_id, template_id) in enumerate(claimed):
-            status, body = self.send(template_id)
-            if dies_after is not None and nth >= dies_after:
-                continue
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(self.send, [template_id for _, template_id in claimed]))
+        for (request_id, _), (status, body) in list(zip(claimed, answers, strict=True))[:dies_after]:
             self.old.run(_COMPLETE, status, body, request_id)
         return len(claimed)
 

@@ -187,7 +187,7 @@ async def cut_over(
         started = time.monotonic()
         if not rehearse:
             await adoption.lock_old_tables(connection, source)
-            await _refuse_living_daemons(connection, source, daemons_stopped)
+            await _refuse_living_daemons(connection, daemons_stopped)
         await reported.reached("locked", 0)
         await copying.copy_files(copying.within(connection), reported)
         results = await copying.copy_rest(connection)
@@ -216,23 +216,18 @@ async def _ready_for_cutover(session: Session, daemons_stopped: bool, rehearse: 
     async with adoption.step(session, rolled_back=rehearse) as connection:
         source = await adoption.source_of(connection, state.source)
         await adoption.create_views(connection, source)
-        await _refuse_living_daemons(connection, source, daemons_stopped or rehearse)
+        if not rehearse:
+            await _refuse_living_daemons(connection, daemons_stopped)
     return source
 
 
-async def _refuse_living_daemons(connection: StoreConnection, source: Source, daemons_stopped: bool) -> None:
+async def _refuse_living_daemons(connection: StoreConnection, daemons_stopped: bool) -> None:
     # A heartbeat is a fact, which no option overrides; a recent claim is only a hint.
-    if daemons_stopped and not source.has_daemons:
-        return
-    alive = [] if daemons_stopped else await adoption.living_daemons(connection, source, DAEMON_SILENCE)
+    alive = await adoption.living_daemons(connection, DAEMON_SILENCE, by_claims=not daemons_stopped)
     if alive:
-        hint = (
-            f"stop them and wait {DAEMON_SILENCE:.0f} s"
-            if source.has_daemons
-            else "stop them and wait a minute, or say --daemons-stopped if they are stopped"
-        )
         raise AdoptionRefused(
-            f"{len(alive)} old daemons were active within the last {DAEMON_SILENCE:.0f} s; {hint}",
+            f"{len(alive)} old daemons were active within the last {DAEMON_SILENCE:.0f} s; stop them and try"
+            " again after that time; --daemons-stopped overrides recent claims, but no heartbeat",
             [f"daemon {name}: last seen {seen_at:%Y-%m-%d %H:%M:%S %Z}" for name, seen_at in alive],
         )
 

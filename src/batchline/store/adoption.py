@@ -382,9 +382,10 @@ async def analyze(session: Session) -> None:
 
 
 async def living_daemons(
-    connection: StoreConnection, source: Source, seconds: float
+    connection: StoreConnection, seconds: float, *, by_claims: bool
 ) -> list[tuple[str, datetime]]:
-    params = {"has_daemons": source.has_daemons, "seconds": seconds}
+    """Old daemons that were seen within so many seconds. `by_claims`: also those that have no heartbeat."""
+    params = {"seconds": seconds, "by_claims": by_claims}
     rows = await run(connection, statement("living_daemons"), params)
     return [(name, seen_at) for name, seen_at in rows]
 

@@ -8,7 +8,7 @@ import pytest
 
 from batchline.adopt import phases, verification
 from batchline.batches.output import answered_line, failed_line
-from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item
+from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item, Verdict
 from batchline.store import adoption, batches, doctor, spans
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
@@ -298,7 +298,12 @@ async def test_a_rollback_gives_back_what_finished_and_what_did_not(db: Session,
     worker = a_worker()
     items = {item.line_no: item for item in await take(db, worker)}
     assert sorted(items) == [2, 4, 5, 6, 7, 8, 9, 10]
-    verdicts = [answered(items[2]), unanswered(items[4]), retry(items[5], 3600.0), answered(items[6])]
+    verdicts: list[Verdict] = [
+        answered(items[2]),
+        unanswered(items[4]),
+        retry(items[5], 3600.0),
+        answered(items[6]),
+    ]
     await spans.settle(db, worker.id, verdicts)
     with pytest.raises(AdoptionRefused, match="1 workers are running adopted batches"):
         await phases.roll_back(db)
@@ -310,7 +315,8 @@ async def test_a_rollback_gives_back_what_finished_and_what_did_not(db: Session,
     assert old.states(batch) == {"completed": 3, "failed": 1, "canceled": 1, "pending": 5}
     rows = old.run(
         """
-        SELECT t.line_number, r.state, r.retry_attempt, r.not_before > now(), r.response_status, r.response_body
+        SELECT
+            t.line_number, r.state, r.retry_attempt, r.not_before > now(), r.response_status, r.response_body
         FROM requests AS r JOIN request_templates AS t ON t.id = r.template_id
         WHERE r.batch_id = %s AND t.line_number IN (1, 5, 6) ORDER BY 1
         """,

@@ -1,4 +1,4 @@
-"""Adoption of what only fusillade has: an archive, requests without a batch, deleted batches and output files."""
+"""Adoption of what only fusillade has: an archive, requests without a batch, deleted batches, outputs."""
 
 from collections.abc import Iterator
 from uuid import uuid4

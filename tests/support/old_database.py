@@ -224,7 +224,8 @@ class OldDatabase:
             """
             INSERT INTO request_templates (file_id, custom_id, line_number, method, path, body, model)
             SELECT %s, 'line-' || n, n, 'POST', '/v1/chat/completions',
-                format('{"model": "%%s",' || E'\n' || ' "messages": [{"role": "user", "content": "%%s %%s"}]}',
+                format(
+                    '{"model": "%%s",' || E'\n' || ' "messages": [{"role": "user", "content": "%%s %%s"}]}',
                     m, %s::text, n), m
             FROM generate_series(1, %s) AS n
             CROSS JOIN LATERAL (SELECT (%s::text[])[1 + (n - 1) %% %s] AS m) AS model
@@ -262,7 +263,8 @@ class OldDatabase:
         """Requests of these lines have ended, or are in flight, after so many failed attempts."""
         changes = {
             "completed": """response_status = 200, completed_at = now(), response_body = format(
-                '{"id": "answer-%%s", "usage": {"prompt_tokens": 3, "completion_tokens": 5}}', t.line_number)""",
+                '{"id": "answer-%%s", "usage": {"prompt_tokens": 3, "completion_tokens": 5}}',
+                t.line_number)""",
             "failed": """failed_at = now(), error =
                 '{"type": "NonRetriableHttpStatus", "details": {"status": 400, "body": "{\\"bad\\": 1}"}}'""",
             "canceled": "canceled_at = now()",
@@ -300,7 +302,7 @@ class OldDaemon:
     id: UUID
 
     def work(self, limit: int, *, dies_after: int | None = None) -> int:
-        """Claim so many requests and run them. With `dies_after`, the answers to the rest of them are lost."""
+        """Claim so many requests and run them. With `dies_after`, the answers to the others are lost."""
         claimed = self.old.run(_CLAIM, daemon=self.id, limit=limit)
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(self.send, [template_id for _, template_id in claimed]))

@@ -1,7 +1,7 @@
 """Copies old files, lines and finished requests, in steps that each commit.
 
-Copying is additive and online: old programs go on writing meanwhile. What they write behind the copy's back is
-found by the next pass, and the last pass runs at the cutover, when nobody writes.
+Copying is additive and online: old programs go on writing meanwhile. What they write to places that were read
+already is found by the next pass, and the last pass runs at the cutover, when nobody writes.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Transaction = Callable[[], AbstractAsyncContextManager[StoreConnection]]
 
 
 class Steps(Protocol):
-    """Called after every step, with its name and what it did: for progress, and so that tests can stop there."""
+    """Called after every step, with its name and what it did, so that tests can stop there."""
 
     async def reached(self, point: str, amount: int) -> None: ...
 
@@ -88,13 +88,16 @@ async def copy_results(session: Session, source: Source, steps: Steps) -> int:
     """Copy the finished requests that have no result yet, from where an earlier command stopped."""
     state = await adoption.find(session)
     page, span, total = state.next_page if state else 0, _MIN_PAGES, 0
-    while True:
+    async with adoption.step(session) as connection:
+        if page == 0:
+            await adoption.begin_pass(connection)
+            await adoption.drop_stale(connection, await adoption.changed_since(connection))
+        # Pages that are added meanwhile are left to the next pass: writers may be as fast as we are.
+        end = await adoption.pages(connection, source)
+    while page < end:
         async with adoption.step(session) as connection:
-            beyond = await adoption.pages(connection, source)
-            if page >= beyond:
-                await adoption.note(connection, next_page=0)
-                return total
-            requests = await adoption.finished_requests(connection, first=page, beyond=page + span)
+            async with adoption.by_key(connection):
+                requests = await adoption.finished_requests(connection, first=page, beyond=page + span)
             results = await _composed(requests)
             added = await adoption.add_results(connection, results)
             page += span
@@ -102,13 +105,17 @@ async def copy_results(session: Session, source: Source, steps: Steps) -> int:
         total += added
         span = next_span(span, sum(len(one.output) for one in results))
         await steps.reached("results copied", added)
+    async with adoption.step(session) as connection:
+        await adoption.end_pass(connection)
+    return total
 
 
 async def copy_rest(connection: StoreConnection) -> int:
-    """Copy what is left in one go: at the cutover, when nobody writes and a pass has just ended."""
+    """Copy what was written since the last pass: at the cutover, when nobody writes and it has just ended."""
+    transactions = await adoption.changed_since(connection)
+    await adoption.drop_stale(connection, transactions)
+    requests = await adoption.finished_requests(connection, transactions=transactions)
     await adoption.read_whole(connection)
-    await adoption.drop_stale(connection)
-    requests = await adoption.finished_requests(connection)
     return await adoption.add_results(connection, await _composed(requests))
 
 

@@ -67,8 +67,10 @@ def written_back(result: StoredResult) -> WrittenBack:
 
 
 def same(outcome: str, stored: str, composed: AdoptedResult) -> bool:
-    """Whether a stored output line says the same as the old request. The line of an item that ran here has the
-    upstream's request id, which the old tables do not keep."""
+    """Whether a stored output line says the same as the old request.
+
+    The line of an item that ran here has the upstream's request id, which the old tables do not keep.
+    """
     found = msgspec.json.decode(stored, type=_Line)
     expected = msgspec.json.decode(composed.output, type=_Line)
     return outcome == composed.outcome and _content(found) == _content(expected)

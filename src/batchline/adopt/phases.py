@@ -4,9 +4,9 @@
                    ▲                     │
                    └──────rollback───────┘
 
-Every phase may be killed at any point and run again: it goes on where the last committed step ended. The cutover
-and the end of a rollback are one transaction each. Between the two, the old tables are read-only and keep
-everything that they had.
+Every phase may be killed at any point and run again: it goes on where the last committed step ended. The
+cutover and the end of a rollback are one transaction each. Between the two, the old tables are read-only and
+keep everything that they had.
 """
 
 import time
@@ -31,9 +31,10 @@ from batchline.store.adoption import (
 from batchline.store.adoption_source import Source
 from batchline.store.session import Session, StoreConnection
 
-# Passes over the old requests; the last ones find only what was written during the one before.
-_MAX_PASSES = 5
-_SMALL_REST = 2_000
+# Passes over the old requests: each finds what was written during the one before. The cutover makes another
+# one before it locks anything, so a small rest is left to it.
+_MAX_PASSES = 3
+_SMALL_SHARE = 0.05
 _TRIAL_ROWS = 2_000
 # An old daemon that has been silent for longer is dead. fusillade's own limit is 30 s.
 DAEMON_SILENCE = 60.0
@@ -92,7 +93,7 @@ async def prepare(session: Session, schema: str, steps: Steps | None = None) -> 
         lines += await copying.copy_files(copying.committing(session), reported)
         more = await copying.copy_results(session, source, reported)
         results += more
-        if more < _SMALL_REST:
+        if more <= _SMALL_SHARE * results:
             break
     await adoption.analyze(session)
     async with adoption.step(session) as connection:
@@ -182,17 +183,13 @@ async def cut_over(
         await adoption.analyze(session)
     async with adoption.step(session, rolled_back=rehearse) as connection:
         # Another command may have been faster.
-        state = await adoption.find_in(connection)
-        _expect(state, "prepared", "cutover")
+        _expect(await adoption.find_in(connection), "prepared", "cutover")
         started = time.monotonic()
         if not rehearse:
             await adoption.lock_old_tables(connection, source)
             await _refuse_living_daemons(connection, daemons_stopped)
         await reported.reached("locked", 0)
-        await copying.copy_files(copying.within(connection), reported)
-        results = await copying.copy_rest(connection)
-        await reported.reached("rest copied", results)
-        await adoption.judge(connection)
+        results = await _copy_rest(connection, reported)
         left_out = await adoption.left_out(connection)
         _refuse_unadopted(left_out, leave_unadopted or rehearse)
         batches, unfinished = await adoption.create_adopted(connection, settings)
@@ -205,6 +202,15 @@ async def cut_over(
         seconds = time.monotonic() - started
     await reported.reached("adopted", batches)
     return CutOver(batches, unfinished, results, seconds, sent, left_out)
+
+
+async def _copy_rest(connection: StoreConnection, steps: Steps) -> int:
+    """Copy what was written since the last pass, and decide which batches can be adopted."""
+    await copying.copy_files(copying.within(connection), steps)
+    results = await copying.copy_rest(connection)
+    await adoption.judge(connection)
+    await steps.reached("rest copied", results)
+    return results
 
 
 async def _ready_for_cutover(session: Session, daemons_stopped: bool, rehearse: bool) -> Source:
@@ -236,8 +242,8 @@ def _refuse_unadopted(left_out: Sequence[LeftOut], allowed: bool) -> None:
     lost = [one for one in left_out if one.unfinished]
     if lost and not allowed:
         raise AdoptionRefused(
-            f"{sum(one.unfinished for one in lost)} unfinished requests cannot be adopted; nothing was changed:"
-            " let the old daemons finish or cancel them, or leave them with --leave-unadopted",
+            f"{sum(one.unfinished for one in lost)} unfinished requests cannot be adopted; nothing was"
+            " changed: let the old daemons finish or cancel them, or leave them with --leave-unadopted",
             [describe_left_out(one) for one in lost],
         )
 
@@ -254,7 +260,8 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
     """Give the work back to the old tables: what finished meanwhile, and pending requests for the rest.
 
     Results are written back while workers may still run. Then, in one transaction that locks workers out, the
-    rest follows. Batches created since the cutover are unknown in the old tables: they are refused, or stay here.
+    rest follows. Batches created since the cutover are unknown in the old tables: they are refused, or stay
+    here.
     """
     reported, started = steps or NoSteps(), time.monotonic()
     source = await _ready_for_rollback(session, leave_own)
@@ -266,22 +273,27 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
         own = await _refuse_own_batches(connection, leave_own)
         await adoption.lock_old_tables(connection, source)
         await reported.reached("locked", 0)
-        await adoption.read_whole(connection)
-        missing = await adoption.add_missing_requests(connection, source)
-        rest = await adoption.unwritten_results(connection)
-        await adoption.write_back(connection, source, [written_back(one) for one in rest])
-        reset = await adoption.reset_unfinished(connection, source)
-        await adoption.write_back_cancels(connection, source)
+        rest, pending = await _write_back_rest(connection, source)
+        await reported.reached("unfinished reset", pending)
         await adoption.add_held(connection)
-        await reported.reached("unfinished reset", reset)
         batches = await adoption.remove_adopted(connection)
         await adoption.lift_fence(connection, source)
         await adoption.set_phase(connection, "prepared", "rollback")
         sent = await adoption.possibly_sent(connection, "rollback")
         await reported.reached("committing", 0)
     await reported.reached("rolled back", batches)
-    seconds = time.monotonic() - started
-    return RolledBack(batches, results + len(rest), missing + reset, seconds, sent, own)
+    return RolledBack(batches, results + rest, pending, time.monotonic() - started, sent, own)
+
+
+async def _write_back_rest(connection: StoreConnection, source: Source) -> tuple[int, int]:
+    """Write back what is left. Returns the number of results, and of unfinished requests that changed."""
+    await adoption.read_whole(connection)
+    missing = await adoption.add_missing_requests(connection, source)
+    results = await adoption.unwritten_results(connection)
+    await adoption.write_back(connection, source, [written_back(one) for one in results])
+    reset = await adoption.reset_unfinished(connection, source)
+    await adoption.write_back_cancels(connection, source)
+    return len(results), missing + reset
 
 
 async def plan_rollback(session: Session) -> RolledBack:
@@ -308,14 +320,17 @@ async def _ready_for_rollback(session: Session, leave_own: bool) -> Source:
 
 
 async def _write_back_online(session: Session, source: Source, steps: Steps) -> int:
-    """Write results back in steps. A row that a step updates moves to a later page, or to a free place before: in
-    both it is finished, and not found again."""
+    """Write results back in steps.
+
+    A row that a step updates moves, perhaps to a later page. There it is finished, and not found again.
+    """
     page, span, total = 0, 64, 0
     while True:
         async with adoption.step(session) as connection:
             if page >= await adoption.pages(connection, source):
                 return total
-            results = await adoption.unwritten_results(connection, first=page, beyond=page + span)
+            async with adoption.by_key(connection):
+                results = await adoption.unwritten_results(connection, first=page, beyond=page + span)
             await adoption.write_back(connection, source, [written_back(one) for one in results])
         page += span
         total += len(results)
@@ -358,7 +373,7 @@ async def finish(
     steps: Steps | None = None,
     dry_run: bool = False,
 ) -> Finished:
-    """End the adoption. After a cutover there is no way back any more; before one, what was copied is deleted.
+    """End the adoption. After a cutover there is no way back then; before one, what was copied is deleted.
 
     Old tables are dropped only with `drop`, and only after a cutover.
     """

@@ -1,4 +1,4 @@
-"""Checks an adoption: counts per batch and state, lines and results row by row or in a sample, and the doctor."""
+"""Checks an adoption: counts per batch and state, lines and results row by row or in a sample, and doctor."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,8 @@ async def verify(session: Session, *, one_in: int = 1) -> Verified:
     state = await adoption.find(session)
     if state is None or state.phase in ("prepare", "finished"):
         raise AdoptionRefused(
-            "there is nothing to verify: verify runs after `batchline adopt prepare` or cutover, before finish"
+            "there is nothing to verify: verify runs after `batchline adopt prepare` or cutover,"
+            " and before finish"
         )
     adopted = state.phase == "adopted"
     async with adoption.step(session, rolled_back=True) as connection:
@@ -60,8 +61,10 @@ async def plan_verify(session: Session) -> Size:
 async def _compare_results(
     session: Session, schema: str, one_in: int, *, complete: bool
 ) -> tuple[int, list[str]]:
-    """Compose the result of every finished request again, and compare it with the stored one. Before the cutover
-    not all of them are stored."""
+    """Compose the result of every finished request again, and compare it with the stored one.
+
+    Before the cutover not all of them are stored (`complete` is false).
+    """
     findings: list[str] = []
     page, span, total = 0, 64, 0
     while len(findings) < _MAX_FINDINGS:
@@ -69,9 +72,10 @@ async def _compare_results(
             source = await adoption.source_of(connection, schema)
             if page >= await adoption.pages(connection, source):
                 break
-            requests = await adoption.finished_requests(
-                connection, first=page, beyond=page + span, also_copied=True, one_in=one_in
-            )
+            async with adoption.by_key(connection):
+                requests = await adoption.finished_requests(
+                    connection, first=page, beyond=page + span, also_copied=True, one_in=one_in
+                )
             findings += [_describe(one) for one in await _different(connection, requests, complete)]
         page += span
         total += len(requests)
@@ -93,7 +97,10 @@ async def _different(
 
 def _describe(request: FinishedRequest) -> str:
     name = ids.show(ids.BATCH, request.batch_id)
-    return f"{name}: the result of line {request.line_no} is missing or differs from request {request.request_id}"
+    return (
+        f"{name}: the result of line {request.line_no} is missing or differs from request"
+        f" {request.request_id}"
+    )
 
 
 def _judge(one: BatchCounts) -> Iterator[str]:

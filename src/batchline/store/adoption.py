@@ -1,7 +1,7 @@
 """Adoption of a database with one row per request: the statements, and the transactions that they run in.
 
-Every step is one transaction that begins by locking the row of the adoption. So of two commands only one works at
-a time, and a command that is killed leaves either all of a step or nothing of it.
+Every step is one transaction that begins by locking the row of the adoption. So of two commands only one
+works at a time, and a command that is killed leaves either all of a step or nothing of it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ from batchline.store.statements import statement
 Phase = Literal["prepare", "prepared", "adopted", "finished"]
 Event = Literal["prepared", "cutover", "rollback", "finish"]
 
-# Seconds to wait for a lock that others hold: a long transaction of an old writer must not stop the rest of them.
+# Seconds to wait for a lock: meanwhile all other writers wait behind us.
 _LOCK_TIMEOUT = 5
 _FENCE = "batchline_adopted"
 # Ordinals that one span covers at most.
@@ -215,9 +215,19 @@ async def step(session: Session, *, rolled_back: bool = False) -> AsyncIterator[
 
 
 async def read_whole(connection: StoreConnection) -> None:
-    """From here on, statements of this transaction read each table once. On tables that were never analyzed the
-    planner would underestimate nested loops."""
+    """From here on, statements of this transaction read each table once.
+
+    On tables that were never analyzed the planner would underestimate nested loops.
+    """
     await connection.execute("SET LOCAL enable_nestloop = off")
+
+
+@asynccontextmanager
+async def by_key(connection: StoreConnection) -> AsyncIterator[None]:
+    """Look up what belongs to a few pages row by row, whatever the planner knows of tables that just grew."""
+    await connection.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
+    yield
+    await connection.execute("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
 
 
 async def source_of(connection: StoreConnection, schema: str) -> Source:
@@ -278,8 +288,9 @@ async def new_files(connection: StoreConnection) -> list[UUID]:
 
 
 async def number_file(connection: StoreConnection, file_id: UUID) -> int:
-    ((file_no, lines),) = await run(connection, statement("number_file"), {"file": file_id})
-    await run(connection, statement("count_file"), {"file_no": file_no, "lines": lines})
+    ((file_no, lines, not_post),) = await run(connection, statement("number_file"), {"file": file_id})
+    counts = {"file_no": file_no, "lines": lines, "not_post": not_post}
+    await run(connection, statement("count_file"), counts)
     return int(lines)
 
 
@@ -325,10 +336,17 @@ async def finished_requests(
     *,
     first: int | None = None,
     beyond: int | None = None,
+    transactions: int | None = None,
     also_copied: bool = False,
     one_in: int = 1,
 ) -> list[FinishedRequest]:
-    params = {**_range(first, beyond), "also_copied": also_copied, "one_in": one_in}
+    """Finished requests in a range of pages, or written within so many transactions, that are not copied."""
+    params = {
+        **_range(first, beyond),
+        "transactions": transactions,
+        "also_copied": also_copied,
+        "one_in": one_in,
+    }
     return [FinishedRequest(*row) for row in await run(connection, statement("finished_requests"), params)]
 
 
@@ -353,9 +371,24 @@ async def add_results(connection: StoreConnection, results: Sequence[AdoptedResu
     return int(added)
 
 
-async def drop_stale(connection: StoreConnection) -> int:
-    ((dropped,),) = await run(connection, statement("drop_stale_results"), {})
+async def drop_stale(connection: StoreConnection, transactions: int) -> int:
+    """Drop results whose request was written within so many transactions and says something else now."""
+    ((dropped,),) = await run(connection, statement("drop_stale_results"), {"transactions": transactions})
     return int(dropped)
+
+
+async def changed_since(connection: StoreConnection) -> int:
+    """How many transactions ago the last complete pass over the old requests began."""
+    ((transactions,),) = await run(connection, statement("changed_since"), {})
+    return int(transactions)
+
+
+async def begin_pass(connection: StoreConnection) -> None:
+    await run(connection, statement("begin_pass"), {})
+
+
+async def end_pass(connection: StoreConnection) -> None:
+    await run(connection, statement("end_pass"), {})
 
 
 async def stored_outputs(
@@ -418,7 +451,7 @@ async def left_out(connection: StoreConnection) -> list[LeftOut]:
 
 
 async def create_adopted(connection: StoreConnection, settings: CutoverSettings) -> tuple[int, int]:
-    """Create files, batches, lanes, spans and history. Returns the numbers of batches and of unfinished ones."""
+    """Create files, batches, lanes, spans and history. Returns how many batches, and how many unfinished."""
     owner = {"tenant": settings.tenant, "by_owner": settings.by_owner}
     await run(connection, statement("create_adopted_files"), owner)
     params = {

@@ -76,6 +76,8 @@ _BATCH = {
 _REQUEST = {
     # Where the row is, so that the table can be read in pieces without any index.
     "position": ("ctid", "ctid"),
+    # Which transaction wrote it, so that the last pass looks only at what has changed.
+    "written_by": ("xmin", "xmin"),
     "id": ("id", "NULL::uuid"),
     "batch_id": ("batch_id", "NULL::uuid"),
     "template_id": ("template_id", "NULL::uuid"),
@@ -153,13 +155,7 @@ class Source:
         requests = [self._select(REQUESTS, _REQUEST)]
         if ARCHIVE in self.tables:
             requests.append(self._select(ARCHIVE, _REQUEST))
-        daemons = (
-            self._select(DAEMONS, _DAEMON)
-            if self.has_daemons
-            else sql.SQL(
-                "SELECT NULL::uuid AS id, NULL::text AS status, NULL::timestamptz AS last_heartbeat WHERE false"
-            )
-        )
+        daemons = self._select(DAEMONS, _DAEMON) if self.has_daemons else sql.SQL(_NO_DAEMONS)
         selects = {
             "source_files": self._select(FILES, _FILE),
             "source_templates": self._select(TEMPLATES, _TEMPLATE),

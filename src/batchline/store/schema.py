@@ -79,7 +79,7 @@ def _value(connection: psycopg.Connection[Row], schema: str, table: str, column:
     name = f"{schema}.{table}"
     if _row(connection, f"SELECT to_regclass('{name}') IS NULL")[0]:
         return None
-    value: str | None = _row(connection, f"SELECT max({column}) FROM {name}")[0]
+    value: str | None = _row(connection, f"SELECT max({column})::text FROM {name}")[0]
     return value
 
 

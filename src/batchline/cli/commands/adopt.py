@@ -133,8 +133,8 @@ def verify(
             print_json(size)
         else:
             _say(
-                f"would compare the states of {size.requests:,} requests, one in {one_in} of {size.templates:,}"
-                f" lines and of {size.completed + size.failed:,} results, and run the doctor"
+                f"would compare the states of {size.requests:,} requests, one in {one_in} of"
+                f" {size.templates:,} lines and of {size.completed + size.failed:,} results, and run doctor"
             )
         return
     done = _run(database, data_dir, as_json, lambda session: verification.verify(session, one_in=one_in))
@@ -175,8 +175,8 @@ def rollback(
         return
     verb = "would write back" if dry_run else "wrote back"
     _say(
-        f"{verb} {done.results:,} results of {done.batches:,} batches; {done.pending:,} requests pending again"
-        f" or canceled {_took(done.seconds, dry_run)}"
+        f"{verb} {done.results:,} results of {done.batches:,} batches;"
+        f" {done.pending:,} requests pending again or canceled {_took(done.seconds, dry_run)}"
     )
     for batch_id in done.own_batches:
         _say(f"{ids.show(ids.BATCH, batch_id)} was created since the cutover, and stays in Batchline")
@@ -276,7 +276,8 @@ def _tell_possibly_sent(items: Sequence[PossiblySent]) -> None:
         return
     sent = sum(one.state == "processing" for one in items)
     _say(
-        f"{len(items):,} requests were in flight ({sent:,} processing): they may have been sent, and run again:"
+        f"{len(items):,} requests were in flight ({sent:,} processing):"
+        " they may have been sent, and run again:"
     )
     for one in items[:_MAX_LISTED]:
         _say(f"  {ids.show(ids.BATCH, one.batch_id)} line {one.line_no} {one.custom_id}: {one.state}")

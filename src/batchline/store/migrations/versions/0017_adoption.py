@@ -1,8 +1,8 @@
 """The state of `batchline adopt`: which old files, lines and batches have which numbers here.
 
 Empty unless a database with one row per request is being adopted. What `prepare` copies into `lines` and
-`results` has numbers that are reserved in these tables. It belongs to no file and no batch before the cutover,
-so nothing else sees it. `adopt prepare` also creates the views `source_…` over the old tables.
+`results` has numbers that are reserved in these tables. It belongs to no file and no batch before the
+cutover, so nothing else sees it. `adopt prepare` also creates the views `source_…` over the old tables.
 """
 
 from alembic import op
@@ -22,6 +22,9 @@ CREATE TABLE adoption (
     phase           text NOT NULL CHECK (phase IN ('prepare', 'prepared', 'adopted', 'finished')),
     -- The next page of the old table of requests to read.
     next_page       bigint NOT NULL DEFAULT 0,
+    -- Rows of transactions before `seen_xid` were read by a pass that has ended; `pass_xid`: by the current one.
+    seen_xid        bigint NOT NULL DEFAULT 0,
+    pass_xid        bigint NOT NULL DEFAULT 0,
     -- What was copied, and how long that took: for estimates.
     lines           bigint NOT NULL DEFAULT 0,
     lines_seconds   double precision NOT NULL DEFAULT 0,
@@ -39,6 +42,8 @@ CREATE TABLE adopted_files (
     file_id      uuid PRIMARY KEY,
     file_no      bigint NOT NULL UNIQUE,
     line_count   integer NOT NULL DEFAULT 0,
+    -- Templates of other methods than POST, which cannot run here.
+    not_post     integer NOT NULL DEFAULT 0,
     -- Lines 1 to `copied` are in `lines`.
     copied       integer NOT NULL DEFAULT 0,
     -- A template that was changed later than this makes the file be copied again.
@@ -67,7 +72,7 @@ CREATE TABLE adopted_lines (
 CREATE TABLE adopted_batches (
     batch_id    uuid PRIMARY KEY,
     file_no     bigint NOT NULL,
-    -- Why it cannot be adopted; NULL if it can. Decided at the cutover, with the numbers of requests by state.
+    -- Why it cannot be adopted; NULL if it can. Decided at the cutover, with the counts of requests.
     reason      text,
     completed   integer,
     failed      integer,
@@ -100,8 +105,8 @@ CREATE TABLE adopted_in_flight (
     PRIMARY KEY (batch_id, line_no, found_by)
 );
 
--- Refuses writes to the old tables between the cutover and a rollback: an old daemon that somebody starts would
--- send requests a second time. Our own writes set a variable for their transaction.
+-- Refuses writes to the old tables between the cutover and a rollback: an old daemon that somebody starts
+-- would send requests a second time. Our own writes set a variable for their transaction.
 CREATE FUNCTION adopted_fence_v1() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -128,8 +133,8 @@ USING adopted_lanes AS n
 WHERE r.lane_id = n.lane_id AND NOT EXISTS (SELECT FROM lanes WHERE lanes.id = n.lane_id);
 DROP FUNCTION adopted_fence_v1 CASCADE;
 DROP VIEW IF EXISTS source_files, source_templates, source_batches, source_requests, source_daemons;
-DROP TABLE adopted_in_flight, adopted_lanes, adopted_batches, adopted_lines, adopted_file_lanes, adopted_files,
-           adoption;
+DROP TABLE adopted_in_flight, adopted_lanes, adopted_batches, adopted_lines, adopted_file_lanes,
+           adopted_files, adoption;
 """
 
 

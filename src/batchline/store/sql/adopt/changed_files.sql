@@ -7,6 +7,6 @@ LEFT JOIN (
     SELECT t.file_id, count(*) AS templates, max(t.updated_at) AS updated_at
     FROM batchline.source_templates AS t
     GROUP BY t.file_id
-) AS now_there ON now_there.file_id = f.file_id
-WHERE coalesce(now_there.templates, 0) <> f.line_count OR now_there.updated_at > f.numbered_at
+) AS current_state ON current_state.file_id = f.file_id
+WHERE coalesce(current_state.templates, 0) <> f.line_count OR current_state.updated_at > f.numbered_at
 ORDER BY f.file_no

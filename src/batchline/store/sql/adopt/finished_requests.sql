@@ -2,7 +2,8 @@
 --
 -- A request that was canceled alone, in a batch that was not, counts as finished: it must not run. Requests that move to
 -- pages before the range are found by the next pass; the last pass runs while nobody writes. `also_copied`: those with a
--- result, too, and of all only one in `one_in`: for verify. Locks: none.
+-- result, too, and of all only one in `one_in`: for verify. `transactions`: only those that were written within so many
+-- transactions. Locks: none.
 SELECT
     b.batch_id,
     n.lane_id,
@@ -28,6 +29,7 @@ WHERE r.position >= %(first)s::text::tid
       r.state IN ('completed', 'failed')
       OR (r.state = 'canceled' AND old.cancelling_at IS NULL AND old.cancelled_at IS NULL)
   )
+  AND (%(transactions)s::bigint IS NULL OR age(r.written_by) <= %(transactions)s::bigint)
   AND mod(hashtext(r.id::text)::bigint, %(one_in)s::bigint) = 0
   AND (
       %(also_copied)s::boolean

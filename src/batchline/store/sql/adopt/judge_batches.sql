@@ -7,7 +7,7 @@ tally AS (
     SELECT
         b.batch_id,
         f.line_count,
-        f.copied,
+        f.not_post,
         count(r.id) AS requests,
         count(DISTINCT a.line_no) AS lines,
         count(*) FILTER (WHERE r.state = 'completed') AS completed,
@@ -21,7 +21,7 @@ tally AS (
     JOIN batchline.adopted_files AS f ON f.file_no = b.file_no
     LEFT JOIN batchline.source_requests AS r ON r.batch_id = b.batch_id
     LEFT JOIN batchline.adopted_lines AS a ON a.template_id = r.template_id AND a.file_no = b.file_no
-    GROUP BY b.batch_id, f.line_count, f.copied
+    GROUP BY b.batch_id, f.line_count, f.not_post
 )
 UPDATE batchline.adopted_batches AS b
 SET completed = t.completed,
@@ -31,12 +31,7 @@ SET completed = t.completed,
     reason = CASE
         WHEN old.deleted_at IS NOT NULL THEN 'it was deleted'
         WHEN t.unknown_state IS NOT NULL THEN format('a request has the unknown state %%s', t.unknown_state)
-        WHEN EXISTS (
-            SELECT
-            FROM batchline.adopted_lines AS a
-            JOIN batchline.source_templates AS template ON template.id = a.template_id
-            WHERE a.file_no = b.file_no AND upper(template.method) <> 'POST'
-        ) THEN 'its file has requests that are not POST requests'
+        WHEN t.not_post > 0 THEN 'its file has requests that are not POST requests'
         WHEN t.requests <> t.line_count OR t.lines <> t.line_count
             THEN format('its file has %%s lines, but it has %%s requests for %%s of them', t.line_count, t.requests, t.lines)
     END

@@ -13,6 +13,7 @@ numbered AS (
         t.id,
         t.model,
         t.url,
+        t.method,
         row_number() OVER (ORDER BY t.line_number, t.created_at, t.id) AS line_no
     FROM batchline.source_templates AS t
     WHERE t.file_id = %(file)s
@@ -42,4 +43,8 @@ written AS (
     CROSS JOIN line
     RETURNING 1
 )
-SELECT file.file_no, (SELECT count(*) FROM written)::integer FROM file
+SELECT
+    file.file_no,
+    (SELECT count(*) FROM written)::integer,
+    (SELECT count(*) FROM numbered WHERE upper(method) <> 'POST')::integer
+FROM file

@@ -91,11 +91,11 @@ async def prepare(session: Session, schema: str, steps: Steps | None = None) -> 
     lines = results = 0
     for _ in range(_MAX_PASSES):
         lines += await copying.copy_files(copying.committing(session), reported)
+        await adoption.analyze(session)
         more = await copying.copy_results(session, source, reported)
         results += more
         if more <= _SMALL_SHARE * results:
             break
-    await adoption.analyze(session)
     async with adoption.step(session) as connection:
         await adoption.set_phase(connection, "prepared", "prepared")
         size = await adoption.size(connection)

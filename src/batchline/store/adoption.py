@@ -224,10 +224,16 @@ async def read_whole(connection: StoreConnection) -> None:
 
 @asynccontextmanager
 async def by_key(connection: StoreConnection) -> AsyncIterator[None]:
-    """Look up what belongs to a few pages row by row, whatever the planner knows of tables that just grew."""
-    await connection.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
+    """Look up what belongs to a few pages by index, row by row: the planner may believe that a table that just
+    grew is empty."""
+    await _allow_scans(connection, "off")
     yield
-    await connection.execute("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
+    await _allow_scans(connection, "on")
+
+
+async def _allow_scans(connection: StoreConnection, allowed: Literal["on", "off"]) -> None:
+    for way in ("seqscan", "hashjoin", "mergejoin"):
+        await connection.execute(f"SET LOCAL enable_{way} = {allowed}".encode())
 
 
 async def source_of(connection: StoreConnection, schema: str) -> Source:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    server: Server
+    server: BenchServer
     scratch: Path
     quick: bool
 

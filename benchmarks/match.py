@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 from benchmarks.bench import Bench
 from benchmarks.contestants.environments import Unavailable, python_of
 from benchmarks.contestants.roster import BATCHLINE, OTHERS, Entrant
-from benchmarks.server import Server, a_server, execute
+from benchmarks.server import BenchServer, a_server, execute
 
 _ROOT = Path(__file__).parent.parent
 # PostgreSQL's defaults, instead of the settings of Batchline's embedded server.
@@ -42,7 +42,7 @@ _POLL = 0.03
 
 
 @contextmanager
-def plain_server(scratch: Path, **settings: str) -> Iterator[Server]:
+def plain_server(scratch: Path, **settings: str) -> Iterator[BenchServer]:
     """PostgreSQL with its defaults, except for more connections."""
     with (
         tempfile.TemporaryDirectory(prefix="plain-", dir=scratch) as folder,
@@ -77,7 +77,7 @@ def players(bench: Bench, entrants: Sequence[Entrant] = (BATCHLINE, *OTHERS)) ->
 
 
 @contextmanager
-def database(server: Server, player: Player) -> Iterator[str]:
+def database(server: BenchServer, player: Player) -> Iterator[str]:
     """A database with the contestant's tables, which it creates once for all its turns on this server."""
 
     def install(conninfo: str) -> None:
@@ -172,7 +172,7 @@ def working(
 class Meter:
     """Meter of the server's costs: bytes of WAL, and CPU seconds of all its processes."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BenchServer) -> None:
         self._url = server.url
         self._postmaster = psutil.Process(
             int((server.log.parent / "postgres/postmaster.pid").read_text().split()[0])
@@ -213,7 +213,7 @@ class Cost:
         return self.items / self.seconds
 
 
-def accept(server: Server, player: Player, url: str, items: int) -> Cost:
+def accept(server: BenchServer, player: Player, url: str, items: int) -> Cost:
     with driving(player, "accept", url, items) as process:
         server.settle_down()
         meter = Meter(server)
@@ -224,7 +224,7 @@ def accept(server: Server, player: Player, url: str, items: int) -> Cost:
 
 
 def drain(
-    server: Server,
+    server: BenchServer,
     player: Player,
     url: str,
     items: int,

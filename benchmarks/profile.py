@@ -46,10 +46,10 @@ from benchmarks.drain import LEASE
 from benchmarks.inputs import a_batch
 from benchmarks.match import Meter, Player, accept, database, drain, plain_server
 from benchmarks.sampling import Sampler, Spot
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 from benchmarks.wal import Record
 
-# The same values as in `worker/claimer.py` and `config.py`.
+# The same values as in `worker/claimer.py` and `config/settings.py`.
 _CLAIM = 2_000
 _SETTLE = 500
 # The kernel samples about every four milliseconds: one batch alone would yield only a few hundred samples.
@@ -95,7 +95,7 @@ class Phase:
 
 
 class Profile:
-    def __init__(self, server: Server, items: int) -> None:
+    def __init__(self, server: BenchServer, items: int) -> None:
         self._server = server
         self._items = items
         self.phases: list[Phase] = []
@@ -113,14 +113,14 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class ProfiledDrain:
     """A whole worker: CPU microseconds per item, and the samples."""
 
     cpu: float
     spots: Counter[Spot]
 
 
-async def by_phase(scratch: Path, server: Server, path: Path, items: int) -> list[Phase]:
+async def by_phase(scratch: Path, server: BenchServer, path: Path, items: int) -> list[Phase]:
     found = Profile(server, items)
     with server.database(migrated=False) as url:
         migrate.ensure(url)
@@ -154,7 +154,7 @@ async def _run(item: Item) -> Verdict:
     return Completed(item, 200, answered_line(item, 200, item.idempotency_key, b"null"))
 
 
-async def by_location(scratch: Path, server: Server, path: Path, items: int) -> Drained:
+async def by_location(scratch: Path, server: BenchServer, path: Path, items: int) -> ProfiledDrain:
     """Sample a worker in this process, from its start until some batches have ended."""
 
     async def nothing(nth: int) -> None:
@@ -170,10 +170,10 @@ async def by_location(scratch: Path, server: Server, path: Path, items: int) -> 
         cpu = process_time()
         with Sampler() as sampler:
             await worker.run()
-        return Drained(1e6 * (process_time() - cpu) / (_BATCHES * items), sampler.spots)
+        return ProfiledDrain(1e6 * (process_time() - cpu) / (_BATCHES * items), sampler.spots)
 
 
-def of_pgqueuer(server: Server, items: int) -> dict[str, list[Record]]:
+def of_pgqueuer(server: BenchServer, items: int) -> dict[str, list[Record]]:
     player = Player(PGQUEUER, python_of(PGQUEUER, make=True))
     with database(server, player) as url:
         server.settle_down()
@@ -228,7 +228,7 @@ def wal_table(columns: Mapping[str, tuple[list[Record], int]]) -> str:
     return _table(["record", "what it is", *columns], rows)
 
 
-def worker_table(drained: Drained) -> str:
+def worker_table(drained: ProfiledDrain) -> str:
     total = sum(drained.spots.values())
     rows = [
         [spot.role, spot.location, spot.library, f"{100 * share:.0f} %", f"{share * drained.cpu:.2f}"]
@@ -255,7 +255,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def profile(scratch: Path, server: Server, items: int) -> dict[str, str]:
+def profile(scratch: Path, server: BenchServer, items: int) -> dict[str, str]:
     """Create the tables, by the names of their marks on the page."""
     # The same items as in the contests, so that the figures are comparable with `queues`.
     path = scratch / "profile.jsonl"

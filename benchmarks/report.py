@@ -44,7 +44,7 @@ class Compared(msgspec.Struct, frozen=True):
     side_by_side: bool = False
 
 
-class Results(msgspec.Struct, frozen=True):
+class BenchResults(msgspec.Struct, frozen=True):
     """The newest figures of each comparison, and the runs that they come from."""
 
     runs: list[Run]
@@ -54,7 +54,9 @@ class Results(msgspec.Struct, frozen=True):
         return next(run for run in self.runs if run.date == compared.run)
 
 
-def renewed(results: Results, run: Run, compared: Sequence[Compared], order: Sequence[str]) -> Results:
+def renewed(
+    results: BenchResults, run: Run, compared: Sequence[Compared], order: Sequence[str]
+) -> BenchResults:
     """Replace older comparisons of the same names, and sort by `order`.
 
     Comparisons that are not in `order`, and runs without comparisons, are dropped.
@@ -63,18 +65,18 @@ def renewed(results: Results, run: Run, compared: Sequence[Compared], order: Seq
     comparisons = [newest[name] for name in order if name in newest]
     runs = {old.date: old for old in results.runs} | {run.date: run}
     wanted = {kept.run for kept in comparisons}
-    return Results([runs[date] for date in sorted(runs, reverse=True) if date in wanted], comparisons)
+    return BenchResults([runs[date] for date in sorted(runs, reverse=True) if date in wanted], comparisons)
 
 
-def load(page: Path) -> Results:
+def load(page: Path) -> BenchResults:
     """Load the results behind the page; empty if there are none yet."""
     data = page.with_suffix(".json")
     if not data.exists():
-        return Results([], [])
-    return msgspec.json.decode(data.read_bytes(), type=Results)
+        return BenchResults([], [])
+    return msgspec.json.decode(data.read_bytes(), type=BenchResults)
 
 
-def save(results: Results, page: Path) -> None:
+def save(results: BenchResults, page: Path) -> None:
     """Write the page, and its data in a JSON file of the same name."""
     data = page.with_suffix(".json")
     data.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
@@ -83,7 +85,7 @@ def save(results: Results, page: Path) -> None:
 
 def render(data: Path) -> None:
     """Write the page and its charts. Other charts in the folder are deleted."""
-    results = msgspec.json.decode(data.read_bytes(), type=Results)
+    results = msgspec.json.decode(data.read_bytes(), type=BenchResults)
     charts = data.with_suffix("")
     charts.mkdir(exist_ok=True)
     for old in charts.glob("*.svg"):
@@ -107,14 +109,14 @@ def reported(compared: Compared) -> str:
     return "\n".join(lines)
 
 
-def _page(results: Results, charts: str) -> str:
+def _page(results: BenchResults, charts: str) -> str:
     sections = [_head(results), _summary(results), _machine(results)]
     sections += [_section(compared, results.run_of(compared), charts) for compared in results.comparisons]
     sections += [_runs(results), _times(results)]
     return "\n\n".join(sections) + "\n"
 
 
-def _head(results: Results) -> str:
+def _head(results: BenchResults) -> str:
     quick = any(run.quick for run in results.runs)
     warning = "\n\n**A quick run: too small for meaningful figures.**" if quick else ""
     return f"""# Benchmarks
@@ -125,7 +127,7 @@ settings, and their medians are compared. `make bench` measures all of them and 
 [how long each takes](#how-long-each-takes), are at the end.{warning}"""
 
 
-def _summary(results: Results) -> str:
+def _summary(results: BenchResults) -> str:
     rows = [
         [
             f"[{compared.name}](#{compared.name})",
@@ -147,7 +149,7 @@ def _contestant(figure: Figure) -> str:
     return next((name for name in names if name.startswith("Batchline")), (names or ["Batchline"])[0])
 
 
-def _machine(results: Results) -> str:
+def _machine(results: BenchResults) -> str:
     """Table of the machine: one value if all runs agree, otherwise all values."""
     facts: dict[str, list[str]] = {}
     for run in results.runs:
@@ -163,7 +165,7 @@ def _machine(results: Results) -> str:
     return "## Machine\n\n" + _table(["", ""], [[name, "; ".join(values)] for name, values in facts.items()])
 
 
-def _runs(results: Results) -> str:
+def _runs(results: BenchResults) -> str:
     rows = [
         [
             run.date,
@@ -176,7 +178,7 @@ def _runs(results: Results) -> str:
     return "## Runs\n\n" + _table(["date", "command", "took", *_OF_THE_MOMENT], rows)
 
 
-def _times(results: Results) -> str:
+def _times(results: BenchResults) -> str:
     longest = sorted(results.comparisons, key=lambda compared: compared.seconds, reverse=True)
     rows = [
         [

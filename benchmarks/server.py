@@ -31,7 +31,7 @@ _KNOWN = sql.SQL("SELECT 1 FROM pg_database WHERE datname = %(name)s")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class BenchServer:
     url: str
     log: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
@@ -75,9 +75,9 @@ class Server:
 
 
 @contextmanager
-def a_server(folder: Path, **settings: str) -> Iterator[Server]:
+def a_server(folder: Path, **settings: str) -> Iterator[BenchServer]:
     with EmbeddedPostgres.start(folder, settings=settings) as server:
-        yield Server(server.url, server.data_dir / "postgres.log")
+        yield BenchServer(server.url, server.data_dir / "postgres.log")
 
 
 def execute(url: str, query: sql.SQL | sql.Composed, params: dict[str, Any] | None = None) -> list[Any]:

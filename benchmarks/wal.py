@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from psycopg import sql
 
-from benchmarks.server import Server, execute
+from benchmarks.server import BenchServer, execute
 
 # Type, number, size without page images, size of page images; each figure is followed by its share.
 _ROW = re.compile(r"^(\S+/\S+) +(\d+) \([^)]*\) +(\d+) \([^)]*\) +(\d+) ", re.MULTILINE)
@@ -27,13 +27,13 @@ class Record:
     images: int
 
 
-def position(server: Server) -> str:
+def position(server: BenchServer) -> str:
     """The current end of the WAL."""
     lsn: str = execute(server.url, sql.SQL("SELECT pg_current_wal_insert_lsn()"))[0][0]
     return lsn
 
 
-def read(server: Server, begin: str, end: str) -> list[Record]:
+def read(server: BenchServer, begin: str, end: str) -> list[Record]:
     """Read the records of all databases and processes of the server."""
     if begin == end:
         return []

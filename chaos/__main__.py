@@ -17,7 +17,7 @@ from uuid import UUID
 from batchline.cli.runtime import set_up_logging
 from benchmarks import machine
 from chaos import report
-from chaos.round import Outcome, play
+from chaos.round import RoundOutcome, play
 from chaos.schedule import Fault, schedule
 from chaos.world import World
 
@@ -60,13 +60,13 @@ def main() -> None:
     shutil.rmtree(folder)
 
 
-async def _run(folder: Path, options: argparse.Namespace) -> list[Outcome]:
+async def _run(folder: Path, options: argparse.Namespace) -> list[RoundOutcome]:
     until = monotonic() + options.minutes * 60
     # If a signal ends the run, it still stops the processes that it started.
     this = asyncio.current_task()
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    outcomes: list[Outcome] = []
+    outcomes: list[RoundOutcome] = []
     known: set[UUID] = set()
     world = await World.begin(folder, options.seed, options.workers, options.postgres)
     try:

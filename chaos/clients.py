@@ -19,7 +19,7 @@ from batchline.model import RunSettings, ids
 from batchline.store import batches
 from batchline.store.session import Session, StoreUnavailable
 from chaos import inputs
-from chaos.schedule import ATTEMPTS, TIMEOUT, Order
+from chaos.schedule import ATTEMPTS, TIMEOUT, BatchOrder
 
 _PAUSE = 0.3
 # Seconds to wait for one answer. A client repeats its order for much longer.
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Placed:
     """An order, its batch once that exists, and what clients requested for it since."""
 
-    order: Order
+    order: BatchOrder
     batch_id: UUID | None = None
     made: asyncio.Event = field(default_factory=asyncio.Event)
     cancel_requested: bool = False
@@ -129,7 +129,7 @@ class Clients:
         )
         placed.paused = False
 
-    async def _through_engine(self, order: Order) -> UUID:
+    async def _through_engine(self, order: BatchOrder) -> UUID:
         file = await ingest(
             self._database,
             [InputSource(order.name, [inputs.content(order)])],
@@ -151,7 +151,7 @@ class Clients:
             )
         return batch.id
 
-    async def _through_api(self, order: Order) -> UUID:
+    async def _through_api(self, order: BatchOrder) -> UUID:
         file = await self._openai.files.create(
             file=(f"{order.name}.jsonl", inputs.content(order)),
             purpose="batch",

@@ -8,7 +8,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Composed
 
-from chaos.checker import Batch, Finding, Kind
+from chaos.checker import ChaosFinding, CheckedBatch, FindingKind
 
 _BATCHES = """
 SELECT
@@ -56,11 +56,11 @@ def unfinished(url: str) -> int:
     return int(row[0])
 
 
-def batches(url: str, objects: Path, known: list[Any]) -> Iterator[Batch]:
+def batches(url: str, objects: Path, known: list[Any]) -> Iterator[CheckedBatch]:
     """Read all batches except the known ones, with the contents of their files."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
         for row in connection.execute(_BATCHES, (known,)):
-            yield Batch(
+            yield CheckedBatch(
                 id=row["id"],
                 status=row["status"],
                 total=row["total"],
@@ -73,18 +73,18 @@ def batches(url: str, objects: Path, known: list[Any]) -> Iterator[Batch]:
             )
 
 
-def left_over(url: str) -> list[Finding]:
+def left_over(url: str) -> list[ChaosFinding]:
     findings = []
     with psycopg.connect(url) as connection:
         for what, query in _LEFT_OVER.items():
             row = connection.execute(Composed([SQL(query)])).fetchone()
             assert row is not None
             if row[0]:
-                findings.append(Finding(Kind.WRONG, "left over", f"{row[0]} {what}"))
+                findings.append(ChaosFinding(FindingKind.WRONG, "left over", f"{row[0]} {what}"))
     return findings
 
 
-def stray_objects(url: str, objects: Path) -> list[Finding]:
+def unrecorded_objects(url: str, objects: Path) -> list[ChaosFinding]:
     """Find objects without a row in the database, and rows without an object."""
     with psycopg.connect(url) as connection:
         recorded = {
@@ -94,11 +94,17 @@ def stray_objects(url: str, objects: Path) -> list[Finding]:
             )
         }
     found = {path.relative_to(objects).as_posix() for path in objects.rglob("*") if path.is_file()}
-    stray = sorted(found - recorded)
+    unrecorded = sorted(found - recorded)
     missing = sorted(recorded - found)
     return [
-        *(Finding(Kind.WRONG, "left over", f"object {key} is not recorded") for key in stray),
-        *(Finding(Kind.LOST, "object store", f"object {key} is recorded, but missing") for key in missing),
+        *(
+            ChaosFinding(FindingKind.WRONG, "left over", f"object {key} is not recorded")
+            for key in unrecorded
+        ),
+        *(
+            ChaosFinding(FindingKind.LOST, "object store", f"object {key} is recorded, but missing")
+            for key in missing
+        ),
     ]
 
 

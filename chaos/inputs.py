@@ -2,7 +2,7 @@
 
 import msgspec
 
-from chaos.schedule import Order
+from chaos.schedule import BatchOrder
 from chaos.upstream import REFUSED
 
 URL = "/v1/chat/completions"
@@ -14,11 +14,11 @@ class Line(msgspec.Struct, frozen=True):
     bad: bool
 
 
-def lines(order: Order) -> list[Line]:
+def lines(order: BatchOrder) -> list[Line]:
     return [_line(order, number) for number in range(order.lines)]
 
 
-def content(order: Order) -> bytes:
+def content(order: BatchOrder) -> bytes:
     """The content of the input file."""
     requests = [
         {"custom_id": line.custom_id, "method": "POST", "url": URL, "body": line.body}
@@ -27,7 +27,7 @@ def content(order: Order) -> bytes:
     return msgspec.json.Encoder().encode_lines(requests)
 
 
-def _line(order: Order, number: int) -> Line:
+def _line(order: BatchOrder, number: int) -> Line:
     bad = bool(order.every_bad) and number % order.every_bad == order.every_bad - 1
     words = REFUSED if bad else f"say {number} of {order.name}"
     model = order.models[number % len(order.models)]

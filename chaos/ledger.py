@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Event(StrEnum):
+class LedgerEvent(StrEnum):
     """The outcome of a request."""
 
     ANSWERED = "answered"
@@ -18,7 +18,7 @@ class Event(StrEnum):
 
 
 @dataclass(slots=True)
-class Entry:
+class LedgerEntry:
     """One key. It may have many requests, but only one run."""
 
     body: bytes
@@ -29,7 +29,7 @@ class Entry:
     # Requests under this key with a different body.
     strange: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
-    events: Counter[Event] = field(default_factory=Counter)
+    events: Counter[LedgerEvent] = field(default_factory=Counter)
 
     @property
     def twice(self) -> bool:
@@ -40,15 +40,17 @@ class Entry:
     def spent(self) -> bool:
         """Whether another attempt is justified: by a temporary error, no answer, or a broken connection."""
         passing = any(status in (429, 500, 503) for status in self.statuses)
-        return passing or any(self.events[event] for event in (Event.HUNG, Event.DROPPED, Event.LATE))
+        return passing or any(
+            self.events[event] for event in (LedgerEvent.HUNG, LedgerEvent.DROPPED, LedgerEvent.LATE)
+        )
 
 
-class Ledger:
+class RequestLedger:
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LedgerEntry] = {}
 
-    def request(self, key: str, body: bytes) -> Entry:
-        entry = self.entries.setdefault(key, Entry(body))
+    def request(self, key: str, body: bytes) -> LedgerEntry:
+        entry = self.entries.setdefault(key, LedgerEntry(body))
         entry.requests += 1
         entry.strange += entry.body != body
         return entry

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.checker import Kind
-from chaos.round import Outcome
+from chaos.checker import FindingKind
+from chaos.round import RoundOutcome
 from chaos.schedule import ATTEMPTS, LEASE, STORM, TIMEOUT, Fault
 
 
-class Results(msgspec.Struct, frozen=True):
+class ChaosResults(msgspec.Struct, frozen=True):
     """The results of a run, with everything needed to repeat it."""
 
     date: str
@@ -48,10 +48,10 @@ class Results(msgspec.Struct, frozen=True):
         return not self.findings
 
 
-def sum_up(outcomes: list[Outcome], **about: object) -> Results:
+def sum_up(outcomes: list[RoundOutcome], **about: object) -> ChaosResults:
     faults: Counter[Fault] = Counter()
     batches: Counter[str] = Counter()
-    kinds: Counter[Kind] = Counter()
+    kinds: Counter[FindingKind] = Counter()
     findings = []
     for outcome in outcomes:
         faults += outcome.faults
@@ -81,16 +81,16 @@ def sum_up(outcomes: list[Outcome], **about: object) -> Results:
             "batches": dict(batches),
             "swept": sum(outcome.swept for outcome in outcomes),
             "longest_calm": round(max((outcome.calm for outcome in outcomes), default=0.0), 1),
-            "lost": kinds[Kind.LOST],
-            "doubled": kinds[Kind.DOUBLED],
-            "wrong": kinds[Kind.WRONG],
+            "lost": kinds[FindingKind.LOST],
+            "doubled": kinds[FindingKind.DOUBLED],
+            "wrong": kinds[FindingKind.WRONG],
             "findings": findings,
         },
-        Results,
+        ChaosResults,
     )
 
 
-def reported(outcome: Outcome) -> str:
+def reported(outcome: RoundOutcome) -> str:
     """Summarize one round for the terminal."""
     tally, findings = outcome.tally, outcome.findings
     lines = [
@@ -101,7 +101,7 @@ def reported(outcome: Outcome) -> str:
     return "\n".join([*lines, *(f"  {finding}" for finding in findings)])
 
 
-def summary(results: Results) -> str:
+def summary(results: ChaosResults) -> str:
     faults, batches = sum(results.faults.values()), sum(results.batches.values())
     return (
         f"{results.rounds} rounds, {faults} faults, {batches} batches, {results.finished:,} items finished:"
@@ -109,13 +109,13 @@ def summary(results: Results) -> str:
     )
 
 
-def save(results: Results, page: Path) -> None:
+def save(results: ChaosResults, page: Path) -> None:
     """Write the page, and its data in a JSON file of the same name."""
     page.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     page.write_text(_page(results))
 
 
-def _page(results: Results) -> str:
+def _page(results: ChaosResults) -> str:
     about = {
         "date": results.date,
         "command": f"`{results.command}`",

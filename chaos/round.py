@@ -12,7 +12,7 @@ from batchline.batches.finalize import sweep_objects
 from batchline.files.objects import Objects
 from batchline.store.session import Session
 from chaos import evidence
-from chaos.checker import Finding, Kind, Tally, check, check_displayed
+from chaos.checker import ChaosFinding, FindingKind, Tally, check, check_displayed
 from chaos.clients import Placed
 from chaos.nemesis import Nemesis
 from chaos.schedule import Fault, Schedule
@@ -25,22 +25,22 @@ _LOOK = 0.25
 
 
 @dataclass(slots=True)
-class Outcome:
+class RoundOutcome:
     """The faults and findings of one round."""
 
     schedule: Schedule
     faults: Counter[Fault] = field(default_factory=Counter)
     tally: Tally = field(default_factory=Tally)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ChaosFinding] = field(default_factory=list)
     calm: float = 0.0
     """Seconds from the end of the last fault to the end of the last batch."""
     swept: int = 0
     """Objects that killed finalizers left and the sweep removed."""
 
 
-async def play(world: World, schedule: Schedule, known: set[UUID]) -> Outcome:
+async def play(world: World, schedule: Schedule, known: set[UUID]) -> RoundOutcome:
     """Run a round. `known` are the batches of earlier rounds; this round's are added."""
-    outcome = Outcome(schedule)
+    outcome = RoundOutcome(schedule)
     await world.ready()
     orders = [Placed(order) for order in schedule.orders]
     submitting = [asyncio.create_task(_submit(world, placed)) for placed in orders]
@@ -69,7 +69,7 @@ async def _submit(world: World, placed: Placed) -> None:
 
 async def _come_to_an_end(
     world: World, orders: list[Placed], submitting: list[asyncio.Task[None]]
-) -> list[Finding]:
+) -> list[ChaosFinding]:
     """Wait until all orders are confirmed and all batches have ended.
 
     If that takes longer than the limit, it is a finding.
@@ -83,7 +83,9 @@ async def _come_to_an_end(
             await _all_ended(world)
     except TimeoutError:
         return [
-            Finding(Kind.WRONG, "stuck", f"not everything had ended {_CALM_LIMIT:g} s after the last fault")
+            ChaosFinding(
+                FindingKind.WRONG, "stuck", f"not everything had ended {_CALM_LIMIT:g} s after the last fault"
+            )
         ]
     return []
 
@@ -96,7 +98,7 @@ async def _all_ended(world: World) -> None:
         await asyncio.sleep(_LOOK)
 
 
-async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome: Outcome) -> None:
+async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome: RoundOutcome) -> None:
     url = world.postgres.url
     found = {batch.id: batch for batch in evidence.batches(url, world.objects, list(known))}
     outcome.tally, findings = check(orders, found, world.upstream.ledger.entries)
@@ -108,16 +110,16 @@ async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome
     outcome.findings += evidence.left_over(url)
     async with Session(url, "chaos") as session:
         outcome.swept = await sweep_objects(session, Objects.at(world.objects), timedelta(0))
-    outcome.findings += evidence.stray_objects(url, world.objects)
+    outcome.findings += evidence.unrecorded_objects(url, world.objects)
     outcome.findings += await _doctor(world)
     for member in world.members:
-        outcome.findings += [Finding(Kind.WRONG, member.name, what) for what in member.tracebacks]
+        outcome.findings += [ChaosFinding(FindingKind.WRONG, member.name, what) for what in member.tracebacks]
         member.tracebacks.clear()
     world.upstream.ledger.forget_round()
     known.update(found)
 
 
-async def _doctor(world: World) -> list[Finding]:
+async def _doctor(world: World) -> list[ChaosFinding]:
     """Run `batchline doctor`, as an operator would."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -127,4 +129,4 @@ async def _doctor(world: World) -> list[Finding]:
         stderr=asyncio.subprocess.STDOUT,
     )
     said, _ = await process.communicate()
-    return [] if process.returncode == 0 else [Finding(Kind.WRONG, "doctor", said.decode())]
+    return [] if process.returncode == 0 else [ChaosFinding(FindingKind.WRONG, "doctor", said.decode())]

@@ -128,7 +128,7 @@ class Stroke:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BatchOrder:
     """A batch that a client will request. Its name and the line number determine each line."""
 
     name: str
@@ -159,11 +159,11 @@ class Order:
 class Schedule:
     seed: int
     round: int
-    orders: tuple[Order, ...]
+    orders: tuple[BatchOrder, ...]
     strokes: tuple[Stroke, ...]
 
     def __str__(self) -> str:
-        rows: list[Order | Stroke] = [*self.orders, *self.strokes]
+        rows: list[BatchOrder | Stroke] = [*self.orders, *self.strokes]
         rows.sort(key=lambda row: row.at)
         return "\n".join([f"seed {self.seed}, round {self.round}", *(f"  {row}" for row in rows)])
 
@@ -180,12 +180,12 @@ def schedule(seed: int, round_no: int, workers: int, only: Sequence[Fault] = ())
     return Schedule(seed, round_no, orders, tuple(strokes))
 
 
-def orders_of(stroke: Stroke, prefix: str) -> list[Order]:
+def orders_of(stroke: Stroke, prefix: str) -> list[BatchOrder]:
     """The batches that a fault creates: those of a flooding tenant, or of a starving upstream."""
     match stroke.fault:
         case Fault.FLOOD:
             return [
-                Order(
+                BatchOrder(
                     f"{prefix}-flood-{stroke.at:g}-{number}",
                     stroke.at,
                     2,
@@ -200,18 +200,20 @@ def orders_of(stroke: Stroke, prefix: str) -> list[Order]:
         case Fault.STARVE:
             name = f"{prefix}-starving-{stroke.at:g}"
             return [
-                Order(name, stroke.at, _STARVING_LINES, _MODELS[:1], 0, _LONG_WINDOW, "engine", starving=True)
+                BatchOrder(
+                    name, stroke.at, _STARVING_LINES, _MODELS[:1], 0, _LONG_WINDOW, "engine", starving=True
+                )
             ]
         case _:
             return []
 
 
-def _orders(dice: Random, prefix: str) -> Iterator[Order]:
+def _orders(dice: Random, prefix: str) -> Iterator[BatchOrder]:
     for number in range(dice.randint(7, 11)):
         # Only direct clients may use a window other than a day: the server allows only that one.
         through: Literal["engine", "api"] = "api" if dice.random() < 0.5 else "engine"
         short = through == "engine" and dice.random() < 0.3
-        yield Order(
+        yield BatchOrder(
             name=f"{prefix}-{number}",
             at=round(dice.uniform(0.0, 0.7 * STORM), 2),
             lines=dice.choice((1, 7, 60, 200, 400, 700)),
@@ -223,7 +225,7 @@ def _orders(dice: Random, prefix: str) -> Iterator[Order]:
 
 
 def _strokes(
-    dice: Random, workers: int, orders: Sequence[Order], faults: Sequence[Fault]
+    dice: Random, workers: int, orders: Sequence[BatchOrder], faults: Sequence[Fault]
 ) -> Iterator[Stroke]:
     """Each kind of fault once, and as many again of random kinds; faults of workers are the most frequent."""
     weights = [4 if fault is Fault.KILL_WORKER or fault is Fault.FREEZE_WORKER else 1 for fault in faults]

@@ -13,7 +13,7 @@ import msgspec
 
 from batchline.simulate import answer_to
 from batchline.simulate.http import Connection, Handler, ReceivedRequest
-from chaos.ledger import Entry, Event, Ledger
+from chaos.ledger import LedgerEntry, LedgerEvent, RequestLedger
 from chaos.schedule import TIMEOUT, Fault
 
 LATENCY = 0.15
@@ -34,9 +34,9 @@ def padded(answer: bytes, size: int) -> bytes:
     return b'%b,"padding":"%b"}' % (answer.rstrip()[:-1], b"x" * size)
 
 
-class Upstream:
+class FaultyUpstream:
     def __init__(self, seed: int) -> None:
-        self.ledger = Ledger()
+        self.ledger = RequestLedger()
         self._seed = seed
         self._moods: dict[Fault, float] = {}
         self._running: dict[str, list[Connection]] = {}
@@ -115,9 +115,9 @@ class Upstream:
         else:
             self._run(key, entry, [connection], _STALL * TIMEOUT, twice=False)
 
-    def _admit(self, connection: Connection, key: str, entry: Entry) -> None:
+    def _admit(self, connection: Connection, key: str, entry: LedgerEntry) -> None:
         if self._strikes(Fault.HANG, key):
-            entry.events[Event.HUNG] += 1
+            entry.events[LedgerEvent.HUNG] += 1
             connection.hang()
         elif self._strikes(Fault.REFUSE, key):
             self._refuse(connection, key, entry)
@@ -131,15 +131,15 @@ class Upstream:
             seconds = TIMEOUT * (0.4 + self._point("late", key)) if late else LATENCY
             self._run(key, entry, [connection], seconds, twice=late)
 
-    def _drop(self, connection: Connection, key: str, entry: Entry) -> None:
+    def _drop(self, connection: Connection, key: str, entry: LedgerEntry) -> None:
         """Drop the connection. Half of the dropped requests run before."""
-        entry.events[Event.DROPPED] += 1
+        entry.events[LedgerEvent.DROPPED] += 1
         if self._point("drop after", key) < 0.5:
             connection.hang_up()
         else:
             self._run(key, entry, [], LATENCY, to_drop=connection)
 
-    def _refuse(self, connection: Connection, key: str, entry: Entry) -> None:
+    def _refuse(self, connection: Connection, key: str, entry: LedgerEntry) -> None:
         status = _ERRORS[int(self._point("status", key) * len(_ERRORS))]
         message = msgspec.json.encode({"error": {"message": f"injected {status}"}})
         headers = b"Retry-After: 0.5\r\n" if status == 429 else b""
@@ -148,7 +148,7 @@ class Upstream:
     def _run(
         self,
         key: str,
-        entry: Entry,
+        entry: LedgerEntry,
         callers: list[Connection],
         seconds: float,
         to_drop: Connection | None = None,
@@ -161,7 +161,7 @@ class Upstream:
             entry.forgotten += entry.runs > 0
             entry.runs += 1
             if seconds >= TIMEOUT - 1:
-                entry.events[Event.LATE] += 1
+                entry.events[LedgerEvent.LATE] += 1
             if to_drop is not None:
                 to_drop.hang_up()
             for caller in callers:
@@ -169,10 +169,10 @@ class Upstream:
 
         self._later(seconds, ran)
 
-    def _answer(self, caller: Connection, key: str, entry: Entry, twice: bool = False) -> None:
+    def _answer(self, caller: Connection, key: str, entry: LedgerEntry, twice: bool = False) -> None:
         answer = answer_to("/v1/chat/completions", entry.body)
         if self._strikes(Fault.OVERSIZED, key):
-            entry.events[Event.OVERSIZED] += 1
+            entry.events[LedgerEvent.OVERSIZED] += 1
             answer = padded(answer, PADDINGS[int(self._point("size", key) * len(PADDINGS))])
         self._say(caller, key, entry, 200, answer, twice=twice)
 
@@ -180,7 +180,7 @@ class Upstream:
         self,
         caller: Connection,
         key: str,
-        entry: Entry,
+        entry: LedgerEntry,
         status: int,
         body: bytes,
         headers: bytes = b"",
@@ -189,7 +189,7 @@ class Upstream:
         entry.statuses[status] += 1
         if caller.gone:
             return
-        entry.events[Event.ANSWERED] += 1
+        entry.events[LedgerEvent.ANSWERED] += 1
         if twice:
             # Send the same answer twice, and close: a client that reads on could only mistake the copy for
             # the answer to its next request.

@@ -11,7 +11,7 @@ from chaos.postgres import Postgres
 from chaos.processes import Member
 from chaos.proxy import Proxy
 from chaos.schedule import ATTEMPTS, LEASE, TIMEOUT
-from chaos.upstream import Upstream
+from chaos.upstream import FaultyUpstream
 
 _CONCURRENCY = 16
 # Smaller than most outputs, so that writing them fails half-way.
@@ -36,7 +36,7 @@ class World:
     """The running harness. `begin` creates it, `end` stops it."""
 
     def __init__(
-        self, folder: Path, postgres: Postgres, upstream: Upstream, proxies: list[Proxy], port: int
+        self, folder: Path, postgres: Postgres, upstream: FaultyUpstream, proxies: list[Proxy], port: int
     ) -> None:
         self.folder = folder
         self.postgres = postgres
@@ -72,7 +72,7 @@ class World:
     async def begin(cls, folder: Path, seed: int, workers: int, programs: Path | None = None) -> "World":
         (folder / "data").mkdir()
         postgres = await Postgres.start(folder / "postgres", programs)
-        upstream = Upstream(seed)
+        upstream = FaultyUpstream(seed)
         await upstream.start()
         proxies = [Proxy(postgres.socket) for _ in range(workers + 1)]
         for proxy in proxies:

@@ -22,7 +22,7 @@ from benchmarks.inputs import a_batch, fill_file
 from benchmarks.server import vacuum
 from benchmarks.timing import seconds
 
-_PLACES = (1 / 6, 3 / 6, 5 / 6)
+_POSITIONS = (1 / 6, 3 / 6, 5 / 6)
 
 
 async def compare(bench: Bench) -> list[Figure]:
@@ -63,16 +63,16 @@ async def compare(bench: Bench) -> list[Figure]:
                 bench.rounds,
                 Contestant("Batchline", "items/s", cursor_and_spans),
                 Contestant("a row for each line", "items/s", eager_rows),
-                Contestant("array, mended", "items/s", lambda: _array(bench, lines, "array")),
-                Contestant("array, mended kindly", "items/s", lambda: _array(bench, lines, "array_kind")),
-                Contestant("the least", "items/s", read_and_insert),
+                Contestant("array, fixed", "items/s", lambda: _array(bench, lines, "array")),
+                Contestant("array, favourable form", "items/s", lambda: _array(bench, lines, "array_kind")),
+                Contestant("minimum of work", "items/s", read_and_insert),
             )
     return [
-        ratio(f"items a second of {lines:,}, to the eager design", ours, rows, at_least(2)),
-        ratio(f"items a second of {lines:,}, to the array", ours, array, at_least(100)),
-        ratio(f"items a second of {lines:,}, to the array, mended kindly", ours, kind_array),
-        ratio(f"items a second of {lines:,}, to the least that could do", ours, minimum),
-        ratio(f"items a second of {lines:,}, the least that could do to the array", minimum, array),
+        ratio(f"items per second of {lines:,}, to the eager design", ours, rows, at_least(2)),
+        ratio(f"items per second of {lines:,}, to the array", ours, array, at_least(100)),
+        ratio(f"items per second of {lines:,}, to the array, favourable form", ours, kind_array),
+        ratio(f"items per second of {lines:,}, to the minimum of work", ours, minimum),
+        ratio(f"items per second of {lines:,}, the minimum of work to the array", minimum, array),
     ]
 
 
@@ -84,13 +84,13 @@ async def _array(bench: Bench, lines: int, form: str) -> float:
             design = Array(session, form)
             design.set_up(url, lines)
             await design.create()
-            for position in _PLACES:
+            for position in _POSITIONS:
                 await design.advance(int(lines * position))
                 vacuum(url)
                 bench.server.settle_down()
                 for _ in range(pairs):
                     spent += await seconds(_pair(design))
-    return len(_PLACES) * pairs * CHUNK / spent
+    return len(_POSITIONS) * pairs * CHUNK / spent
 
 
 async def _pair(design: Array) -> None:

@@ -18,7 +18,7 @@ from benchmarks.contest import Contestant, Figure, alternate, ratio
 from benchmarks.contestants.roster import BATCHLINE
 from benchmarks.match import Player, accept, database, drain, plain_server, players
 from benchmarks.processes import module
-from benchmarks.server import Server, execute, vacuum
+from benchmarks.server import BenchServer, execute, vacuum
 
 
 async def compare(bench: Bench) -> list[Figure]:
@@ -32,18 +32,19 @@ async def compare(bench: Bench) -> list[Figure]:
                 Contestant("Batchline", "items/s", lambda: _drain(server, ours, items, workers)),  # noqa: B023
                 Contestant("claim and done", "items/s", lambda: _floor(server, items, workers)),  # noqa: B023
             )
-            name = f"items drained a second, {'one worker' if workers == 1 else 'two workers'}, to the floor"
+            who = "one worker" if workers == 1 else "two workers"
+            name = f"items drained per second, {who}, to the floor"
             figures.append(ratio(name, batchline, floor))
     return figures
 
 
-async def _drain(server: Server, player: Player, items: int, workers: int) -> float:
+async def _drain(server: BenchServer, player: Player, items: int, workers: int) -> float:
     with database(server, player) as url:
         accept(server, player, url, items)
         return drain(server, player, url, items, workers).rate
 
 
-async def _floor(server: Server, items: int, connections: int) -> float:
+async def _floor(server: BenchServer, items: int, connections: int) -> float:
     with server.database(migrated=False) as url:
         execute(url, sql.SQL(claimer.SCHEMA))
         execute(url, sql.SQL(claimer.FILL), {"items": items})

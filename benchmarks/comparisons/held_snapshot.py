@@ -21,7 +21,7 @@ from benchmarks.drain import CursorAndSpans, Drained
 from benchmarks.drain import drain as drain_chunks
 from benchmarks.inputs import a_batch, fill_file
 from benchmarks.match import Player, accept, database, drain, plain_server, players
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _CHUNK = 50
 # As many as take each about a minute without a snapshot.
@@ -108,7 +108,7 @@ async def _others(bench: Bench) -> list[Figure]:
     return [*figures, Figure("other contestants", len(present), "", None, [], missing)]
 
 
-def _drains(server: Server, player: Player, items: int, held: bool) -> Contestant:
+def _drains(server: BenchServer, player: Player, items: int, held: bool) -> Contestant:
     async def measure() -> float:
         with database(server, player) as url:
             accept(server, player, url, items)

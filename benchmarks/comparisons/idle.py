@@ -17,7 +17,7 @@ from batchline.store import migrate
 from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, at_most
 from benchmarks.processes import worker
-from benchmarks.server import Server, a_server, execute
+from benchmarks.server import BenchServer, a_server, execute
 
 _LOGGED = re.compile(
     r"^<batchline [^>]*> LOG: +(?:statement|execute [^:]*): (?:/\* (\w+) \*/)?", re.MULTILINE
@@ -34,7 +34,7 @@ async def compare(bench: Bench) -> list[Figure]:
     a_minute = sum(idle.values()) / (window / 60)
     with_maintenance = a_minute + sum(maintenance.values()) / _MAINTENANCE_EVERY
     return [
-        Figure("queries a minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
+        Figure("queries per minute of an idle worker", a_minute, "", at_most(4), _series(idle)),
         Figure(
             "the same, with all duties done by it alone", with_maintenance, "", None, _series(maintenance)
         ),
@@ -56,7 +56,7 @@ def _watch(bench: Bench, window: float) -> tuple[Counter[str], Counter[str]]:
     return idle, maintenance
 
 
-def _wait_for_a_poll(server: Server) -> None:
+def _wait_for_a_poll(server: BenchServer) -> None:
     """Wait for the first poll: on a busy machine a worker starts slowly, and is not idle before."""
     deadline = time.monotonic() + _LONGEST_START
     while "poll" not in _LOGGED.findall(server.log.read_text(errors="replace")):
@@ -65,7 +65,7 @@ def _wait_for_a_poll(server: Server) -> None:
         time.sleep(0.2)
 
 
-def _counted(server: Server, seconds: float) -> Counter[str]:
+def _counted(server: BenchServer, seconds: float) -> Counter[str]:
     """Count the worker's statements in this time, by name."""
     before = server.log.stat().st_size
     time.sleep(seconds)

@@ -50,7 +50,7 @@ async def compare(bench: Bench) -> list[Figure]:
             Contestant("bare COPY", "rows/s", copy_rate),
         )
     path.unlink()
-    return [ratio(f"rows a second of {lines:,} lines of 500 bytes", ours, bare, at_least(0.5))]
+    return [ratio(f"rows per second of {lines:,} lines of 500 bytes", ours, bare, at_least(0.5))]
 
 
 async def take_in(url: str, path: Path) -> None:

@@ -50,7 +50,7 @@ async def compare(bench: Bench) -> list[Figure]:
                 Contestant("Batchline", "MB/s", upload),
                 Contestant("bare COPY", "MB/s", throw_away),
             )
-    return [ratio(f"bytes a second of {results:,} results", ours, bare, at_least(0.6))]
+    return [ratio(f"bytes per second of {results:,} results", ours, bare, at_least(0.6))]
 
 
 class _Watch:

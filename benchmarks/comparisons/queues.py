@@ -23,7 +23,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import Bar, Figure, Series, at_least, at_most
 from benchmarks.contestants.roster import BATCHLINE, PGQUEUER
 from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
-from benchmarks.server import Server, execute
+from benchmarks.server import BenchServer, execute
 
 _TO_SUMMARY = sql.SQL("""
     SELECT extract(epoch FROM ended_at - finalizing_at)::float8 FROM batchline.batches
@@ -56,7 +56,7 @@ async def compare(bench: Bench) -> list[Figure]:
     return _figures(scores, missing)
 
 
-def _play(server: Server, score: _Score, workers: int) -> None:
+def _play(server: BenchServer, score: _Score, workers: int) -> None:
     with database(server, score.player) as url:
         score.accepted.append(accept(server, score.player, url, score.items))
 
@@ -89,21 +89,21 @@ def _figures(scores: list[_Score], missing: str) -> list[Figure]:
         ]
 
     accepting = row(
-        "items accepted a second", "items/s", lambda score: score.accepted, lambda cost: cost.rate
+        "items accepted per second", "items/s", lambda score: score.accepted, lambda cost: cost.rate
     )
-    one = row("items drained a second, one worker", "items/s", drained(1), lambda cost: cost.rate)
-    two = row("items drained a second, two workers", "items/s", drained(2), lambda cost: cost.rate)
-    wal = row("bytes of WAL an item, accepted and drained", "bytes", both, lambda cost: cost.wal)
+    one = row("items drained per second, one worker", "items/s", drained(1), lambda cost: cost.rate)
+    two = row("items drained per second, two workers", "items/s", drained(2), lambda cost: cost.rate)
+    wal = row("bytes of WAL per item, accepted and drained", "bytes", both, lambda cost: cost.wal)
     wal_accepting = row(
-        "bytes of WAL an item, accepted", "bytes", lambda score: score.accepted, lambda cost: cost.wal
+        "bytes of WAL per item, accepted", "bytes", lambda score: score.accepted, lambda cost: cost.wal
     )
-    worker = row("CPU an item, worker", "µs", drained(1), lambda cost: cost.client_cpu)
-    postgres = row("CPU an item, PostgreSQL while draining", "µs", drained(1), lambda cost: cost.server_cpu)
+    worker = row("CPU per item, worker", "µs", drained(1), lambda cost: cost.client_cpu)
+    postgres = row("CPU per item, PostgreSQL while draining", "µs", drained(1), lambda cost: cost.server_cpu)
     client = row(
-        "CPU an item, accepting process", "µs", lambda score: score.accepted, lambda cost: cost.client_cpu
+        "CPU per item, accepting process", "µs", lambda score: score.accepted, lambda cost: cost.client_cpu
     )
     taking = row(
-        "CPU an item, PostgreSQL while accepting",
+        "CPU per item, PostgreSQL while accepting",
         "µs",
         lambda score: score.accepted,
         lambda cost: cost.server_cpu,

@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, at_most
 from benchmarks.match import Player, accept, database, driving, plain_server, players, until_finished
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _CONCURRENCY = 50
 _LONGEST_START = 120.0
@@ -59,7 +59,7 @@ async def compare(bench: Bench) -> list[Figure]:
     return _figures(recoveries, items, limit, missing)
 
 
-def _crash(bench: Bench, server: Server, player: Player, items: int, limit: float) -> _Recovery:
+def _crash(bench: Bench, server: BenchServer, player: Player, items: int, limit: float) -> _Recovery:
     with (
         tempfile.NamedTemporaryFile(prefix="notes-", dir=bench.scratch) as file,
         database(server, player) as url,

@@ -10,16 +10,16 @@ from benchmarks.bench import Bench
 from benchmarks.contest import Figure, Series, ratio
 from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
 from benchmarks.numbers import number
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _HEAD = (
     "contestant",
     "items",
     "accepted, items/s",
     "drained, items/s",
-    "WAL, bytes an item",
-    "CPU of the worker, µs an item",
-    "CPU of PostgreSQL, µs an item",
+    "WAL, bytes per item",
+    "CPU of the worker, µs per item",
+    "CPU of PostgreSQL, µs per item",
 )
 
 
@@ -32,7 +32,7 @@ class Climb:
         self.accepted: list[Cost] = []
         self.drained: list[Cost] = []
 
-    def play(self, server: Server) -> None:
+    def play(self, server: BenchServer) -> None:
         with database(server, self.player) as url:
             self.accepted.append(accept(server, self.player, url, self.items))
             self.drained.append(drain(server, self.player, url, self.items, 1))
@@ -69,9 +69,9 @@ async def compare(bench: Bench) -> list[Figure]:
     for few, many in pairs:
         name = f"{few.player.label}, {many.items:,} to {few.items:,}"
         accepted = ratio(
-            f"items accepted a second, {name}", many.rates(many.accepted), few.rates(few.accepted)
+            f"items accepted per second, {name}", many.rates(many.accepted), few.rates(few.accepted)
         )
-        drained = ratio(f"items drained a second, {name}", many.rates(many.drained), few.rates(few.drained))
+        drained = ratio(f"items drained per second, {name}", many.rates(many.drained), few.rates(few.drained))
         figures += [accepted, drained]
     return figures
 

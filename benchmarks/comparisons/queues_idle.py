@@ -38,8 +38,9 @@ async def compare(bench: Bench) -> list[Figure]:
             log.seek(before)
             counts = Counter(names.get(name) for name in _LOGGED.findall(log.read().decode(errors="replace")))
     series = [
-        Series(player.label, "queries a minute", [counts[player.label] / (window / 60)]) for player in present
+        Series(player.label, "queries per minute", [counts[player.label] / (window / 60)])
+        for player in present
     ]
     return [
-        Figure("queries a minute of an idle worker, Batchline", series[0].median, "", None, series, missing)
+        Figure("queries per minute of an idle worker, Batchline", series[0].median, "", None, series, missing)
     ]

@@ -9,10 +9,9 @@ times (DBOS 8) with a pause in between.
 import time
 
 from benchmarks.bench import Bench
-from benchmarks.contest import Figure, Series
-from benchmarks.contestants.roster import PGQUEUER
+from benchmarks.contest import Figure, Series, at_most, ratio
 from benchmarks.match import Player, database, driving, plain_server, players, working
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _WARM_UPS = 3
 _PAUSE = 0.15
@@ -42,15 +41,13 @@ async def compare(bench: Bench) -> list[Figure]:
             missing,
         )
     ]
-    figures += [
-        Figure("the same, to PgQueuer's", ours.median / other.median, "×", None, [ours, other])
-        for other in others
-        if other.name == PGQUEUER.label
-    ]
+    if others:
+        fastest = min(others, key=lambda other: other.median)
+        figures.append(ratio("the same, to the fastest other contestant's", ours, fastest, at_most(1.25)))
     return [*figures, Figure("the same, 99th percentile", ours.percentile(99), "ms", None, late)]
 
 
-def _wake(server: Server, player: Player, times: int) -> list[float]:
+def _wake(server: BenchServer, player: Player, times: int) -> list[float]:
     with (
         database(server, player) as url,
         driving(player, "submit", url) as submitter,

@@ -25,7 +25,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import Figure, at_most
 from benchmarks.contestants.roster import BATCHLINE
 from benchmarks.match import Player, accept, database, driving, plain_server, players, until_finished
-from benchmarks.server import Server
+from benchmarks.server import BenchServer
 
 _REPORTED_AFTER = 2.0
 
@@ -53,7 +53,7 @@ async def compare(bench: Bench) -> list[Figure]:
     return [Figure("outcomes of the item at the end, Batchline", outcomes, "", at_most(1), [], note)]
 
 
-def _block(bench: Bench, server: Server, player: Player, seconds: float) -> tuple[int, int, str]:
+def _block(bench: Bench, server: BenchServer, player: Player, seconds: float) -> tuple[int, int, str]:
     """Return outcomes at the end, calls of the handler, and the state after the late report."""
     with (
         tempfile.NamedTemporaryFile(prefix="notes-", dir=bench.scratch) as file,

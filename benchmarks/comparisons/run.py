@@ -59,7 +59,7 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
     )
     whole = Series("Batchline, the whole command", "requests/s", wholes)
     return [
-        ratio(f"requests a second, {concurrency} in flight", ours, bare, at_least(0.7)),
+        ratio(f"requests per second, {concurrency} in flight", ours, bare, at_least(0.7)),
         ratio(f"the whole command, {lines:,} lines, {concurrency} in flight", whole, bare),
     ]
 

@@ -37,7 +37,7 @@ Send = Callable[[Path, str, int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class ScriptSender:
     name: str
     # Approximate requests per second without other limits. It only determines the number of lines.
     fastest: int
@@ -47,7 +47,7 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ScriptSetting:
     # In milliseconds.
     latency: int
     concurrency: int
@@ -56,7 +56,7 @@ class Setting:
     def name(self) -> str:
         return f"latency {self.latency:,} ms, {self.concurrency:,} in flight"
 
-    def lines(self, sender: Sender) -> int:
+    def lines(self, sender: ScriptSender) -> int:
         """As many lines as fill the time; whole waves of requests if the latency is the limit."""
         waves = 1000 * _SECONDS / self.latency if self.latency else math.inf
         waves = round(max(1, min(waves, _SECONDS * sender.fastest // self.concurrency)))
@@ -65,17 +65,17 @@ class Setting:
 
 async def compare(bench: Bench) -> list[Figure]:
     senders, missing = _senders(bench)
-    measured: dict[Setting, list[Series]] = {}
+    measured: dict[ScriptSetting, list[Series]] = {}
     with tempfile.TemporaryDirectory(prefix="scripts-", dir=bench.scratch) as folder:
         for latency in _LATENCIES[: bench.size(3, quick=1)]:
             with simulator(latency) as upstream:
                 for concurrency in _CONCURRENCIES[: bench.size(4, quick=1)]:
-                    setting = Setting(latency, concurrency)
+                    setting = ScriptSetting(latency, concurrency)
                     measured[setting] = await _at(bench, setting, senders, upstream, Path(folder))
     return _figures(measured, missing)
 
 
-def _senders(bench: Bench) -> tuple[list[Sender], str]:
+def _senders(bench: Bench) -> tuple[list[ScriptSender], str]:
     """The senders that can run here, and a note on the others."""
 
     def batchline(path: Path, upstream: str, concurrency: int) -> float:
@@ -85,15 +85,17 @@ def _senders(bench: Bench) -> tuple[list[Sender], str]:
     def bare(path: Path, upstream: str, concurrency: int) -> float:
         return float(output_of("benchmarks.bare.client", str(path), upstream, str(concurrency)))
 
-    ours = [Sender("Batchline", 12_000, batchline), Sender("bare client", 16_000, bare)]
+    ours = [ScriptSender("Batchline", 12_000, batchline), ScriptSender("bare client", 16_000, bare)]
     try:
         python = python_at("scripts", "the environment of the scripts", make=not bench.quick)
     except Unavailable as error:
         return ours, str(error)
     return [
         *ours,
-        Sender("aiohttp script", 3_000, _script(python, "benchmarks.scripts.with_aiohttp")),
-        Sender("httpx script", 150, _script(python, "benchmarks.scripts.with_httpx"), max_in_flight=256),
+        ScriptSender("aiohttp script", 3_000, _script(python, "benchmarks.scripts.with_aiohttp")),
+        ScriptSender(
+            "httpx script", 150, _script(python, "benchmarks.scripts.with_httpx"), max_in_flight=256
+        ),
     ], ""
 
 
@@ -106,9 +108,9 @@ def _script(python: Path, module: str) -> Send:
 
 
 async def _at(
-    bench: Bench, setting: Setting, senders: Sequence[Sender], upstream: str, folder: Path
+    bench: Bench, setting: ScriptSetting, senders: Sequence[ScriptSender], upstream: str, folder: Path
 ) -> list[Series]:
-    def contestant(sender: Sender) -> Contestant:
+    def contestant(sender: ScriptSender) -> Contestant:
         lines = bench.size(setting.lines(sender), quick=100)
         path = _lines_in(folder, lines)
 
@@ -138,7 +140,7 @@ def _forget(upstream: str) -> None:
         pass
 
 
-def _figures(measured: dict[Setting, list[Series]], missing: str) -> list[Figure]:
+def _figures(measured: dict[ScriptSetting, list[Series]], missing: str) -> list[Figure]:
     if missing:
         return [
             Figure(setting.name, series[0].median, "requests/s", None, series, missing)
@@ -156,7 +158,7 @@ def _figures(measured: dict[Setting, list[Series]], missing: str) -> list[Figure
     ]
 
 
-def table(measured: dict[Setting, list[Series]]) -> str:
+def table(measured: dict[ScriptSetting, list[Series]]) -> str:
     """Table of all medians."""
     # All take part in the first setting; those that drop out come last.
     names = [series.name.partition(",")[0] for series in next(iter(measured.values()))]

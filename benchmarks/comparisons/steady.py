@@ -25,7 +25,7 @@ async def compare(bench: Bench) -> list[Figure]:
                 last.append(drained.tenth(9))
     return [
         ratio(
-            f"items a second of {lines:,}, last tenth to first",
+            f"items per second of {lines:,}, last tenth to first",
             Series("last tenth", "items/s", last),
             Series("first tenth", "items/s", first),
             at_least(0.8),

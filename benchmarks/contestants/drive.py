@@ -24,7 +24,7 @@ import sys
 import time
 from time import perf_counter, process_time
 
-from benchmarks.contestants.protocol import Contestant, Handler, Running, payloads
+from benchmarks.contestants.protocol import Handler, QueueContestant, Running, payloads
 
 
 def nothing() -> Handler:
@@ -90,7 +90,7 @@ def _handler(kind: str, seconds: float, notes: str) -> Handler:
 
 async def _main(name: str, command: str, url: str, *arguments: str) -> None:
     module = importlib.import_module(f"benchmarks.contestants.{name}")
-    contestant: Contestant = module.contestant(url)
+    contestant: QueueContestant = module.contestant(url)
     match command:
         case "install":
             await contestant.install()
@@ -108,7 +108,7 @@ async def _main(name: str, command: str, url: str, *arguments: str) -> None:
             raise SystemExit(__doc__)
 
 
-async def _accept(contestant: Contestant, count: int) -> None:
+async def _accept(contestant: QueueContestant, count: int) -> None:
     items = payloads(count)
     await contestant.open()
     _say("ready")
@@ -118,7 +118,7 @@ async def _accept(contestant: Contestant, count: int) -> None:
     _say({"seconds": perf_counter() - begun, "cpu": process_time() - cpu})
 
 
-async def _submit(contestant: Contestant) -> None:
+async def _submit(contestant: QueueContestant) -> None:
     items = payloads(1)
     await contestant.open()
     _say("ready")

@@ -20,7 +20,7 @@ def payloads(count: int) -> list[Payload]:
     return [{"nth": nth, "text": _TEXT} for nth in range(count)]
 
 
-class Contestant(Protocol):
+class QueueContestant(Protocol):
     """A contestant, created with the URL of its database."""
 
     async def install(self) -> None:

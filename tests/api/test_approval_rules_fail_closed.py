@@ -76,7 +76,9 @@ def test_production_and_anything_that_is_not_text_waits_for_approval(server: Ser
         (None, False),
     ],
 )
-def test_what_is_no_list_is_not_taken_for_an_empty_one(server: Server, disks: Any, held: bool) -> None:
+def test_a_value_that_is_not_a_list_does_not_count_as_an_empty_list(
+    server: Server, disks: Any, held: bool
+) -> None:
     expected = "PENDING_APPROVAL" if held else "IN_PROGRESS"
     assert status_of(server, "by_disks", {"disks": disks}) == expected
 

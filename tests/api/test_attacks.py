@@ -176,7 +176,7 @@ def test_no_body_and_no_query_takes_another_tenants_ids_either(server: Server) -
         assert not {theirs.file, theirs.output, theirs.batch, theirs.webhook} & set(ids), path
 
 
-def test_a_key_of_one_tenant_does_not_repeat_what_anothers_made(server: Server) -> None:
+def test_an_idempotency_key_does_not_replay_another_tenants_object(server: Server) -> None:
     """Idempotency keys are guessable: `1`, a date. They must not be a way to another tenant's objects."""
     headers = {"Idempotency-Key": "1"}
     made = [
@@ -309,7 +309,7 @@ def test_strange_paths_lead_nowhere(server: Server, path: str) -> None:
     assert set(json.loads(body)["error"]) == ENVELOPE
 
 
-def test_a_path_cannot_write_lines_of_its_own_into_the_log(
+def test_a_path_cannot_inject_lines_into_the_log(
     server: Server,
 ) -> None:
     set_up_logging(verbose=True)
@@ -322,7 +322,7 @@ def test_a_path_cannot_write_lines_of_its_own_into_the_log(
     assert len(path) < 300
 
 
-def test_a_filename_cannot_write_headers_of_its_own(server: Server) -> None:
+def test_a_filename_cannot_inject_headers(server: Server) -> None:
     client = server.client("filer")
     name = 'a"; filename="b\r\nSet-Cookie: x=1\r\n\r\n<script>.jsonl'
     file = client.files.create(file=(name, line()), purpose="batch")
@@ -337,7 +337,7 @@ def test_a_filename_cannot_write_headers_of_its_own(server: Server) -> None:
 # Our memory and our time
 
 
-def test_what_is_not_http_is_told_so_in_the_envelope(server: Server) -> None:
+def test_a_request_that_is_not_http_gets_the_error_envelope(server: Server) -> None:
     for nonsense in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"hello there\r\n\r\n"):
         answer = spoken(server, nonsense)
         assert answer.startswith(b"HTTP/1.1 400 "), answer
@@ -369,13 +369,13 @@ def test_ten_megabytes_of_head_are_not_taken(server: Server, form: str) -> None:
         assert http.get("/healthz").status_code == 200
 
 
-def test_a_head_that_trickles_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_trickles_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_HEAD_WITHIN", 0.3)
     answer = spoken(server, b"GET /healthz HTTP/1.1\r\nhost:")
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_trickles_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_WITHIN", 0.3)
     head = b"POST /v1/batches HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     key = b"authorization: Bearer %b\r\n" % server.key().encode()
@@ -384,7 +384,7 @@ def test_a_body_that_trickles_is_given_up(server: Server, monkeypatch: pytest.Mo
     assert set(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]) == ENVELOPE
 
 
-def test_a_body_that_trickles_after_its_refusal_is_given_up(
+def test_a_body_that_trickles_after_its_refusal_times_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection on which data arrives is never idle, so uvicorn alone would keep it for ever."""

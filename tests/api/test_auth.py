@@ -26,7 +26,7 @@ def server(server_url: str, template: str, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-def test_health_needs_no_key_and_readiness_asks_the_stores(server: Server) -> None:
+def test_health_needs_no_key_and_readiness_checks_the_stores(server: Server) -> None:
     with server.http() as http:
         assert http.get("/healthz").json() == {"status": "ok"}
         assert http.get("/readyz").json() == {"status": "ready", "database": "ok", "objects": "ok"}
@@ -38,7 +38,7 @@ def test_the_documents_are_public(server: Server) -> None:
         assert http.get("/docs").status_code == 200
 
 
-def test_an_unknown_path_and_method_are_told_in_the_envelope(server: Server) -> None:
+def test_unknown_paths_and_methods_return_the_error_envelope(server: Server) -> None:
     with server.http() as http:
         for method, path, status in (("GET", "/v1/nothing", 404), ("DELETE", "/healthz", 405)):
             answer = http.request(method, path)
@@ -146,7 +146,7 @@ def test_without_keys_only_this_machine_is_answered(server_url: str, template: s
             assert http.get("/v1/batches", headers=headers).status_code == 200, headers
 
 
-async def test_a_pool_with_all_sessions_taken_says_so_instead_of_waiting_for_ever(database_url: str) -> None:
+async def test_a_full_pool_is_reported_after_a_limited_wait(database_url: str) -> None:
     sessions = Sessions(database_url, maximum=1, patience=0.05)
     async with sessions.one():
         with pytest.raises(StoreUnavailable, match="all 1 connections are busy"):
@@ -159,7 +159,7 @@ async def test_a_pool_with_all_sessions_taken_says_so_instead_of_waiting_for_eve
     await sessions.close()
 
 
-def test_readiness_tells_which_store_is_away(tmp_path: Path) -> None:
+def test_readiness_names_the_unreachable_store(tmp_path: Path) -> None:
     with serving("postgresql://127.0.0.1:9/none", tmp_path) as server, server.http() as http:
         answer = http.get("/readyz")
     assert answer.status_code == 503

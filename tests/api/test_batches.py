@@ -24,7 +24,6 @@ from tests.support.builders import (
     a_worker,
     complete,
     failed,
-    finalize,
     on,
     overrun,
     read,
@@ -82,6 +81,36 @@ def create(client: openai.OpenAI, file_id: str, **more: Any) -> OpenAIBatch:
     return client.batches.create(input_file_id=file_id, **requested)
 
 
+async def complete_and_finalize(db: Session, server: Server, batch: OpenAIBatch) -> None:
+    worker = a_worker()
+    await run_to_the_end(db, worker)
+    await finalize_one(db, server.objects, worker, uuid_of(batch))
+
+
+async def fail_and_finalize(db: Session, server: Server, batch: OpenAIBatch) -> None:
+    worker = a_worker()
+    await spans.settle(db, worker.id, [failed(item) for item in await take(db, worker)])
+    await finalize_one(db, server.objects, worker, uuid_of(batch))
+
+
+async def expire_with_one_result(db: Session, server: Server, batch: OpenAIBatch) -> None:
+    worker = a_worker()
+    await complete(db, worker, await take(db, worker, 1))
+    await overrun(db, uuid_of(batch))
+    assert await batches.close(db, uuid_of(batch), "expire")
+    await finalize_one(db, server.objects, worker, uuid_of(batch))
+
+
+async def kept_for(db: Session, batch: OpenAIBatch) -> timedelta:
+    """How long the output of an ended batch is kept."""
+    ended = await read(db, uuid_of(batch))
+    ((kept,),) = await sql(
+        db, "SELECT expires_at - created_at FROM batchline.files WHERE id = %(id)s", id=ended.output_file_id
+    )
+    assert isinstance(kept, timedelta)
+    return kept
+
+
 def uuid_of(batch: OpenAIBatch) -> UUID:
     found = ids.read(ids.BATCH, batch.id)
     assert found is not None
@@ -103,7 +132,7 @@ def is_valid(batch: OpenAIBatch) -> OpenAIBatch:
 # Creation
 
 
-def test_a_batch_is_created_in_progress_with_all_that_was_asked_for(
+def test_a_batch_is_created_in_progress_with_all_requested_fields(
     server: Server, client: openai.OpenAI
 ) -> None:
     file_id = upload(server, client, small=2)
@@ -122,7 +151,7 @@ def test_a_batch_is_created_in_progress_with_all_that_was_asked_for(
     assert client.batches.retrieve(batch.id) == batch
 
 
-def test_a_file_of_several_models_makes_a_batch_without_one(server: Server, client: openai.OpenAI) -> None:
+def test_a_batch_over_a_file_of_several_models_has_no_model(server: Server, client: openai.OpenAI) -> None:
     assert create(client, upload(server, client, small=2, large=1)).model is None
 
 
@@ -186,9 +215,7 @@ def test_a_file_that_is_gone_is_not_found(server: Server, client: openai.OpenAI,
         create(client, file_id)
 
 
-def test_a_file_with_errors_makes_a_batch_that_has_failed_and_tells_of_it(
-    server: Server, client: openai.OpenAI
-) -> None:
+def test_a_batch_over_a_file_with_errors_fails_and_lists_them(server: Server, client: openai.OpenAI) -> None:
     file_id = upload(server, client)
     act(
         server,
@@ -264,25 +291,23 @@ def test_a_model_that_no_upstream_serves_fails_the_batch(
 # Idempotency
 
 
-def test_fifty_at_once_with_one_key_make_one_batch(server: Server, client: openai.OpenAI) -> None:
-    file_id = upload(server, client)
-
-    async def scenario() -> set[str]:
-        async with server.async_client(key=client.api_key) as many:
-            made = await asyncio.gather(
-                *(
-                    many.batches.create(
-                        input_file_id=file_id,
-                        endpoint=CHAT,
-                        completion_window="24h",
-                        extra_headers={"Idempotency-Key": "once"},
-                    )
-                    for _ in range(50)
+async def test_fifty_concurrent_requests_with_one_key_create_one_batch(
+    server: Server, client: openai.OpenAI
+) -> None:
+    file_id = await asyncio.to_thread(upload, server, client)
+    async with server.async_client(key=client.api_key) as many:
+        made = await asyncio.gather(
+            *(
+                many.batches.create(
+                    input_file_id=file_id,
+                    endpoint=CHAT,
+                    completion_window="24h",
+                    extra_headers={"Idempotency-Key": "once"},
                 )
+                for _ in range(50)
             )
-        return {batch.id for batch in made}
-
-    (only,) = asyncio.run(scenario())
+        )
+    (only,) = {batch.id for batch in made}
     assert [batch.id for batch in client.batches.list()] == [only]
 
 
@@ -298,7 +323,7 @@ def test_a_key_that_is_used_again_for_something_else_is_refused(
     assert refused.value.response.headers["x-should-retry"] == "false"
 
 
-def test_a_key_of_two_tenants_stands_for_a_batch_of_each(server: Server, client: openai.OpenAI) -> None:
+def test_two_tenants_can_use_the_same_idempotency_key(server: Server, client: openai.OpenAI) -> None:
     """Also when both send it again: neither is given, or refused because of, what is the other's."""
     header = {"Idempotency-Key": "of both"}
     with server.client("another-tenant") as other:
@@ -393,12 +418,7 @@ def test_a_running_batch_names_the_file_that_it_will_have(server: Server, client
     planned = batch.output_file_id
     assert planned is not None
 
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        await run_to_the_end(db, worker)
-        await finalize_one(db, server.objects, worker, uuid_of(batch))
-
-    act(server, scenario)
+    act(server, lambda db: complete_and_finalize(db, server, batch))
     ended = is_valid(client.batches.retrieve(batch.id))
     assert ended.status == "completed"
     assert ended.output_file_id == planned
@@ -415,13 +435,7 @@ def test_a_batch_whose_items_all_failed_has_completed_without_an_output_file(
 ) -> None:
     batch = create(client, upload(server, client, model=2))
 
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        items = await take(db, worker)
-        await spans.settle(db, worker.id, [failed(item) for item in items])
-        await finalize_one(db, server.objects, worker, uuid_of(batch))
-
-    act(server, scenario)
+    act(server, lambda db: fail_and_finalize(db, server, batch))
     ended = is_valid(client.batches.retrieve(batch.id))
     assert (ended.status, ended.output_file_id) == ("completed", None)
     assert ended.error_file_id is not None
@@ -429,27 +443,14 @@ def test_a_batch_whose_items_all_failed_has_completed_without_an_output_file(
     assert ended.request_counts.failed == 2
 
 
-def test_the_output_expires_as_it_was_asked(server: Server, client: openai.OpenAI) -> None:
+def test_the_output_expires_as_requested(server: Server, client: openai.OpenAI) -> None:
     expiry = {"anchor": "created_at", "seconds": 7200}
     requested = create(client, upload(server, client, model=1), output_expires_after=expiry)
+    act(server, lambda db: complete_and_finalize(db, server, requested))
     usual = create(client, upload(server, client, model=1))
-
-    async def scenario(db: Session) -> list[timedelta]:
-        worker = a_worker()
-        await run_to_the_end(db, worker)
-        kept = []
-        for batch in (requested, usual):
-            ended = await finalize_one(db, server.objects, worker, uuid_of(batch))
-            assert ended is not None
-            ((left,),) = await sql(
-                db,
-                "SELECT expires_at - created_at FROM batchline.files WHERE id = %(id)s",
-                id=ended.output_file_id,
-            )
-            kept.append(left)
-        return kept
-
-    assert act(server, scenario) == [timedelta(seconds=7200), timedelta(days=30)]
+    act(server, lambda db: complete_and_finalize(db, server, usual))
+    assert act(server, lambda db: kept_for(db, requested)) == timedelta(seconds=7200)
+    assert act(server, lambda db: kept_for(db, usual)) == timedelta(days=30)
 
 
 def test_a_cancelled_batch_keeps_its_partial_results(server: Server, client: openai.OpenAI) -> None:
@@ -481,12 +482,7 @@ def test_a_batch_that_has_ended_cannot_be_cancelled_and_a_retry_cannot_help(
 ) -> None:
     batch = create(client, upload(server, client, model=1))
 
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        await run_to_the_end(db, worker)
-        await finalize(db, worker, await read(db, uuid_of(batch)))
-
-    act(server, scenario)
+    act(server, lambda db: complete_and_finalize(db, server, batch))
     failed_batch = create(client, upload(server, client), endpoint="/v1/embeddings")
     for ended in (batch, failed_batch):
         with pytest.raises(openai.ConflictError) as refused:
@@ -498,14 +494,7 @@ def test_a_batch_that_has_ended_cannot_be_cancelled_and_a_retry_cannot_help(
 def test_an_expired_batch_keeps_its_partial_results(server: Server, client: openai.OpenAI) -> None:
     batch = create(client, upload(server, client, model=3))
 
-    async def scenario(db: Session) -> None:
-        worker = a_worker()
-        await complete(db, worker, await take(db, worker, 1))
-        await overrun(db, uuid_of(batch))
-        assert await batches.close(db, uuid_of(batch), "expire")
-        await finalize_one(db, server.objects, worker, uuid_of(batch))
-
-    act(server, scenario)
+    act(server, lambda db: expire_with_one_result(db, server, batch))
     ended = is_valid(client.batches.retrieve(batch.id))
     assert ended.status == "expired"
     assert ended.expired_at is not None
@@ -520,10 +509,10 @@ def test_a_paused_batch_is_in_progress_to_the_client(server: Server, client: ope
     assert client.batches.cancel(batch.id).status == "cancelling"
 
 
-def test_of_two_finalizers_only_the_one_that_committed_says_it_ended_the_batch(
+async def test_of_two_finalizers_only_the_one_that_committed_reports_the_end_of_the_batch(
     server: Server, client: openai.OpenAI
 ) -> None:
-    batch = create(client, upload(server, client, model=1))
+    batch = create(client, await asyncio.to_thread(upload, server, client, model=1))
 
     class Overtaken:
         """At the last moment another worker takes the batch over and ends it."""
@@ -538,7 +527,7 @@ def test_of_two_finalizers_only_the_one_that_committed_says_it_ended_the_batch(
                 await sql(rival, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
                 assert await finalize_one(rival, server.objects, a_worker("rival"), uuid_of(batch))
 
-    async def scenario(db: Session) -> None:
+    async with Session(server.database, "test") as db:
         worker = a_worker()
         await run_to_the_end(db, worker)
         assert await finalize_one(db, server.objects, worker, uuid_of(batch), Overtaken(db)) is None
@@ -548,8 +537,6 @@ def test_of_two_finalizers_only_the_one_that_committed_says_it_ended_the_batch(
             db, "SELECT object_key FROM batchline.files WHERE id = %(id)s", id=ended.output_file_id
         )
         assert await server.objects.exists(key)
-
-    act(server, scenario)
 
 
 # Strangers
@@ -601,7 +588,7 @@ def test_the_models_are_those_of_the_upstreams(server_url: str, template: str, t
             client.models.retrieve("*")
 
 
-def test_behind_an_upstream_for_anything_only_the_models_that_it_lists_are_there(
+def test_an_upstream_for_all_models_serves_only_the_models_that_it_lists(
     database_url: str, tmp_path: Path
 ) -> None:
     with simulated() as upstream:
@@ -628,7 +615,7 @@ def test_a_batch_of_videos_is_taken(server: Server, client: openai.OpenAI) -> No
     assert (batch.endpoint, batch.errors) == ("/v1/videos", None)
 
 
-def test_an_upstream_that_is_away_lists_no_models_and_holds_nobody_up(client: openai.OpenAI) -> None:
+def test_an_unreachable_upstream_lists_no_models_and_delays_no_request(client: openai.OpenAI) -> None:
     assert client.models.list().data == []
 
 

@@ -52,7 +52,7 @@ def test_other_letters_may_be_in_a_custom_id(server: Server) -> None:
 
 
 @pytest.mark.parametrize("text", EVIL)
-def test_a_terminal_is_shown_escapes(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_control_characters_are_escaped_on_a_terminal(capsys: pytest.CaptureFixture[str], text: str) -> None:
     """Errors of upstreams and reasons of users are printed too."""
     out().print(f"<{text}>", markup=False)
     err().print(f"<{text}>", markup=False)
@@ -71,7 +71,7 @@ def test_what_is_printed_as_json_is_the_same_json(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_what_is_no_number_in_json_is_named(server: Server, number: str) -> None:
+def test_a_value_that_is_not_a_json_number_is_named(server: Server, number: str) -> None:
     body = f'{{"items": [{{"vm": "NaN", "cpu": {number}}}]}}'
     said = f"{number} is not a JSON number; write null or a string"
     with server.http(server.key()) as http:
@@ -85,7 +85,7 @@ def test_what_is_no_number_in_json_is_named(server: Server, number: str) -> None
     assert error.message == f"not valid JSON: {said}"
 
 
-def test_what_is_no_json_for_another_reason_is_not_called_a_number(server: Server) -> None:
+def test_other_invalid_json_is_not_reported_as_a_number(server: Server) -> None:
     with server.http(server.key()) as http:
         answer = http.post(
             "/v1/batches", content='{"a": "NaN", }', headers={"content-type": "application/json"}

@@ -50,7 +50,7 @@ def kept(file: FileObject) -> str:
 # The life of a file
 
 
-def test_a_file_is_there_from_its_answer_on_until_it_is_deleted(server: Server, tmp_path: Path) -> None:
+def test_a_file_exists_from_its_answer_until_it_is_deleted(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     content = requests(20)
 
@@ -79,31 +79,27 @@ def test_a_file_is_there_from_its_answer_on_until_it_is_deleted(server: Server, 
             act(file.id)
 
 
-def test_the_async_client_creates_lists_reads_and_deletes_files(server: Server) -> None:
-    key = server.key("acme")
-
-    async def scenario() -> None:
-        async with server.async_client(key=key) as client:
-            made = await asyncio.gather(
-                *(client.files.create(file=(f"{n}.jsonl", requests(3)), purpose="batch") for n in range(5))
-            )
-            listed = [file.id async for file in client.files.list(limit=2)]
-            assert sorted(listed) == sorted(file.id for file in made)
-            file = await client.files.wait_for_processing(made[0].id, max_wait_seconds=5)
-            assert (await client.files.content(file.id)).content == requests(3)
-            assert (await client.files.delete(file.id)).deleted
-            upload = await client.uploads.upload_file_chunked(
-                file=requests(9),
-                filename="x.jsonl",
-                bytes=len(requests(9)),
-                mime_type="application/jsonl",
-                purpose="batch",
-                part_size=200,
-            )
-            assert upload.file is not None
-            assert (await client.files.content(upload.file.id)).content == requests(9)
-
-    asyncio.run(scenario())
+async def test_the_async_client_creates_lists_reads_and_deletes_files(server: Server) -> None:
+    key = await asyncio.to_thread(server.key, "acme")
+    async with server.async_client(key=key) as client:
+        made = await asyncio.gather(
+            *(client.files.create(file=(f"{n}.jsonl", requests(3)), purpose="batch") for n in range(5))
+        )
+        listed = [file.id async for file in client.files.list(limit=2)]
+        assert sorted(listed) == sorted(file.id for file in made)
+        file = await client.files.wait_for_processing(made[0].id, max_wait_seconds=5)
+        assert (await client.files.content(file.id)).content == requests(3)
+        assert (await client.files.delete(file.id)).deleted
+        upload = await client.uploads.upload_file_chunked(
+            file=requests(9),
+            filename="x.jsonl",
+            bytes=len(requests(9)),
+            mime_type="application/jsonl",
+            purpose="batch",
+            part_size=200,
+        )
+        assert upload.file is not None
+        assert (await client.files.content(upload.file.id)).content == requests(9)
 
 
 def test_a_file_whose_lines_cannot_be_run_is_kept_with_its_errors(server: Server, database_url: str) -> None:
@@ -149,7 +145,7 @@ def test_files_of_other_purposes_are_kept_as_they_are(server: Server) -> None:
         assert client.files.content(file.id).content == b"\x00\xff"
 
 
-def test_a_file_expires_when_it_was_asked_to(server: Server, database_url: str) -> None:
+def test_a_file_expires_as_requested(server: Server, database_url: str) -> None:
     client = server.client("acme")
     file = client.files.create(
         file=("in.jsonl", requests(1)),
@@ -165,7 +161,7 @@ def test_a_file_expires_when_it_was_asked_to(server: Server, database_url: str) 
         client.files.content(file.id)
 
 
-def test_what_a_command_took_in_can_be_read_too(server: Server, database_url: str) -> None:
+def test_a_file_that_a_command_ingested_can_be_read_too(server: Server, database_url: str) -> None:
     content = requests(3, "a") + requests(2, "b").replace(b'"r', b'"s')
 
     async def take_in(_: Session) -> str:
@@ -185,7 +181,7 @@ def test_what_a_command_took_in_can_be_read_too(server: Server, database_url: st
 # What is refused
 
 
-def test_what_cannot_be_taken_in_is_refused_by_name_and_leaves_nothing(
+def test_an_invalid_upload_is_refused_with_the_parameter_and_leaves_nothing(
     server: Server, tmp_path: Path
 ) -> None:
     file = ("in.jsonl", requests(1))
@@ -232,7 +228,7 @@ def test_without_a_key_nothing_is_taken_in(server: Server, tmp_path: Path) -> No
     assert stored(tmp_path) == []
 
 
-def test_another_tenants_files_are_not_there(server: Server) -> None:
+def test_another_tenants_files_are_not_found(server: Server) -> None:
     file = upload(server.client("acme"), requests(1))
     stranger = server.client("other")
 
@@ -269,7 +265,7 @@ def test_lists_page_through_all_files_in_both_orders(server: Server) -> None:
     assert client.files.list(purpose="batch").data == []
 
 
-def test_a_page_goes_on_after_a_file_that_was_deleted_meanwhile(server: Server) -> None:
+def test_a_list_continues_after_a_file_that_was_deleted_meanwhile(server: Server) -> None:
     client = server.client("acme")
     made = [client.files.create(file=(f"{n}", b"x"), purpose="user_data").id for n in range(4)]
     page = client.files.list(limit=2)
@@ -288,7 +284,7 @@ def test_a_list_has_limits(server: Server) -> None:
 # Ranges
 
 
-def test_a_download_that_broke_off_goes_on_where_it_was(server: Server) -> None:
+def test_an_interrupted_download_can_be_resumed(server: Server) -> None:
     key = server.key("acme")
     content = bytes(range(256)) * 4
     file = server.client(key=key).files.create(file=('größe "1".bin', content), purpose="user_data")
@@ -336,7 +332,7 @@ def test_a_download_that_broke_off_goes_on_where_it_was(server: Server) -> None:
 # Results while running
 
 
-def test_a_running_batchs_output_can_be_read_and_is_said_to_be_incomplete(
+def test_a_running_batchs_output_can_be_read_and_is_marked_incomplete(
     server: Server, database_url: str, tmp_path: Path
 ) -> None:
     client = server.client("acme")
@@ -386,7 +382,7 @@ def test_a_running_batchs_output_can_be_read_and_is_said_to_be_incomplete(
 # Idempotency
 
 
-def test_fifty_at_once_with_one_key_make_one_file_and_one_object(
+def test_fifty_concurrent_uploads_with_one_key_create_one_file_and_one_object(
     server: Server, database_url: str, tmp_path: Path
 ) -> None:
     client = server.client("acme", max_retries=0)
@@ -408,7 +404,7 @@ def test_fifty_at_once_with_one_key_make_one_file_and_one_object(
     assert lines == 50
 
 
-def test_a_key_stands_for_one_file_of_one_tenant(server: Server, tmp_path: Path) -> None:
+def test_an_idempotency_key_belongs_to_one_file_of_one_tenant(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     again = {"Idempotency-Key": "k"}
 
@@ -452,7 +448,7 @@ def begin_upload(server: Server, key: str, size: int, sent: bytes) -> socket.soc
     return connection
 
 
-def test_a_client_that_leaves_half_way_leaves_nothing(database_url: str, tmp_path: Path) -> None:
+def test_an_interrupted_upload_leaves_nothing(database_url: str, tmp_path: Path) -> None:
     settings = ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     with serving(database_url, tmp_path, settings) as server:
         connection = begin_upload(server, server.key("acme"), 50_000_000, b"x" * 20_000_000)

@@ -85,7 +85,7 @@ def test_another_tenants_ids_are_not_found_either(server: Server) -> None:
             assert (answer.status_code, answer.json()["error"]["param"]) == (404, "after"), path
 
 
-def test_a_page_goes_on_after_a_delivery(server: Server) -> None:
+def test_a_list_continues_after_a_delivery(server: Server) -> None:
     webhook, event = on(server.database, lambda db: a_webhook(db, "acme")).split()
     with server.http(server.key("acme")) as http:
         answer = http.get(f"/v1/webhook_endpoints/{webhook}/deliveries?after={event}")

@@ -61,7 +61,7 @@ def test_brackets_in_texts_and_side_by_side_are_no_levels() -> None:
     assert not is_too_deep(json.dumps([[] for _ in range(1000)]).encode())
 
 
-def test_an_item_at_the_limit_goes_all_the_way(server: Server) -> None:
+def test_an_item_at_the_limit_is_accepted_and_run(server: Server) -> None:
     item = deep(MAX_DEPTH)
     with server.http(server.key(name="anna")) as http:
         answer = http.post("/api/v1/operations/nested/batches", json={"items": [item]})
@@ -140,7 +140,7 @@ def test_a_line_is_an_error_of_its_file(server: Server) -> None:
     assert completed.file.status == "error"
 
 
-def test_a_request_that_a_template_makes_too_deep_is_a_fault_of_the_item() -> None:
+def test_an_item_fails_if_its_template_makes_the_request_too_deep() -> None:
     template = RequestTemplate("u", "/x", body={"spec": {"a": "{a}"}})
     assert template.render({"a": deep(MAX_DEPTH - 2)}).body
     with pytest.raises(InvalidValue, match="nested more than 200 levels deep"):
@@ -151,7 +151,7 @@ def test_a_request_that_a_template_makes_too_deep_is_a_fault_of_the_item() -> No
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1, 300, 5000])
-def test_an_answer_that_is_too_deep_counts_and_is_not_shown(levels: int) -> None:
+def test_an_answer_that_is_too_deep_counts_and_is_not_displayed(levels: int) -> None:
     body = b'{"a":' * (levels - 1) + b"{}" + b"}" * (levels - 1)
     verdict, _ = outcome(answers(200, body))
     assert isinstance(verdict, Completed)

@@ -123,7 +123,7 @@ def test_decisions_and_admin_calls_are_never_refused_because_of_others(
             assert make_every_admin_call(frida) == [201, 200, 204, 200, 200]
 
 
-def test_a_user_floods_no_decisions_either(database_url: str, tmp_path: Path) -> None:
+def test_a_users_flood_of_decisions_is_refused_too(database_url: str, tmp_path: Path) -> None:
     with serving(database_url, tmp_path, FLOODED, REGISTRY) as server:
         tenant = Tenant(server)
         with (
@@ -136,7 +136,7 @@ def test_a_user_floods_no_decisions_either(database_url: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", [None, "bl-no-such-key"])
-def test_requests_without_a_valid_key_are_counted_nowhere(
+def test_requests_without_a_valid_key_are_not_counted(
     database_url: str, tmp_path: Path, key: str | None
 ) -> None:
     with serving(database_url, tmp_path, FLOODED, REGISTRY) as server, server.http(key) as nobody:
@@ -155,7 +155,7 @@ def test_requests_without_a_valid_key_are_counted_nowhere(
 # The counts themselves
 
 
-def test_counts_are_exact_however_many_users_ask_at_once(database_url: str) -> None:
+def test_counts_are_exact_with_many_concurrent_users(database_url: str) -> None:
     users, each, share = 5, 20, 12
 
     async def run() -> dict[str, list[Counted]]:

@@ -49,7 +49,7 @@ def test_without_keys_no_strange_page_reads_it(database_url: str, tmp_path: Path
         ("0.0.0.0", "true", 200),
     ],
 )
-def test_it_is_public_on_loopback_only_unless_told_otherwise(
+def test_it_is_public_on_loopback_only_unless_set_otherwise(
     database_url: str, tmp_path: Path, host: str, switch: str | None, status: int
 ) -> None:
     environment = {} if switch is None else {"BATCHLINE_SERVER_PUBLIC_OPENAPI": switch}

@@ -75,11 +75,11 @@ def test_a_submission_is_accepted_with_the_place_to_look_for_it(tenant: Tenant) 
         act(tenant.server, run_all)
 
 
-def test_counts_and_children_tell_partial_success_and_add_up(server: Server, tenant: Tenant) -> None:
+def test_counts_and_children_report_partial_success_and_add_up(server: Server, tenant: Tenant) -> None:
     act(server, run_all)
     with tenant.caller("anna") as anna:
         batch_id = submit(anna, 4)["batch_id"]
-        act(server, lambda db: work(db, failing={2}))
+        act(server, lambda db: work(db, failures={2}))
         found = get(anna, batch_id)
         assert found["status"] == "PARTIAL_SUCCESS"
         counts = [found[f"{name}_count"] for name in ("success", "failed", "pending", "cancelled")]
@@ -88,7 +88,7 @@ def test_counts_and_children_tell_partial_success_and_add_up(server: Server, ten
         assert found["children"][1]["attempt_count"] == 1
 
 
-def test_children_come_page_by_page(tenant: Tenant) -> None:
+def test_children_are_paged(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna:
         batch_id = submit(anna, 5)["batch_id"]
         seen: list[int] = []
@@ -135,7 +135,7 @@ def test_a_replay_is_answered_with_the_first_batch_and_another_payload_with_422(
 # Refusals
 
 
-def test_what_is_wrong_with_a_submission_is_told_with_its_code(tenant: Tenant) -> None:
+def test_an_invalid_submission_is_refused_with_its_error_code(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna:
         for body, code in (
             ({"items": []}, "INVALID_BATCH_REQUEST"),
@@ -321,7 +321,7 @@ def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, t
         assert approved.json()["approval"]["reason"] == "fine"
         refused(carla.post(f"/batches/{batch_id}/approve"), 409, "APPROVAL_NOT_PENDING")
         refused(carla.post(f"/batches/{batch_id}/reject"), 409, "APPROVAL_NOT_PENDING")
-        act(server, lambda db: work(db, failing={1}))
+        act(server, lambda db: work(db, failures={1}))
         retried = anna.post(f"/batches/{batch_id}/retry")
         assert retried.status_code == 202
         assert retried.json()["pending_count"] == 1
@@ -332,7 +332,7 @@ def test_a_batch_goes_from_submission_over_approval_to_its_end(server: Server, t
         refused(anna.post(f"/batches/{batch_id}/cancel"), 409, "CANNOT_CANCEL")
 
 
-def test_a_rejection_is_told_with_its_reason_to_every_child(tenant: Tenant) -> None:
+def test_every_child_shows_the_reason_of_a_rejection(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         batch_id = submit(anna, production(2))["batch_id"]
         assert carla.post(f"/batches/{batch_id}/reject", json={"reason": "no"}).status_code == 200
@@ -355,7 +355,7 @@ def test_a_batch_is_held_grows_and_is_released_twice(server: Server, tenant: Ten
         assert get(anna, batch_id)["success_count"] == 3
 
 
-def test_every_act_that_the_state_does_not_allow_has_a_code_of_its_own(tenant: Tenant) -> None:
+def test_every_act_that_the_state_does_not_allow_has_its_own_error_code(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         batch_id = submit(anna, 2)["batch_id"]
         for act_name, code in (
@@ -463,7 +463,7 @@ def test_the_vm_paths_go_the_same_way(server: Server, tenant: Tenant) -> None:
         assert found == get(anna, batch_id)
         assert found["batch_type"] == "vm_create"
         assert carla.post(f"/batches/{batch_id}/approve").status_code == 200
-        act(server, lambda db: work(db, failing={1}))
+        act(server, lambda db: work(db, failures={1}))
         assert anna.post(f"/vms/batch/{batch_id}/retry").status_code == 202
         power = anna.post("/vms/batch/power", json={"operation": "stop", "items": [{}] * 50})
         assert power.status_code == 202
@@ -526,7 +526,7 @@ async def _decide(db: Session, url: str) -> None:
     await end_all(db)
 
 
-def test_a_decision_of_somebody_whose_keys_are_revoked_fails(server: Server, tenant: Tenant) -> None:
+def test_a_decision_of_a_user_whose_keys_are_revoked_fails(server: Server, tenant: Tenant) -> None:
     act(server, run_all)
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         batch_id = submit(anna, production())["batch_id"]
@@ -548,7 +548,7 @@ def test_a_decision_of_somebody_whose_keys_are_revoked_fails(server: Server, ten
 # Limits, for admins
 
 
-def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tenant: Tenant) -> None:
+def test_admins_can_lift_and_set_limits_and_see_pending_work(server: Server, tenant: Tenant) -> None:
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     with tenant.caller("anna") as anna, tenant.caller("emil", Role.ADMIN) as emil:
         submit(anna, 2)
@@ -591,7 +591,7 @@ def test_admins_lift_and_set_limits_and_see_what_is_pending(server: Server, tena
         ]
 
 
-def test_nobody_but_admins_touches_the_limits(tenant: Tenant) -> None:
+def test_only_admins_can_change_the_limits(tenant: Tenant) -> None:
     with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
         for client in (anna, carla):
             for method, path in (
@@ -605,7 +605,7 @@ def test_nobody_but_admins_touches_the_limits(tenant: Tenant) -> None:
             refused(client.get("/metrics"), 403, "PERMISSION_DENIED")
 
 
-def test_limits_that_make_no_sense_are_refused(tenant: Tenant) -> None:
+def test_invalid_limits_are_refused(tenant: Tenant) -> None:
     good = {"max_pending_parents": 1, "max_pending_children": 1, "cooldown_seconds": 0, "reason": "x"}
     with tenant.caller("emil", Role.ADMIN) as emil:
         for wrong in (
@@ -642,7 +642,7 @@ def test_metrics_count_what_workers_did_wherever_they_ran(server: Server, tenant
         durations = 'batch_parent_duration_seconds_count{batch_type="resize"}'
         before = [value(name) for name in (*names, durations)]
         batch_id = submit(anna, 3)["batch_id"]
-        act(server, lambda db: work(db, failing={1}))
+        act(server, lambda db: work(db, failures={1}))
         assert [value(name) for name in (*names, durations)] == [
             before[0] + 2,
             before[1] + 1,
@@ -681,7 +681,7 @@ def test_operations_are_listed_with_what_they_take(tenant: Tenant) -> None:
         assert resize["approval"] == "env == 'production'"
 
 
-def test_no_secret_comes_back_from_a_child(server: Server, tenant: Tenant) -> None:
+def test_no_child_returns_a_secret(server: Server, tenant: Tenant) -> None:
     """What an upstream quotes of an item is masked by the item's names."""
     act(server, run_all)
 

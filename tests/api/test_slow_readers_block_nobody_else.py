@@ -42,7 +42,7 @@ def lines_of(server: Server, key: str, file_id: str) -> list[int]:
         return [json.loads(line)["answer"] for line in answer.text.splitlines()]
 
 
-def test_stalled_downloads_of_a_running_batch_keep_nobody_from_reading(
+def test_stalled_downloads_of_a_running_batch_block_no_other_reader(
     database_url: str, tmp_path: Path
 ) -> None:
     with serving(database_url, tmp_path, SETTINGS) as server:
@@ -87,7 +87,7 @@ def test_lines_that_vanish_while_they_are_read_break_the_answer_off(
             assert not rest_of(reader).endswith(END)
 
 
-def test_a_reader_that_is_too_slow_is_let_go(
+def test_a_reader_that_is_too_slow_is_disconnected(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PATIENCE", 0.0)
@@ -98,7 +98,7 @@ def test_a_reader_that_is_too_slow_is_let_go(
             http.get(f"/v1/files/{output}/content")
 
 
-def test_a_large_answer_that_nobody_takes_is_dropped_too(
+def test_a_large_answer_that_is_not_read_is_dropped_too(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list of files is no download, but may be as large."""
@@ -123,7 +123,7 @@ def test_a_large_answer_that_nobody_takes_is_dropped_too(
 # Places
 
 
-async def test_a_tenant_has_a_share_of_the_places_and_all_together_have_a_cap(database_url: str) -> None:
+async def test_downloads_are_limited_per_tenant_and_in_total(database_url: str) -> None:
     downloads = Downloads(Sessions(database_url), maximum=3, max_per_tenant=2, patience=0.1)
     async with downloads.slot("slow"), downloads.slot("slow"):
         with pytest.raises(ApiError) as refused:
@@ -155,7 +155,7 @@ def peak_megabytes(pid: int) -> float:
 
 @pytest.mark.attack
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-def test_two_hundred_stalled_downloads_cost_little_memory_and_delay_nobody(
+def test_two_hundred_stalled_downloads_use_little_memory_and_delay_no_other(
     database_url: str, tmp_path: Path
 ) -> None:
     """Of files, of running outputs, and of running outputs with lines of five megabytes, in turns."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import httpx2
 import openai
@@ -147,24 +148,22 @@ class Life:
     def batch(self, displayed: Batch, act: str) -> None:
         batch_id = read(BATCH, displayed.id)
         assert batch_id is not None
-        worker = a_worker()
+        on(self._server.database, lambda db: acted(db, batch_id, act))
 
-        async def scenario(db: Session) -> None:
-            batch = await stored(db, batch_id)
-            match act:
-                case "expire":
-                    await overrun(db, batch_id)
-                    await batches.close(db, batch_id, "expire")
-                case "finish":
-                    items = await take(db, worker)
-                    await spans.settle(db, worker.id, [failed(items[0])])
-                    await complete(db, worker, items[1:])
-                case "finalize":
-                    await finalize(db, worker, batch)
-            if act == "expire":
-                await finalize(db, worker, await stored(db, batch_id))
 
-        on(self._server.database, scenario)
+async def acted(db: Session, batch_id: UUID, act: str) -> None:
+    worker = a_worker()
+    match act:
+        case "expire":
+            await overrun(db, batch_id)
+            await batches.close(db, batch_id, "expire")
+            await finalize(db, worker, await stored(db, batch_id))
+        case "finish":
+            items = await take(db, worker)
+            await spans.settle(db, worker.id, [failed(items[0])])
+            await complete(db, worker, items[1:])
+        case "finalize":
+            await finalize(db, worker, await stored(db, batch_id))
 
 
 def drive(client: openai.OpenAI, life: Life, hook: str) -> None:
@@ -261,47 +260,43 @@ def test_every_documented_v1_call_is_checked_against_the_official_types(server: 
             assert known or (method == "GET" and path in MANY) or call in ours, call
 
 
-def test_every_answer_to_the_asynchronous_client_is_what_the_official_types_say(server: Server) -> None:
-    judge, key = Judge(), server.key("async")
-
-    async def scenario() -> None:
-        http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [judge.async_hook]})
-        async with openai.AsyncOpenAI(
-            api_key=key, base_url=f"{server.url}/v1", max_retries=0, http_client=http
-        ) as client:
-            file = await client.files.create(file=("in.jsonl", requests(3)), purpose="batch")
-            await client.files.wait_for_processing(file.id)
-            made = [
-                await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-                for _ in range(5)
-            ]
-            listed = [batch.id async for batch in client.batches.list(limit=2)]
-            assert listed == [batch.id for batch in made[::-1]]
-            await client.batches.retrieve(made[0].id)
-            await client.batches.cancel(made[0].id)
-            assert [found.id async for found in client.files.list()] == [file.id]
-            upload = await client.uploads.create(
-                bytes=5, filename="x", mime_type="text/plain", purpose="user_data"
-            )
-            part = await client.uploads.parts.create(upload.id, data=b"hello")
-            await client.uploads.complete(upload.id, part_ids=[part.id])
-            await client.uploads.cancel(
-                (
-                    await client.uploads.create(
-                        bytes=5, filename="x", mime_type="text/plain", purpose="user_data"
-                    )
-                ).id
-            )
-            assert [model.id async for model in client.models.list()] == ["model", "other"]
-            await client.models.retrieve("other")
-            webhook = await client.webhooks.create(
-                name="n", url="https://93.184.216.34/", event_types=["batch.completed"]
-            )
-            await client.webhooks.retrieve(webhook.id)
-            await client.webhooks.delete(webhook.id)
-            await client.files.delete(file.id)
-
-    asyncio.run(scenario())
+async def test_every_answer_to_the_asynchronous_client_is_what_the_official_types_say(server: Server) -> None:
+    judge, key = Judge(), await asyncio.to_thread(server.key, "async")
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [judge.async_hook]})
+    async with openai.AsyncOpenAI(
+        api_key=key, base_url=f"{server.url}/v1", max_retries=0, http_client=http
+    ) as client:
+        file = await client.files.create(file=("in.jsonl", requests(3)), purpose="batch")
+        await client.files.wait_for_processing(file.id)
+        made = [
+            await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+            for _ in range(5)
+        ]
+        listed = [batch.id async for batch in client.batches.list(limit=2)]
+        assert listed == [batch.id for batch in made[::-1]]
+        await client.batches.retrieve(made[0].id)
+        await client.batches.cancel(made[0].id)
+        assert [found.id async for found in client.files.list()] == [file.id]
+        upload = await client.uploads.create(
+            bytes=5, filename="x", mime_type="text/plain", purpose="user_data"
+        )
+        part = await client.uploads.parts.create(upload.id, data=b"hello")
+        await client.uploads.complete(upload.id, part_ids=[part.id])
+        await client.uploads.cancel(
+            (
+                await client.uploads.create(
+                    bytes=5, filename="x", mime_type="text/plain", purpose="user_data"
+                )
+            ).id
+        )
+        assert [model.id async for model in client.models.list()] == ["model", "other"]
+        await client.models.retrieve("other")
+        webhook = await client.webhooks.create(
+            name="n", url="https://93.184.216.34/", event_types=["batch.completed"]
+        )
+        await client.webhooks.retrieve(webhook.id)
+        await client.webhooks.delete(webhook.id)
+        await client.files.delete(file.id)
     assert len(judge.seen) > 15
 
 
@@ -376,7 +371,7 @@ def answer_of(http: httpx2.Client, content: bytes) -> str:
     return file_id
 
 
-def test_a_fault_of_ours_has_the_envelope_and_tells_nothing(
+def test_an_internal_error_has_the_envelope_and_no_details(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def breaks(*_: object, **__: object) -> None:
@@ -410,7 +405,7 @@ def test_whatever_else_a_route_refuses_with_has_the_envelope(
     envelope(answer, status)
 
 
-def test_a_database_that_is_away_is_a_503_that_may_be_tried_again(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_a_503_that_may_be_retried(tmp_path: Path) -> None:
     with serving("postgresql://127.0.0.1:9/none", tmp_path) as server, server.http("bl-any") as http:
         for path in ("/v1/batches", "/v1/files", "/v1/models"):
             answer = http.get(path)

@@ -79,7 +79,7 @@ def test_a_file_in_parts_becomes_one_file(server: Server, tmp_path: Path) -> Non
     assert batch.request_counts.total == 3000
 
 
-def test_parts_may_come_side_by_side_and_count_in_the_order_that_is_given(server: Server) -> None:
+def test_parts_may_be_sent_concurrently_and_are_joined_in_the_given_order(server: Server) -> None:
     client = server.client("acme")
     pieces = [bytes([65 + n]) * 10_000 for n in range(16)]
     upload = begin(client, 160_000)
@@ -96,7 +96,7 @@ def test_parts_may_come_side_by_side_and_count_in_the_order_that_is_given(server
     assert client.files.content(done.file.id).content == b"".join(reversed(pieces))
 
 
-def test_completing_again_gives_the_same_file_also_for_many_at_once(server: Server, tmp_path: Path) -> None:
+def test_completing_again_or_concurrently_returns_the_same_file(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     content = requests(50)
     upload = begin(client, len(content), "batch")
@@ -111,7 +111,7 @@ def test_completing_again_gives_the_same_file_also_for_many_at_once(server: Serv
     assert len(stored(tmp_path)) == 1
 
 
-def test_what_the_parts_do_not_make_is_refused(server: Server, tmp_path: Path) -> None:
+def test_wrong_part_ids_and_checksums_are_refused(server: Server, tmp_path: Path) -> None:
     client = server.client("acme")
     upload = begin(client, 6)
     one, two = send(client, upload, b"abc"), send(client, upload, b"def")
@@ -182,7 +182,7 @@ def test_an_upload_whose_time_is_over_is_expired_and_its_parts_go(
             hours=hours,
         )
         await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
-        await maintenance.attend(db, server.objects)
+        await maintenance.run_due(db, server.objects)
 
     on(database_url, lambda db: age(0, db))
     for act in (
@@ -240,7 +240,7 @@ def test_uploads_and_parts_have_limits(server: Server, tmp_path: Path) -> None:
     assert len(stored(tmp_path)) == 5
 
 
-def test_what_is_asked_wrongly_is_refused_by_name(server: Server) -> None:
+def test_an_invalid_parameter_is_named_in_the_error(server: Server) -> None:
     good: dict[str, Any] = {"bytes": 3, "filename": "x", "mime_type": "text/plain", "purpose": "batch"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"bytes": 0}, "bytes"),
@@ -259,7 +259,7 @@ def test_what_is_asked_wrongly_is_refused_by_name(server: Server) -> None:
         assert answer.status_code == 400
 
 
-def test_the_file_expires_as_the_upload_was_told(server: Server) -> None:
+def test_the_file_expires_as_the_upload_requested(server: Server) -> None:
     client = server.client("acme")
     upload = client.uploads.create(
         bytes=3,
@@ -273,7 +273,7 @@ def test_the_file_expires_as_the_upload_was_told(server: Server) -> None:
     assert done.file.expires_at == done.file.created_at + 7200
 
 
-def test_another_tenants_upload_is_not_there(server: Server) -> None:
+def test_another_tenants_upload_is_not_found(server: Server) -> None:
     client, stranger = server.client("acme"), server.client("other")
     upload = begin(client, 3)
     part = send(client, upload, b"abc")

@@ -105,7 +105,7 @@ def callbacks_are_over(http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nobody_waits_for_what_another_one_sends(server: Server, attack: str) -> None:
+def test_no_request_waits_for_the_body_of_another(server: Server, attack: str) -> None:
     operation, body, status = ATTACKS[attack]
     with server.http(server.key()) as http:
         # The first call of all has imports and connections to make.
@@ -123,7 +123,7 @@ def test_nobody_waits_for_what_another_one_sends(server: Server, attack: str) ->
 
 
 @pytest.mark.parametrize("path", ["/v1/batches", "/v1/uploads", "/v1/webhook_endpoints"])
-def test_what_is_wrong_in_many_ways_is_told_quickly(server: Server, path: str) -> None:
+def test_many_errors_are_reported_quickly(server: Server, path: str) -> None:
     many = {f"key{number}": 1 for number in range(60_000)}
     bodies = (many, {"metadata": many}, {"expires_after": many}, {"event_types": ["x"] * 90_000})
     with server.http(server.key()) as http:
@@ -151,7 +151,7 @@ def test_a_check_ends_with_its_time_and_the_next_one_is_answered() -> None:
         validators.close()
 
 
-def test_only_the_first_faults_are_told(server: Server) -> None:
+def test_only_the_first_errors_are_reported(server: Server) -> None:
     with server.http(server.key()) as http:
         answer = http.post("/api/v1/operations/labels/batches", json={"items": [labels(500, 1)]})
     message = answer.json()["error"]["message"]
@@ -245,7 +245,7 @@ def test_no_body_is_read_before_its_sender_is_known(server: Server) -> None:
     assert tried >= 40
 
 
-def test_a_stranger_is_answered_before_his_body_comes(server: Server) -> None:
+def test_an_unauthenticated_request_is_answered_before_its_body(server: Server) -> None:
     for path in (
         b"/v1/batches",
         b"/v1/files",

@@ -87,16 +87,11 @@ def test_the_official_client_manages_endpoints(server: Server) -> None:
     ]
 
 
-def test_the_async_client_manages_endpoints(server: Server) -> None:
-    client = server.async_client("asynchronous")
-
-    async def scenario() -> None:
-        async with client:
-            made = await client.webhooks.create(name="a", url=PUBLIC, event_types=["batch.failed"])
-            assert [found.id async for found in client.webhooks.list()] == [made.id]
-            await client.webhooks.delete(made.id)
-
-    asyncio.run(scenario())
+async def test_the_async_client_manages_endpoints(server: Server) -> None:
+    async with await asyncio.to_thread(server.async_client, "asynchronous") as client:
+        made = await client.webhooks.create(name="a", url=PUBLIC, event_types=["batch.failed"])
+        assert [found.id async for found in client.webhooks.list()] == [made.id]
+        await client.webhooks.delete(made.id)
 
 
 def test_lists_are_paged_newest_first(server: Server) -> None:
@@ -109,7 +104,7 @@ def test_lists_are_paged_newest_first(server: Server) -> None:
         client.webhooks.list(after="webhook_nothing")
 
 
-def test_a_secret_is_shown_once_and_then_nowhere(server: Server) -> None:
+def test_a_secret_is_displayed_only_once(server: Server) -> None:
     key = server.key("secret")
     client = server.client(key=key)
     made = create(client)
@@ -121,7 +116,7 @@ def test_a_secret_is_shown_once_and_then_nowhere(server: Server) -> None:
             assert made.signing_secret.removeprefix("whsec_") not in answer.text
 
 
-def test_another_tenants_endpoint_is_not_there(server: Server) -> None:
+def test_another_tenants_endpoint_is_not_found(server: Server) -> None:
     made = create(server.client("owner"))
     key = server.key("stranger")
     assert list(server.client(key=key).webhooks.list()) == []
@@ -142,7 +137,7 @@ def test_another_tenants_endpoint_is_not_there(server: Server) -> None:
     assert server.client("owner").webhooks.retrieve(made.id).name == "mine"
 
 
-def test_without_a_key_nothing_is_told(server: Server) -> None:
+def test_nothing_is_readable_without_a_key(server: Server) -> None:
     with server.http() as http:
         assert http.get("/v1/webhook_endpoints").status_code == 401
         assert http.post("/v1/webhook_endpoints", json={}).status_code == 401
@@ -189,9 +184,7 @@ def test_a_url_that_may_not_be_sent_to_is_refused(server: Server, url: str) -> N
         ({"name": "x", "url": PUBLIC, "event_types": [COMPLETED], "secret": "mine"}, "secret"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(
-    server: Server, body: dict[str, object], param: str
-) -> None:
+def test_an_invalid_request_is_refused(server: Server, body: dict[str, object], param: str) -> None:
     with server.http(server.key("nonsense")) as http:
         answer = http.post("/v1/webhook_endpoints", json=body)
     assert answer.status_code == 400
@@ -227,7 +220,7 @@ def test_a_test_event_is_sent_at_once_and_verifies(private: Server, receiver: Re
     assert client.webhooks.test(made.id, event_type=COMPLETED).status_code == 418
 
 
-def test_a_test_event_that_reaches_nobody_says_why(private: Server) -> None:
+def test_an_undelivered_test_event_says_why(private: Server) -> None:
     client = private.client("unreachable")
     with receiving() as receiver:
         made = create(client, receiver.url)
@@ -237,7 +230,7 @@ def test_a_test_event_that_reaches_nobody_says_why(private: Server) -> None:
     assert "Connection refused" in refused.value.message
 
 
-def test_a_batch_that_fails_while_validating_is_told_of_at_once(
+def test_a_batch_that_fails_validation_is_reported_at_once(
     private: Server, receiver: Receiver, tmp_path: Path
 ) -> None:
     """No worker ends it: the server's own word of it must reach one."""
@@ -256,22 +249,19 @@ def test_a_batch_that_fails_while_validating_is_told_of_at_once(
             assert event.data.id == batch.id
 
 
-def test_deliveries_tell_what_was_said(private: Server, receiver: Receiver) -> None:
-    key = private.key("said")
+async def test_deliveries_are_listed_with_their_attempts(private: Server, receiver: Receiver) -> None:
+    key = await asyncio.to_thread(private.key, "said")
     client = private.client(key=key)
     made = create(client, receiver.url)
     statuses = iter([500, 200, 200])
     receiver.answer = lambda _: (next(statuses), {})
 
-    async def scenario(db: Session) -> list[str]:
-        ended = [await an_ended_batch(db, "said") for _ in range(2)]
+    async with Session(private.database, "test") as db:
+        ended = [show(BATCH, (await an_ended_batch(db, "said")).id) for _ in range(2)]
         async with outbox(db) as working:
             working.wake()
             await asyncio.to_thread(receiver.wait_for, 3)
             await settled(working)
-        return [show(BATCH, batch.id) for batch in ended]
-
-    ended = on(private.database, scenario)
     with private.http(key) as http:
         path = f"/v1/webhook_endpoints/{made.id}/deliveries"
         all_of_them = http.get(path).json()

@@ -136,9 +136,7 @@ def test_an_approval_for_so_many_children_is_none_for_another_number(
     assert (approved["approval"], approved["decided_by"]) == ("approved", "bob")
 
 
-def test_items_may_come_one_a_line_and_what_is_wrong_with_them_is_said(
-    command: Command, tmp_path: Path
-) -> None:
+def test_items_may_come_one_per_line_and_their_errors_are_reported(command: Command, tmp_path: Path) -> None:
     lines = "\n".join(json.dumps(item) for item in CREATE)
     assert read(command("ops", "submit", "vm_create", items(tmp_path, lines), "--json"))["child_count"] == 2
     refused = command("ops", "submit", "vm_create", items(tmp_path, [{**CREATE[0], "cpu": 0}]), "--as", "cy")
@@ -203,7 +201,7 @@ def test_everything_can_also_be_read_by_people(command: Command, tmp_path: Path)
     assert "batches pending" in command("limits", "status").stdout
 
 
-def test_a_mistake_in_the_settings_is_said_by_every_command_that_needs_them(
+def test_every_command_that_needs_the_settings_reports_a_mistake_in_them(
     command: Command, config: Path
 ) -> None:
     config.write_text(SETTINGS.format(url="http://x").replace("kubevirt", "kubvirt"))

@@ -59,9 +59,7 @@ def test_the_input_is_never_written_over(
 
 
 @pytest.mark.parametrize("option", ["-o", "--errors"])
-def test_a_file_of_somebody_else_stays_unless_forced(
-    command: tuple[str, ...], tmp_path: Path, option: str
-) -> None:
+def test_a_foreign_file_is_kept_unless_forced(command: tuple[str, ...], tmp_path: Path, option: str) -> None:
     mine, link = tmp_path / "mine.jsonl", tmp_path / "link.jsonl"
     mine.write_text(MINE)
     link.symlink_to(mine)
@@ -183,7 +181,7 @@ def test_results_keep_to_the_same_rules(command: tuple[str, ...], tmp_path: Path
     assert batchline(*results, "-").stdout == mine.read_text()
 
 
-def test_a_run_killed_while_it_writes_its_output_goes_on_without_force(
+def test_a_run_killed_while_writing_its_output_continues_without_force(
     database_url: str, tmp_path: Path, upstream: Upstream
 ) -> None:
     inputs, output = requests(tmp_path / "in.jsonl", 2_000), tmp_path / "out.jsonl"

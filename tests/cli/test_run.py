@@ -61,7 +61,7 @@ def test_the_same_command_again_says_so_and_writes_the_output_again(
         assert executed(upstream) == 20
 
 
-def test_fresh_runs_the_lines_anew(tmp_path: Path, location: tuple[str, ...]) -> None:
+def test_fresh_runs_the_lines_again(tmp_path: Path, location: tuple[str, ...]) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 20)
     with simulated() as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, *location)
@@ -117,7 +117,7 @@ def test_a_killed_run_resumes_to_the_output_of_an_uninterrupted_one(
     assert batchline("doctor", *location).returncode == 0
 
 
-def test_ctrl_c_waits_for_what_is_in_flight_and_tells_how_to_go_on(
+def test_ctrl_c_waits_for_requests_in_flight_and_says_how_to_continue(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 2_000)
@@ -192,7 +192,7 @@ def test_faults_of_every_kind_are_retried_to_a_full_output(tmp_path: Path, locat
     assert batchline("doctor", *location).returncode == 0
 
 
-def test_an_upstream_that_is_not_there_is_exit_code_2_and_nothing_is_run(
+def test_an_unreachable_upstream_is_exit_code_2_and_nothing_is_run(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 3)
@@ -275,7 +275,7 @@ def test_bad_usage_is_exit_code_2_with_a_message(
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_reported(tmp_path: Path) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 1)
     done = batchline(
         *("run", str(inputs), "--upstream", "http://127.0.0.1:9"),

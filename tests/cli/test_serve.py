@@ -168,7 +168,7 @@ async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
 
                 async def over(batch: Batch, *ends: str) -> Batch:
                     async with asyncio.timeout(LIMIT):
-                        # As clients do it: they are not told.
+                        # Clients poll: the API has no notification that they could wait for.
                         while (now := await client.batches.retrieve(batch.id)).status not in ends:  # noqa: ASYNC110
                             await asyncio.sleep(0.05)
                     return now
@@ -208,7 +208,7 @@ def test_without_keys_it_listens_on_loopback_only(database_url: str, tmp_path: P
         assert server.client("anything").batches.list().data == []
 
 
-def test_a_port_that_is_taken_is_told(database_url: str, tmp_path: Path) -> None:
+def test_a_used_port_is_reported(database_url: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refused = batchline("serve", "--port", port, "--database", database_url, "--data-dir", str(tmp_path))
@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_is_told(database_url: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])
-def test_settings_that_are_wrong_are_told_before_anything_starts(tmp_path: Path, command: str) -> None:
+def test_wrong_settings_are_reported_before_anything_starts(tmp_path: Path, command: str) -> None:
     config = tmp_path / "mine.toml"
     config.write_text("[server]\nmax_linse = 3\n")
     refused = batchline(command, "--config", str(config), "--data-dir", str(tmp_path / "data"))

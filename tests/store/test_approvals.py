@@ -200,7 +200,7 @@ async def test_an_approval_does_not_open_what_is_paused_or_held(db: Session) -> 
 # Who may
 
 
-async def test_a_stranger_finds_nothing_and_a_mere_approver_changes_nothing(db: Session) -> None:
+async def test_other_users_get_404_and_approvers_cannot_change(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, production(), hold=True)
     before = await now(db, batch)
@@ -232,7 +232,7 @@ async def test_a_stranger_finds_nothing_and_a_mere_approver_changes_nothing(db: 
     assert await now(db, batch) == before
 
 
-async def test_an_admin_may_change_every_batch_of_his_tenant(db: Session) -> None:
+async def test_an_admin_may_change_every_batch_of_the_tenant(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, production(), hold=True)
     await append(rules, db, EMIL, batch.id, items(1))
@@ -240,7 +240,7 @@ async def test_an_admin_may_change_every_batch_of_his_tenant(db: Session) -> Non
     await decisions.approve(rules, db, DORA, batch.id)
     await changes.pause(db, EMIL, batch.id)
     await changes.resume(db, EMIL, batch.id)
-    assert await work(db, failing={1}) == [1, 2]
+    assert await work(db, failures={1}) == [1, 2]
     await changes.retry(rules, db, EMIL, batch.id)
     assert (await changes.cancel(db, EMIL, batch.id)).user_id == "anna"
 

@@ -43,7 +43,7 @@ def test_secrets_are_masked_whether_or_not_the_operation_is_still_known(
     assert MASK in str(msgspec.to_builtins(displayed))
 
 
-def test_an_answer_without_words_is_shown_whole_and_masked(database_url: str) -> None:
+def test_an_answer_without_a_message_is_displayed_whole_and_masked(database_url: str) -> None:
     displayed = reported(
         a_child(ChildStatus.FAILED, a_line({"pin": "hunter2"})), a_batch(database_url), RESIZE
     )
@@ -62,17 +62,17 @@ def test_a_child_that_never_ran_says_why(database_url: str) -> None:
     assert "carla: no" in str(codes[0])
 
 
-def test_the_command_shows_no_secret_either(database_url: str) -> None:
-    """A handler of an operator's own may store what it likes."""
+async def fail_quoting_secrets(db: Session) -> str:
+    """An operator's own handler may store anything."""
+    batch = await submit(db, some_rules(), msgspec.structs.replace(ANNA, tenant=DEFAULT_TENANT), 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    await spans.settle(db, worker.id, [Failed(item, a_line(QUOTED | {"pin": "x"}).encode(), 400)])
+    return ids.show(ids.BATCH, batch.id)
 
-    async def scenario(db: Session) -> str:
-        batch = await submit(db, some_rules(), msgspec.structs.replace(ANNA, tenant=DEFAULT_TENANT), 1)
-        worker = a_worker()
-        (item,) = await take(db, worker)
-        await spans.settle(db, worker.id, [Failed(item, a_line(QUOTED | {"pin": "x"}).encode(), 400)])
-        return ids.show(ids.BATCH, batch.id)
 
-    batch_id = on(database_url, scenario)
+def test_the_command_displays_no_secret_either(database_url: str) -> None:
+    batch_id = on(database_url, fail_quoting_secrets)
     for options in ((), ("--json",)):
         done = CliRunner().invoke(
             command_line(), ["ops", "show", batch_id, *options], env={"BATCHLINE_DATABASE_URL": database_url}

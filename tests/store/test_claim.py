@@ -3,13 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from psycopg import errors, sql
 
 from batchline.model import Item
 from batchline.model.ids import new_id
+from batchline.store import spans
+from batchline.store.session import Session
+from batchline.store.spans import WorkerId
 from tests.support import scenes
 from tests.support.scenes import Hand, Stage, Staged
 
@@ -420,7 +426,7 @@ def test_a_claim_that_came_too_late_for_its_lane_takes_another(stage: Stage) -> 
     assert not stage.broken()
 
 
-def test_a_claim_locks_no_more_free_spans_than_it_takes(stage: Stage) -> None:
+def test_a_claim_locks_only_the_free_spans_that_it_takes(stage: Stage) -> None:
     batch = stage.batch(30)
     for start in range(0, 30, 3):
         stage.span(batch, range(start, start + 3))
@@ -451,6 +457,102 @@ def test_two_claims_at_once_share_what_a_dead_worker_held(stage: Stage) -> None:
     assert len(hers) == len(his) == 4
     assert not set(numbers(hers)) & set(numbers(his))
     assert not stage.broken()
+
+
+def test_a_claim_that_looks_again_waits_for_lanes_above_those_that_it_has_locked(stage: Stage) -> None:
+    first, second = stage.batch(4, seconds=60), stage.batch(9, seconds=90)
+    anna, bert, cara = stage.hand(), stage.hand(), stage.hand()
+
+    with cara.holding():
+        with anna.holding():
+            anna.take(4)
+            assert lanes(cara.take(2, batch=second.id)) == {second.lanes[0]: 2}
+            later = stage.meanwhile(bert, lambda: bert.take(4))
+            assert later.waits()
+        assert later.waits(excluded=anna), "the first lane is drained, and the second one is held"
+
+    assert lanes(later.result()) == {second.lanes[0]: 4}
+    assert first.lanes[0] < second.lanes[0]
+    assert not stage.broken()
+
+
+def test_a_worker_whose_lease_ended_while_it_was_idle_does_not_take_over_from_itself(stage: Stage) -> None:
+    """Its first look takes fresh lines; its second look must not find these as lines of an expired worker."""
+    stage.batch(60)
+    anna, bert = stage.hand(), stage.hand()
+    stage.lease(bert.id, -1)
+
+    with anna.holding():
+        anna.take(50)
+        later = stage.meanwhile(bert, lambda: bert.claim(50))
+        assert later.waits()
+
+    assert [claim.size for claim in later.result()] == [10]
+    assert stage.rows("SELECT count(*) FROM batchline.spans WHERE worker_id IS NULL") == [(0,)]
+    assert not stage.broken()
+
+
+def test_a_cancel_that_commits_while_a_claim_waits_keeps_the_retries_of_its_batch(stage: Stage) -> None:
+    batch = stage.batch(5)
+    stage.span(batch, range(5))
+    closer, hand = stage.hand(), stage.hand()
+    stage.lease(hand.id, 1)
+
+    with closer.holding():
+        closer.renew(hand.id, 1)
+        later = stage.meanwhile(hand, lambda: hand.take(5))
+        assert later.waits(), "the claim renews its lease before it takes anything"
+        assert closer.close(batch.id, "cancel")
+
+    assert later.result() == []
+
+
+def test_the_row_of_a_worker_that_claims_is_not_removed_before_its_spans_exist(stage: Stage) -> None:
+    batch = stage.batch(5)
+    other, hand, sweeper = stage.hand(), stage.hand(), stage.hand()
+    stage.lease(hand.id, 60)
+
+    with other.holding():
+        other.take(1)
+        later = stage.meanwhile(hand, lambda: hand.take(4))
+        assert later.waits(), "the claim waits for the lane"
+        sweeper.run("expire_worker", {"worker": hand.id})
+        sweeper.run("forget_workers", {})
+
+    assert lanes(later.result()) == {batch.lanes[0]: 4}
+
+
+def test_claims_and_settles_refuse_any_isolation_but_read_committed(stage: Stage) -> None:
+    """Under REPEATABLE READ a claim that waited for a lane would hand out the lines of the one before."""
+    batch = stage.batch(10)
+    hand = stage.hand()
+    items = hand.take(4)
+    hand.connection.execute("SET default_transaction_isolation = 'repeatable read'")
+    acts = (
+        lambda: hand.claim(4),
+        lambda: hand.claim_new(4, batch.id),
+        lambda: hand.settle([scenes.completed(item) for item in items]),
+    )
+    for act in acts:
+        with pytest.raises(errors.InvalidTransactionState, match="must be READ COMMITTED, not REPEATABLE"):
+            act()
+    stage.db.execute("UPDATE batchline.batches SET cancelling_at = now() WHERE id = %s", (batch.id,))
+    stage.lease(hand.id, -1)
+    with pytest.raises(errors.InvalidTransactionState):
+        hand.conclude(batch.id)
+
+
+async def test_a_session_works_on_a_database_whose_default_isolation_is_another(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(
+            sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'serializable'").format(
+                sql.Identifier(name)
+            )
+        )
+    async with Session(database_url, "test") as session:
+        worker = WorkerId(new_id(), "test", timedelta(seconds=60))
+        assert await spans.claim(session, worker, spans.Scope(), 10) == []
 
 
 def test_a_lane_that_is_shut_meanwhile_gives_nothing(stage: Stage) -> None:
@@ -551,7 +653,7 @@ def test_a_poll_promises_exactly_what_a_claim_finds(stage: Stage) -> None:
     assert hand.poll().claimable
 
 
-def test_a_poll_tells_when_the_next_retry_and_the_next_lease_come_due(stage: Stage) -> None:
+def test_a_poll_returns_when_the_next_retry_and_the_next_lease_are_due(stage: Stage) -> None:
     stage.db.execute("UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
     stage.span(stage.batch(1, seconds=86_400), [0], due_in=300)
     hand = stage.hand()

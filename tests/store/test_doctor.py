@@ -298,7 +298,7 @@ async def test_the_doctor_names_the_damaged_batch_or_file(db: Session) -> None:
     ]
 
 
-async def test_findings_are_no_more_than_a_person_reads(db: Session) -> None:
+async def test_the_number_of_findings_is_limited(db: Session) -> None:
     await a_batch(db, {f"model-{n}": 1 for n in range(150)})
     await sql(db, "UPDATE batchline.lanes SET drained = true")
     found = await findings(db)
@@ -357,7 +357,7 @@ async def test_contents_that_the_object_store_lost_are_found(db: Session) -> Non
     assert len(requested) == 1, "only the files of the batch that was asked for"
 
 
-async def test_the_doctor_changes_nothing_and_waits_for_nobody(database_url: str, db: Session) -> None:
+async def test_the_doctor_changes_nothing_and_waits_for_no_lock(database_url: str, db: Session) -> None:
     await half_run(db, a_worker())
     async with Session(database_url, "writer") as writer, writer.transaction() as connection:
         await connection.execute(

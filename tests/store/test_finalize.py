@@ -546,7 +546,7 @@ async def test_if_the_second_file_fails_the_first_one_is_removed(
 
 
 @pytest.mark.parametrize("point", ["claimed", "half-way", "uploaded", "committing"])
-async def test_a_finalizer_that_is_cancelled_lets_go_of_the_batch_and_its_objects(
+async def test_a_cancelled_finalizer_releases_the_batch_and_deletes_its_objects(
     db: Session, folder: Path, point: str
 ) -> None:
     batch = await a_large_batch(db)
@@ -690,19 +690,34 @@ async def test_no_snapshot_is_held_while_the_object_store_is_slow(
         await ended(work)
 
 
-async def test_lines_that_are_suddenly_large_are_not_all_kept_in_memory(
+async def test_lines_that_are_suddenly_large_are_neither_all_kept_nor_read_by_one_long_statement(
     database_url: str, db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lines before a range decide its size. What is larger than expected is passed on at once."""
-    monkeypatch.setattr(outputs, "_MAX_KEPT", 1000)
+    """The lines before a range decide its width. A range that is much larger than expected is divided."""
+    monkeypatch.setattr(outputs, "_RANGE", 400_000)
+    monkeypatch.setattr(outputs, "_MAX_KEPT", 1_600_000)
+    sizes: list[int] = []
+    copied = outputs.LineBlocks._copied
+
+    async def measured(self: outputs.LineBlocks, after: int, until: int) -> list[bytes]:
+        blocks = await copied(self, after, until)
+        sizes.append(sum(map(len, blocks)))
+        return blocks
+
+    monkeypatch.setattr(outputs.LineBlocks, "_copied", measured)
     batch = await a_large_batch(db)
-    lines = await outputs.lines(db, batch.id, "output")
-    async with aclosing(aiter(lines)) as blocks, Session(database_url, "watch") as watch:
-        await anext(blocks)
-        while lines.count < batch.total // 2:
-            await anext(blocks)
-        assert (await sql(watch, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'"))[0][0] >= 1
-    assert len(await streamed(db, batch, "output")) == batch.total
+    half = {"half": batch.total // 2}
+    await sql(db, "UPDATE batchline.results SET output = '{}' WHERE line_no <= %(half)s", **half)
+    async with Session(database_url, "finalizer") as own:
+        lines = await outputs.lines(own, batch.id, "output")
+        async with aclosing(aiter(lines)) as blocks:
+            async for _ in blocks:
+                ((_, state, in_transaction),) = await sql(db, ACTIVITY)
+                assert (state, in_transaction) == ("idle", False), "a slow reader would hold a snapshot"
+        assert lines.count == batch.total
+    ((size,),) = await sql(db, "SELECT sum(octet_length(output) + 1) FROM batchline.results")
+    assert sum(sizes) == size
+    assert max(sizes) <= 1_600_000
 
 
 @pytest.mark.parametrize("size", [1, 700, 10**9])

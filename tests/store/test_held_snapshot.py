@@ -75,7 +75,7 @@ def drain(hand: Hand, steps: int) -> list[Item]:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_claims_and_settles_visit_no_more_pages_after_many_steps(stage: Stage, lanes: int) -> None:
+def test_claims_and_settles_do_not_visit_more_pages_after_many_steps(stage: Stage, lanes: int) -> None:
     stage.batch(*[STEPS * LINES * 2] * lanes)
     hand = stage.hand(lease=timedelta(hours=1).total_seconds())
     with held_snapshot(stage.url):

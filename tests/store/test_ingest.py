@@ -123,7 +123,7 @@ def test_a_stored_file_is_found_by_id_and_by_the_digest_of_its_paths(
     asyncio.run(look())
 
 
-def test_the_digest_tells_apart_what_is_cut_elsewhere(tmp_path: Path) -> None:
+def test_the_digest_depends_on_where_inputs_are_split(tmp_path: Path) -> None:
     for name, content in {"ab": b"ab", "a": b"a", "b": b"b", "none": b""}.items():
         (tmp_path / name).write_bytes(content)
     inputs = [["ab"], ["a", "b"], ["ab", "none"], ["none", "ab"], ["a"], []]

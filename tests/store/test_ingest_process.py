@@ -11,7 +11,7 @@ from batchline.files.parsing import ReadingRules
 from batchline.model.ids import new_id
 
 
-async def test_a_child_tells_that_the_object_store_is_away_and_lives_on(tmp_path: Path) -> None:
+async def test_a_child_reports_an_unreachable_object_store_and_keeps_running(tmp_path: Path) -> None:
     """Found by `python -m chaos --seed 7 --round 1`: it died with a traceback on the server's log."""
     folder = tmp_path / "objects"
     objects = Objects.at(folder)

@@ -86,7 +86,7 @@ def limit_types(refused: list[Refused]) -> Counter[str]:
 # Exact at once
 
 
-def test_fifty_submissions_of_one_user_at_once_fill_his_three_places_and_no_more(database_url: str) -> None:
+def test_fifty_concurrent_submissions_create_three_batches(database_url: str) -> None:
     rules = some_rules(user_pending_parents=3)
     made, refused = at_once(database_url, [submission(rules, ANNA, 2)] * SUBMITTERS)
     assert len(made) == 3
@@ -95,7 +95,7 @@ def test_fifty_submissions_of_one_user_at_once_fill_his_three_places_and_no_more
     assert on(database_url, lambda db: count(db, "batches")) == 3
 
 
-def test_fifty_users_at_once_fill_the_global_places_and_no_more(database_url: str) -> None:
+def test_fifty_concurrent_users_do_not_exceed_the_global_limit(database_url: str) -> None:
     rules = some_rules(max_pending_parents=20)
     made, refused = at_once(database_url, [submission(rules, user, 1) for user in users(SUBMITTERS)])
     assert len(made) == 20
@@ -366,7 +366,7 @@ async def test_minutes_that_are_over_are_forgotten(db: Session) -> None:
 async def test_a_retry_counts_as_pending_and_is_refused_where_it_does_not_fit(db: Session) -> None:
     rules = some_rules(user_pending_parents=1)
     batch = await submit(db, rules, ANNA, 3)
-    await work(db, failing={1, 2})
+    await work(db, failures={1, 2})
     await submit(db, rules, ANNA, 1)
     with pytest.raises(LimitReached):
         await changes.retry(rules, db, ANNA, batch.id)
@@ -449,7 +449,7 @@ async def test_governance_queries_cost_the_same_whatever_the_length_of_the_histo
     assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200, plan
 
 
-def test_a_submission_says_what_it_asks_for_by_a_hash(database_url: str) -> None:
+def test_the_fingerprint_of_a_submission_depends_on_operation_and_items(database_url: str) -> None:
     one = Submission("resize", items(1))
     assert one.fingerprint() == Submission("resize", items(1)).fingerprint()
     assert one.fingerprint() != Submission("resize", items(2)).fingerprint()

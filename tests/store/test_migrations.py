@@ -241,7 +241,7 @@ def test_there_is_one_line_of_revisions_and_head_is_its_end() -> None:
     assert scripts().get_bases() == revisions()[:1]
 
 
-def test_the_status_tells_where_the_schema_stands(empty_url: str) -> None:
+def test_the_status_reports_the_version_of_the_schema(empty_url: str) -> None:
     assert versions.status(empty_url) == versions.SchemaStatus(current=None)
     assert not versions.status(empty_url).up_to_date
     migrate.up(empty_url)
@@ -382,7 +382,7 @@ def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) 
         await decisions.approve(rules, db, CARLA, held.id)
         cancelled = await submit(db, rules, ANNA, production(2))
         await changes.cancel(db, ANNA, cancelled.id)
-        await work(db, failing={2})
+        await work(db, failures={2})
         await changes.retry(rules, db, ANNA, held.id)
         await work(db)
         page = await operations.page(db, ANNA.tenant, limit=10)

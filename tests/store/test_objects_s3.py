@@ -80,7 +80,7 @@ async def test_a_part_of_a_large_object_is_read_without_the_rest(objects: Object
     assert b"".join(found) == b"".join(parts)[start:end]
 
 
-async def test_an_object_that_is_not_there_is_told_apart(objects: Objects) -> None:
+async def test_a_missing_object_has_its_own_error(objects: Objects) -> None:
     assert not await objects.exists(KEY)
     assert await keys(objects) == []
     for act in (objects.size(KEY), content(objects), _first(objects.read(KEY, 3))):
@@ -100,7 +100,7 @@ async def test_an_object_is_seen_only_when_it_is_whole(objects: Objects) -> None
 
 
 @pytest.mark.parametrize("how", ["the source fails", "cancelled"])
-async def test_an_upload_that_ends_half_way_leaves_nothing(objects: Objects, how: str) -> None:
+async def test_an_interrupted_upload_leaves_nothing(objects: Objects, how: str) -> None:
     source = Source()
     upload = asyncio.create_task(objects.write(KEY, source))
     await _half_way(source, upload)
@@ -169,7 +169,7 @@ async def test_a_bucket_that_refuses_is_an_error_for_a_person(
     assert not isinstance(refused.value, ObjectNotFound)
 
 
-async def test_a_bucket_that_is_not_there_is_an_error(s3: S3, bucket: str) -> None:
+async def test_a_missing_bucket_is_an_error(s3: S3, bucket: str) -> None:
     with pytest.raises(ObjectStoreUnavailable):
         await Objects.at("s3://no-such-bucket/prefix").write(KEY, blocks(b"x"))
 
@@ -184,7 +184,7 @@ async def test_a_store_that_is_full_or_ill_is_an_error_and_not_a_wait(
             await Objects.at(bucket).write(KEY, blocks(b"x"))
 
 
-async def test_a_store_that_is_away_is_an_error(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_store_is_an_error(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(ObjectStoreUnavailable):
         await Objects.at(bucket).exists(KEY)

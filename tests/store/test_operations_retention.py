@@ -30,7 +30,7 @@ async def clear(db: Session, objects: Objects, keep: float | None = KEPT) -> Non
 async def ended(db: Session, objects: Objects, days: float, **more: object) -> GovernedBatch:
     """One child has succeeded, one has failed, so many days ago."""
     batch = await submit(db, some_rules(), ANNA, 2, **more)  # type: ignore[arg-type]
-    await work(db, failing={2}, end=False)
+    await work(db, failures={2}, end=False)
     assert await finalize_one(db, objects, a_worker(), batch.id) is not None
     await sql(
         db,
@@ -86,7 +86,7 @@ async def test_nothing_goes_that_is_young_or_has_not_ended_or_is_to_be_kept(
     assert (await count(db, "results"), await count(db, "lines")) == (2, 5)
 
 
-async def test_what_was_cleared_away_is_not_tried_again(db: Session, objects: Objects) -> None:
+async def test_a_purged_batch_cannot_be_retried(db: Session, objects: Objects) -> None:
     old = await ended(db, objects, 91)
     await clear(db, objects)
     with pytest.raises(Conflict) as refused:
@@ -108,7 +108,7 @@ async def test_a_batch_that_is_being_opened_again_is_passed_over(
     assert (await now(db, old)).status is ParentStatus.COMPLETED
 
 
-async def test_what_was_cancelled_before_anybody_decided_waits_for_nobody(db: Session) -> None:
+async def test_a_batch_cancelled_before_a_decision_is_not_pending_approval(db: Session) -> None:
     rules = some_rules()
     cancelled, waiting = [await submit(db, rules, ANNA, production()) for _ in range(2)]
     await changes.cancel(db, ANNA, cancelled.id)

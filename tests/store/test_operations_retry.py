@@ -29,7 +29,7 @@ async def refused(rules: Rules, db: Session, batch: GovernedBatch) -> str:
 async def test_failed_children_run_again_and_the_others_stay(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 4)
-    await work(db, failing={2, 3})
+    await work(db, failures={2, 3})
     again = await changes.retry(rules, db, ANNA, batch.id)
     assert (again.status, again.counts) == (
         ParentStatus.IN_PROGRESS,
@@ -43,7 +43,7 @@ async def test_failed_children_run_again_and_the_others_stay(db: Session) -> Non
         (ChildStatus.PENDING, 1),
         (ChildStatus.SUCCEEDED, 1),
     ]
-    assert await work(db, failing={3}) == [2, 3]
+    assert await work(db, failures={3}) == [2, 3]
     current = await now(db, batch)
     assert (current.status, current.counts) == (
         ParentStatus.PARTIAL_SUCCESS,
@@ -54,16 +54,16 @@ async def test_failed_children_run_again_and_the_others_stay(db: Session) -> Non
     await is_sound(db)
 
 
-async def test_after_three_attempts_in_all_there_is_no_more(db: Session) -> None:
+async def test_there_are_at_most_three_attempts(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 2)
     assert await refused(rules, db, batch) == "BATCH_IN_PROGRESS"
-    await work(db, failing={1, 2})
+    await work(db, failures={1, 2})
     await changes.retry(rules, db, ANNA, batch.id)
     assert await refused(rules, db, batch) == "RETRY_IN_PROGRESS"
-    await work(db, failing={1, 2})
+    await work(db, failures={1, 2})
     await changes.retry(rules, db, ANNA, batch.id)
-    await work(db, failing={2})
+    await work(db, failures={2})
     assert (await now(db, batch)).counts == ChildCounts(succeeded=1, failed=1)
     assert await refused(rules, db, batch) == "RETRY_LIMIT_REACHED"
     assert (await now(db, batch)).counts == ChildCounts(succeeded=1, failed=1)
@@ -74,9 +74,9 @@ async def test_attempts_of_the_worker_count_too(db: Session) -> None:
     batch = await submit(db, rules, ANNA, 1)
     worker = a_worker()
     await spans.settle(db, worker.id, [retry(item) for item in await take(db, worker)])
-    await work(db, failing={1})
+    await work(db, failures={1})
     await changes.retry(rules, db, ANNA, batch.id)
-    await work(db, failing={1})
+    await work(db, failures={1})
     (child,) = await operations.children(db, batch.id, after=0, limit=10)
     assert child.attempt_count == 3
     assert await refused(rules, db, batch) == "RETRY_LIMIT_REACHED"
@@ -90,7 +90,7 @@ async def test_some_have_attempts_left_and_some_have_not(db: Session) -> None:
         one, *others = sorted(await take(db, worker), key=lambda item: item.line_no)
         verdicts: list[Verdict] = [retry(one), *(deferred(item) for item in others)]
         await spans.settle(db, worker.id, verdicts)
-    await work(db, failing={1, 2})
+    await work(db, failures={1, 2})
     again = await changes.retry(rules, db, ANNA, batch.id)
     assert again.counts == ChildCounts(pending=1, failed=1), "only the second has attempts left"
     assert await work(db) == [2]
@@ -104,7 +104,7 @@ async def test_nothing_failed_or_cancelled_is_nothing_to_retry(db: Session) -> N
     await work(db)
     assert await refused(rules, db, good) == "NOTHING_TO_RETRY"
     cancelled = await submit(db, rules, ANNA, 2)
-    await work(db, limit=1, failing={1})
+    await work(db, limit=1, failures={1})
     await changes.cancel(db, ANNA, cancelled.id)
     await end_all(db)
     assert await refused(rules, db, cancelled) == "BATCH_CANCELLED"
@@ -113,7 +113,7 @@ async def test_nothing_failed_or_cancelled_is_nothing_to_retry(db: Session) -> N
 async def test_while_the_files_are_written_a_retry_has_to_wait(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 1)
-    await work(db, failing={1}, end=False)
+    await work(db, failures={1}, end=False)
     assert await refused(rules, db, batch) == "BATCH_FINALIZING"
     await end_all(db)
     await changes.retry(rules, db, ANNA, batch.id)
@@ -123,7 +123,7 @@ async def test_of_two_retries_at_once_one_wins(database_url: str) -> None:
     rules = some_rules()
     async with Session(database_url, "one") as one, Session(database_url, "two") as two:
         batch = await submit(one, rules, ANNA, 3)
-        await work(one, failing={1, 2, 3})
+        await work(one, failures={1, 2, 3})
         answers = await asyncio.gather(
             *(changes.retry(rules, session, ANNA, batch.id) for session in (one, two)),
             return_exceptions=True,
@@ -135,12 +135,12 @@ async def test_of_two_retries_at_once_one_wins(database_url: str) -> None:
         await is_sound(one)
 
 
-async def test_the_history_keeps_what_each_attempt_said(db: Session) -> None:
+async def test_the_history_keeps_the_error_of_each_attempt(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 1)
-    await work(db, failing={1})
+    await work(db, failures={1})
     await changes.retry(rules, db, ANNA, batch.id)
-    await work(db, failing={1})
+    await work(db, failures={1})
     await changes.retry(rules, db, ANNA, batch.id)
     await work(db)
     history = await sql(
@@ -157,10 +157,10 @@ async def test_the_history_keeps_what_each_attempt_said(db: Session) -> None:
     ]
 
 
-async def test_the_files_are_made_anew_and_the_old_ones_are_left_to_the_sweep(db: Session) -> None:
+async def test_the_files_are_written_again_and_the_old_ones_are_left_to_the_sweep(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 2)
-    await work(db, failing={1})
+    await work(db, failures={1})
     before = await read_batch(db, batch.id)
     await changes.retry(rules, db, ANNA, batch.id)
     open_again = await read_batch(db, batch.id)
@@ -176,7 +176,7 @@ async def test_the_files_are_made_anew_and_the_old_ones_are_left_to_the_sweep(db
 async def test_a_retry_has_the_whole_window_again(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 1)
-    await work(db, failing={1})
+    await work(db, failures={1})
     await sql(db, "UPDATE batchline.batches SET expires_at = now() - interval '1 s'")
     await sql(db, "UPDATE batchline.lanes SET deadline = now() - interval '1 s'")
     await changes.retry(rules, db, ANNA, batch.id)
@@ -194,7 +194,7 @@ async def test_with_a_real_finalizer_and_real_objects_nothing_is_lost_and_nothin
 
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 3)
-    await work(db, failing={2}, end=False)
+    await work(db, failures={2}, end=False)
     first = await finalize_one(db, objects, a_worker(), batch.id)
     assert first is not None
     await changes.retry(rules, db, ANNA, batch.id)

@@ -71,7 +71,7 @@ async def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, db: 
             acts: dict[str, Callable[[], Awaitable[Any]]] = {
                 "submit": submit,
                 "work": lambda: work(
-                    db, failing=set(choose.sample(range(1, 9), 4)), limit=choose.randint(1, 5), end=False
+                    db, failures=set(choose.sample(range(1, 9), 4)), limit=choose.randint(1, 5), end=False
                 ),
                 "end": lambda: _end_some(db),
                 "approve": on_some(partial(decisions.approve, rules), actor=CARLA),

@@ -192,7 +192,7 @@ async def test_a_request_id_is_one_users_and_one_operations(db: Session) -> None
     assert len({batch.id for batch in made}) == 3
 
 
-async def test_a_request_id_of_two_tenants_stands_for_a_batch_of_each(db: Session) -> None:
+async def test_two_tenants_can_use_the_same_request_id(db: Session) -> None:
     """Also when users of the same name send it again."""
     rules, request_id = some_rules(), uuid4()
     namesakes = [ANNA, replace(ANNA, tenant="other")]
@@ -260,7 +260,7 @@ async def test_children_end_one_by_one_and_the_parent_follows(db: Session) -> No
     batch = await submit(db, some_rules(), ANNA, 4)
     seen = []
     for _ in range(4):
-        await work(db, failing={2}, limit=1)
+        await work(db, failures={2}, limit=1)
         current = await now(db, batch)
         assert current.counts.total == 4
         seen.append((current.status, current.counts.pending))
@@ -283,7 +283,7 @@ async def test_children_end_one_by_one_and_the_parent_follows(db: Session) -> No
 
 async def test_one_failed_child_of_one_is_a_failed_parent(db: Session) -> None:
     batch = await submit(db, some_rules(), ANNA, 1)
-    await work(db, failing={1})
+    await work(db, failures={1})
     assert (await now(db, batch)).status is ParentStatus.FAILED
 
 
@@ -333,7 +333,7 @@ async def test_a_paused_batch_is_not_claimed_from_until_it_is_resumed(db: Sessio
 async def test_a_cancelled_batch_keeps_what_is_finished(db: Session) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 5)
-    await work(db, limit=2, failing={2})
+    await work(db, limit=2, failures={2})
     first = await changes.cancel(db, ANNA, batch.id)
     assert first.counts == ChildCounts(succeeded=1, failed=1, cancelled=3)
     assert first.status is ParentStatus.PARTIAL_SUCCESS
@@ -348,7 +348,7 @@ async def test_a_cancelled_batch_keeps_what_is_finished(db: Session) -> None:
 async def test_ordinary_routes_do_not_show_governed_batches_and_their_files(db: Session) -> None:
     """They show a tenant's things to all its keys; these are one user's."""
     batch = await submit(db, some_rules(), ANNA, 2)
-    await work(db, failing={1})
+    await work(db, failures={1})
     assert await batches.of_tenant(db, "acme", batch.id) is None
     assert await batches.list_newest(db, "acme", limit=10) == []
     assert await files.page(db, "acme", limit=10) == []
@@ -358,7 +358,7 @@ async def test_ordinary_routes_do_not_show_governed_batches_and_their_files(db: 
     assert await count(db, "files", "purpose = 'operation_output'") == 2
 
 
-async def test_a_user_lists_his_own_and_approvers_all_of_their_tenant(db: Session) -> None:
+async def test_users_list_their_own_batches_and_approvers_all_of_their_tenant(db: Session) -> None:
     rules = some_rules()
     made = [await submit(db, rules, actor, 1) for actor in (ANNA, BERT, ANNA)]
     newest = [batch.id for batch in reversed(made)]
@@ -371,7 +371,7 @@ async def test_a_user_lists_his_own_and_approvers_all_of_their_tenant(db: Sessio
     assert await operations.page(db, "other", limit=10) == []
 
 
-async def test_a_status_waits_for_nobody(database_url: str, db: Session) -> None:
+async def test_a_status_waits_for_no_lock(database_url: str, db: Session) -> None:
     """Neither for who changes the batch right now nor for who submits."""
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 2)

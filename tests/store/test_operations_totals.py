@@ -18,7 +18,7 @@ async def test_children_count_from_the_moment_they_end_and_once_for_all(db: Sess
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 4)
     assert await totals(db) == {"resize": (0, 0, 0)}
-    await work(db, failing={1, 2}, limit=3)
+    await work(db, failures={1, 2}, limit=3)
     assert await totals(db) == {"resize": (1, 2, 0)}, "while it runs"
     await work(db, end=False)
     assert await totals(db) == {"resize": (2, 2, 0)}, "while its files are written"
@@ -26,7 +26,7 @@ async def test_children_count_from_the_moment_they_end_and_once_for_all(db: Sess
     assert await totals(db) == {"resize": (2, 2, 0)}, "when it has ended"
     await changes.retry(rules, db, ANNA, batch.id)
     assert await totals(db) == {"resize": (2, 2, 0)}, "what is tried again has failed all the same"
-    await work(db, failing={1})
+    await work(db, failures={1})
     assert (await now(db, batch)).status is ParentStatus.PARTIAL_SUCCESS
     assert await totals(db) == {"resize": (3, 3, 0)}
     await changes.retry(rules, db, ANNA, batch.id)
@@ -55,7 +55,7 @@ async def test_a_batch_lasts_until_its_first_end_and_is_timed_once(db: Session) 
             ago=seconds,
             id=batch.id,
         )
-    await work(db, failing={1})
+    await work(db, failures={1})
     (lasted,) = await operations.durations(db)
     assert (lasted.operation, lasted.batches) == ("resize", 3)
     assert 100_030 <= lasted.seconds < 100_090
@@ -69,7 +69,7 @@ async def test_batches_that_end_at_once_are_all_counted(database_url: str) -> No
     sessions = [Session(database_url, f"{nth}") for nth in range(8)]
     for _ in range(24):
         await submit(sessions[0], some_rules(), BERT, 2)
-    await work(sessions[0], failing={2}, end=False)
+    await work(sessions[0], failures={2}, end=False)
     over = [row[0] for row in await sql(sessions[0], "SELECT id FROM batchline.batches")]
 
     async def end(nth: int) -> None:
@@ -112,7 +112,7 @@ def test_a_migration_counts_what_there_was_before(database_url: str) -> None:
         again = await submit(db, rules, ANNA, 2)
         cancelled = await submit(db, rules, ANNA, 2)
         await changes.cancel(db, ANNA, cancelled.id)
-        await work(db, failing={2})
+        await work(db, failures={2})
         await changes.retry(rules, db, ANNA, again.id)
         await submit(db, rules, BERT, 5)
         await work(db, limit=2, end=False)

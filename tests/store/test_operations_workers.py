@@ -65,7 +65,7 @@ async def test_a_batch_whose_operation_no_worker_knows_expires_with_a_code(
     batch = await submit(db, some_rules(), ANNA, 2)
     await sql(db, "UPDATE batchline.batches SET expires_at = now()")
     await sql(db, "UPDATE batchline.lanes SET deadline = now()")
-    await maintenance.attend(db, Objects.at(tmp_path))
+    await maintenance.run_due(db, Objects.at(tmp_path))
     await end_all(db)
     assert (await read(db, batch.id)).ended_at is not None
     over = await now(db, batch)

@@ -128,6 +128,16 @@ def test_the_tables_of_version_0_1_0_move(empty_url: str, revision: str) -> None
     on(empty_url, half_run)
 
 
+def test_the_tables_of_version_0_1_0_move_into_a_schema_whose_name_ends_names_of_tables(
+    empty_url: str,
+) -> None:
+    """`lanes.id` contains `s.`, but does not name the schema s."""
+    version_0_1_0(empty_url)
+    migrate.up(f"{empty_url} schema=s")
+    assert value(empty_url, TABLES, schema="public") == 0
+    on(f"{empty_url} schema=s", half_run)
+
+
 def test_the_rows_of_version_0_1_0_move_along(empty_url: str) -> None:
     migrate.up(empty_url)
     on(empty_url, half_run)
@@ -164,6 +174,7 @@ def test_a_host_application_keeps_its_tables(empty_url: str, revision: str) -> N
         ("ALTER TABLE spans ALTER COLUMN attempt SET DEFAULT 2", "spans"),
         ("DROP INDEX outbox_due", "outbox"),
         ("DROP TABLE duties", "duties"),
+        ("ALTER TABLE audit_log DISABLE TRIGGER ALL", "audit_log"),
         ("UPDATE alembic_version SET version_num = '3f9'", "'3f9'"),
     ],
 )
@@ -177,7 +188,9 @@ def test_tables_that_are_not_quite_ours_are_refused(empty_url: str, change: str,
     assert value(empty_url, "SELECT to_regnamespace('batchline') IS NULL")
 
 
-def test_a_user_who_may_not_make_schemas_uses_one_that_was_made(server_url: str, empty_url: str) -> None:
+def test_a_user_without_the_right_to_create_schemas_uses_an_existing_one(
+    server_url: str, empty_url: str
+) -> None:
     name = "tenant_of_a_schema"
     execute(server_url, f"CREATE ROLE {name} LOGIN")
     try:

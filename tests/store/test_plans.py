@@ -528,7 +528,7 @@ def test_closing_and_concluding_touch_one_batch_only(ground: Ground, busy_batch:
 # Clearing away
 
 
-def test_clearing_away_lines_reads_a_chunk_of_them(ground: Ground) -> None:
+def test_purging_lines_reads_a_chunk_of_them(ground: Ground) -> None:
     with ground.stage.db.transaction(force_rollback=True):
         # As sessions do: a file with few lines is read by its key too.
         ground.stage.db.execute("SET LOCAL enable_seqscan = off")
@@ -541,21 +541,7 @@ def test_clearing_away_lines_reads_a_chunk_of_them(ground: Ground) -> None:
     assert plan.rows["lines"] == 2 * 100, "each is found, and deleted"
 
 
-def test_clearing_away_orphans_reads_a_chunk_of_them(ground: Ground) -> None:
-    with ground.stage.db.transaction(force_rollback=True):
-        # As sessions do: a file with few lines is read by its key too.
-        ground.stage.db.execute("SET LOCAL enable_seqscan = off")
-        # File 1 has no row in `files`: it was deleted by deleting that.
-        ground.stage.db.execute(
-            "INSERT INTO batchline.file_lanes VALUES (1, 0, 'm', '/v1/embeddings', 20000)"
-        )
-        plan = ground.explain("drop_orphan_lines", chunk=100)
-
-    assert "lines" not in plan.seq_scans
-    assert plan.rows["lines"] == 2 * 100, "each is found, and deleted"
-
-
-def test_clearing_away_results_reads_a_chunk_of_them(ground: Ground, busy_batch: UUID) -> None:
+def test_purging_results_reads_a_chunk_of_them(ground: Ground, busy_batch: UUID) -> None:
     with ground.stage.db.transaction(force_rollback=True):
         ground.stage.db.execute(
             "UPDATE batchline.batches SET purging_at = now() WHERE id = %s", (busy_batch,)

@@ -62,7 +62,7 @@ async def test_a_running_batch_has_items_in_every_state(db: Session) -> None:
     assert await states(db, batch) == RUNNING
 
 
-async def test_a_row_tells_what_is_known_of_its_item(db: Session) -> None:
+async def test_a_row_has_the_state_of_its_item(db: Session) -> None:
     worker = a_worker()
     batch, items = await one_in_every_state(db, worker)
     rows = await sql(
@@ -90,12 +90,12 @@ async def test_a_row_tells_what_is_known_of_its_item(db: Session) -> None:
     ]
 
 
-async def test_a_batch_that_nobody_has_touched_is_pending(db: Session) -> None:
+async def test_all_items_of_a_new_batch_are_pending(db: Session) -> None:
     batch = await a_batch(db, {"small": 2, "large": 3})
     assert await states(db, batch) == ["pending"] * 5
 
 
-async def test_lines_of_several_lanes_are_told_apart(db: Session) -> None:
+async def test_lines_of_several_lanes_are_distinguished(db: Session) -> None:
     """Small and large take turns, so both lanes have an item 0; only one of them is done."""
     worker, batch = a_worker(), await a_batch(db, {"small": 2, "large": 2})
     items = await take(db, worker)
@@ -147,7 +147,7 @@ async def test_what_a_lost_worker_holds_is_claimed_until_another_one_takes_it(db
     assert await states(db, batch) == ["claimed", "pending"], "the rest of a split span is free"
 
 
-async def test_a_task_is_processing_whether_it_waits_or_is_asked_for(db: Session) -> None:
+async def test_a_task_is_processing_whether_it_waits_or_is_polled(db: Session) -> None:
     worker, batch = a_worker(), await a_batch(db, 1)
     await park(db, worker, await take(db, worker), "task", delay=LATER)
     assert await states(db, batch) == ["processing"], "not yet due"

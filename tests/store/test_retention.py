@@ -96,7 +96,7 @@ def somebody_waits(url: str) -> bool:
 # Files
 
 
-async def test_the_lines_of_a_deleted_file_go_and_its_row_tells_that_it_was_deleted(
+async def test_the_lines_of_a_deleted_file_are_purged_and_its_row_is_kept(
     db: Session, objects: Objects
 ) -> None:
     kept, gone = await a_file(db, {"m": 5}), await a_file(db, {"m": 7, "n": 4})
@@ -138,7 +138,7 @@ async def test_the_lines_of_files_whose_row_is_gone_go_and_no_others(
 
     assert await orphans.drop_orphan_lines(db) == 10
     assert await count(db, "lines") == 30, "a chunk is gone"
-    await maintenance.attend(db, objects)
+    await maintenance.run_due(db, objects)
 
     assert (await count(db, "lines"), await count(db, "file_lanes")) == (5, 1)
     assert await orphans.drop_orphan_lines(db) == 0
@@ -151,16 +151,16 @@ async def test_unfinished_maintenance_is_due_again_at_once(
     monkeypatch.setattr(chunks, "CHUNK", 10)
     monkeypatch.setattr(retention.enforce, "__kwdefaults__", {"seconds": 0})
     await delete(db, await a_file(db, {"m": 15}))
-    await maintenance.attend(db, objects)
+    await maintenance.run_due(db, objects)
     rows = await sql(db, "SELECT name FROM batchline.maintenance_tasks WHERE due_at <= now()")
     assert rows == [("retention",)]
     for _ in range(5):
-        await maintenance.attend(db, objects)
+        await maintenance.run_due(db, objects)
     assert await sql(db, "SELECT name FROM batchline.maintenance_tasks WHERE due_at <= now()") == []
     assert await count(db, "lines") == 0
 
 
-async def test_a_batch_over_a_deleted_file_goes_on_and_loses_nothing(db: Session, objects: Objects) -> None:
+async def test_a_batch_over_a_deleted_file_continues_and_loses_nothing(db: Session, objects: Objects) -> None:
     batch, worker = await a_batch(db, 6), a_worker()
     await complete(db, worker, await take(db, worker, 2))
 
@@ -318,7 +318,7 @@ async def test_a_batch_that_has_not_ended_keeps_its_results_however_old_it_is(
     assert len(await sql(db, "SELECT id FROM batchline.batches WHERE purging_at IS NOT NULL")) == 1
 
 
-async def test_the_doctor_is_content_with_a_batch_that_is_half_cleared_away(
+async def test_the_doctor_accepts_a_half_purged_batch(
     db: Session, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "CHUNK", 2)
@@ -332,7 +332,7 @@ async def test_the_doctor_is_content_with_a_batch_that_is_half_cleared_away(
     assert left == {7, 5, 3, 1, 0}
 
 
-async def test_two_who_clear_away_at_once_do_not_wait_for_each_other(
+async def test_concurrent_purges_do_not_wait_for_each_other(
     database_url: str, db: Session, objects: Objects
 ) -> None:
     await delete(db, await a_file(db, {"m": 5}))
@@ -350,9 +350,7 @@ async def test_two_who_clear_away_at_once_do_not_wait_for_each_other(
     assert len(await sql(db, "SELECT id FROM batchline.files WHERE purged_at IS NOT NULL")) == 1
 
 
-async def test_a_batch_that_failed_while_validating_leaves_nothing_to_clear_away(
-    db: Session, objects: Objects
-) -> None:
+async def test_a_batch_that_failed_validation_leaves_nothing_to_purge(db: Session, objects: Objects) -> None:
     await sql(
         db,
         """
@@ -381,7 +379,7 @@ async def test_old_keys_are_forgotten(db: Session, objects: Objects) -> None:
     assert await sql(db, "SELECT key FROM batchline.idempotency") == [("young",)]
 
 
-async def test_an_object_store_that_is_away_ends_no_worker(
+async def test_an_unreachable_object_store_ends_no_worker(
     database_url: str, db: Session, objects: Objects
 ) -> None:
     class Away(Objects):
@@ -391,7 +389,7 @@ async def test_an_object_store_that_is_away_ends_no_worker(
     stored = await put(db, database_url, objects, b"x")
     await delete(db, stored.id)
 
-    await maintenance.attend(db, Away(objects._store, objects.location))
+    await maintenance.run_due(db, Away(objects._store, objects.location))
 
     assert await sql(db, "SELECT id FROM batchline.files WHERE purged_at IS NOT NULL") == []
     await clear(db, objects)
@@ -502,7 +500,7 @@ def test_a_run_whose_output_was_deleted_says_so(tmp_path: Path) -> None:
         assert target.read_bytes() == content, "untouched"
 
 
-def test_commands_say_what_was_cleared_away(database_url: str, tmp_path: Path) -> None:
+def test_commands_say_what_was_purged(database_url: str, tmp_path: Path) -> None:
     objects = Objects.at(tmp_path / "data" / "objects")
     here = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     elsewhere = ("--database", database_url, "--data-dir", str(tmp_path / "elsewhere"))

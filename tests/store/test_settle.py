@@ -162,7 +162,7 @@ def test_duplicates_in_one_call_count_once_and_the_first_of_them_counts(stage: S
     assert not stage.broken()
 
 
-def test_an_outcome_of_a_worker_that_was_given_up_is_taken_once(stage: Stage) -> None:
+def test_the_verdict_of_an_expired_worker_counts_once(stage: Stage) -> None:
     """Its answer is true, and it was first; the answer of the new holder is then dropped."""
     batch = stage.batch(3)
     zombie, heir = stage.hand(), stage.hand()
@@ -190,7 +190,7 @@ def test_a_late_verdict_on_a_span_that_another_finished_changes_nothing(stage: S
     assert not stage.broken()
 
 
-def test_a_worker_that_was_given_up_cannot_put_an_item_back(stage: Stage) -> None:
+def test_an_expired_worker_cannot_put_an_item_back(stage: Stage) -> None:
     batch = stage.batch(2)
     zombie, heir = stage.hand(), stage.hand()
     hers = zombie.take(2)
@@ -409,6 +409,19 @@ def test_a_closing_batch_waits_for_a_worker_to_the_very_end_of_its_lease(stage: 
         assert other.conclude(batch.id)
 
     assert stage.finalizing(batch)
+    assert not stage.broken()
+
+
+def test_a_cancelled_batch_keeps_how_far_its_lanes_were_claimed_and_leaves_no_cursor(stage: Stage) -> None:
+    batch = stage.batch(9)
+    hand = stage.hand()
+    items = hand.take(4)
+    hand.close(batch.id, "cancel")
+    hand.settle([completed(item) for item in items])
+
+    assert stage.finalizing(batch)
+    assert stage.rows("SELECT next, drained FROM batchline.lanes") == [(4, False)]
+    assert stage.rows("SELECT * FROM batchline.cursors") == []
     assert not stage.broken()
 
 

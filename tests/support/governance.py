@@ -2,7 +2,7 @@
 
 rules = some_rules(cooldown=0)
 batch = await submit(db, rules, anna, 3)
-await work(db, failing={2})
+await work(db, failures={2})
 """
 
 from collections.abc import Collection, Sequence
@@ -107,12 +107,12 @@ async def now(db: Session, batch: GovernedBatch) -> GovernedBatch:
 
 
 async def work(
-    db: Session, *, failing: Collection[int] = (), limit: int = 1000, end: bool = True
+    db: Session, *, failures: Collection[int] = (), limit: int = 1000, end: bool = True
 ) -> list[int]:
     """Claim once and settle: the children with these numbers fail, all others succeed; end what is over."""
     worker = a_worker(lease=LATER)
     taken = await take(db, worker, limit)
-    verdicts = [failed(item) if item.line_no in failing else completed(item) for item in taken]
+    verdicts = [failed(item) if item.line_no in failures else completed(item) for item in taken]
     for settled in await spans.settle(db, worker.id, verdicts):
         if settled.closing:
             await batches.conclude(db, settled.batch_id)

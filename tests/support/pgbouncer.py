@@ -40,7 +40,7 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     ini = folder / "pgbouncer.ini"
     ini.write_text(f"{settings}{more}\nunix_socket_dir =\nlogfile = {folder / 'pgbouncer.log'}\n")
     if owner is not None:
-        _hand_over(folder, owner)
+        _change_owner(folder, owner)
     with subprocess.Popen(
         [program, "-q", ini], user=owner, group=_group(owner), stderr=subprocess.PIPE
     ) as process:
@@ -81,7 +81,7 @@ def _group(owner: int | None) -> int | None:
     return None if owner is None else pwd.getpwuid(owner).pw_gid
 
 
-def _hand_over(folder: Path, owner: int) -> None:
+def _change_owner(folder: Path, owner: int) -> None:
     for path in (folder, *folder.iterdir()):
         os.chown(path, owner, -1)
     for parent in folder.resolve().parents:

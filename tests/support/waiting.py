@@ -1,5 +1,6 @@
 """Wait in a test until a fact holds."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,3 +16,14 @@ def wait_for(what: str, fact: Callable[[], Any], limit: float = LIMIT) -> Any:
             return value
         time.sleep(0.02)
     raise AssertionError(f"waited {limit:g} s in vain for: {what}")
+
+
+async def eventually(what: str, fact: Callable[[], Any], limit: float = LIMIT) -> Any:
+    """The same, while the event loop runs."""
+    try:
+        async with asyncio.timeout(limit):
+            while not (value := fact()):  # noqa: ASYNC110 (a fact has no event)
+                await asyncio.sleep(0.005)
+            return value
+    except TimeoutError:
+        raise AssertionError(f"waited {limit:g} s in vain for: {what}") from None

@@ -70,7 +70,7 @@ def test_a_disk_that_fills_up_while_a_file_comes_in_stops_the_command_and_no_lat
 
 
 @pytest.mark.attack
-def test_a_disk_that_fills_up_while_lines_run_stops_the_run_and_the_same_command_goes_on(
+def test_a_disk_that_fills_up_while_lines_run_stops_the_run_and_the_same_command_continues(
     tmp_path: Path, data_disk: Disk
 ) -> None:
     inputs = write_large_requests(tmp_path / "in.jsonl", 3_000, 4_000)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from benchmarks import marked, wal
-from benchmarks.profile import Drained, Phase, phases_table, wal_table, worker_table
+from benchmarks.profile import Phase, ProfiledDrain, phases_table, wal_table, worker_table
 from benchmarks.sampling import Sampler, Spot, spot
 from benchmarks.wal import Record
 
@@ -20,7 +20,7 @@ Total                      43                  15280 [100.00%]        8192 [0.00
 """
 
 
-def test_records_are_read_as_pg_waldump_tells_them() -> None:
+def test_records_are_read_from_the_output_of_pg_waldump() -> None:
     assert wal.parse(_REPORTED) == [
         Record("Transaction/COMMIT", 1, 34, 0),
         Record("Heap/INSERT+INIT", 42, 15_246, 8_192),
@@ -84,7 +84,7 @@ def test_the_sampler_sees_what_uses_the_cpu() -> None:
 def test_the_table_of_the_worker_sums_up_what_is_small() -> None:
     spots = Counter({Spot("worker.settler", "store.verdicts", ""): 99, Spot("worker.claimer", "", ""): 1})
 
-    rows = worker_table(Drained(10.0, spots)).splitlines()[2:]
+    rows = worker_table(ProfiledDrain(10.0, spots)).splitlines()[2:]
 
     assert rows == [
         "| worker.settler | store.verdicts |  | 99 % | 9.90 |",

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import report
 from benchmarks.comparisons import COMPARISONS
-from benchmarks.comparisons.scripts import Sender, Setting
+from benchmarks.comparisons.scripts import ScriptSender, ScriptSetting
 from benchmarks.contest import Figure, Series
-from benchmarks.report import Compared, Results, Run
+from benchmarks.report import BenchResults, Compared, Run
 from benchmarks.sleepers import SLEEPERS
 from tests.support.repository import ROOT
 
@@ -27,7 +27,7 @@ def _compared(name: str, run: Run, value: float) -> Compared:
 
 def test_a_run_of_some_comparisons_renews_these_alone() -> None:
     first, second = _run("monday"), _run("tuesday")
-    known = Results(
+    known = BenchResults(
         [first], [_compared("a", first, 1), _compared("b", first, 2), _compared("gone", first, 3)]
     )
 
@@ -42,7 +42,7 @@ def test_a_run_of_some_comparisons_renews_these_alone() -> None:
 
 def test_a_run_of_which_nothing_is_left_is_forgotten() -> None:
     first, second = _run("monday"), _run("tuesday")
-    known = Results([first], [_compared("a", first, 1)])
+    known = BenchResults([first], [_compared("a", first, 1)])
 
     results = report.renewed(known, second, [_compared("a", second, 2)], ["a"])
 
@@ -52,7 +52,7 @@ def test_a_run_of_which_nothing_is_left_is_forgotten() -> None:
 def test_the_page_says_by_which_run_each_comparison_was_made(tmp_path: Path) -> None:
     first, second = _run("monday"), _run("tuesday")
     page = tmp_path / "page.md"
-    report.save(report.renewed(Results([], []), first, [_compared("a", first, 1)], ["a", "b"]), page)
+    report.save(report.renewed(BenchResults([], []), first, [_compared("a", first, 1)], ["a", "b"]), page)
     report.save(report.renewed(report.load(page), second, [_compared("b", second, 2)], ["a", "b"]), page)
 
     of_a, of_b = page.read_text().split("## a\n")[1].split("## b\n")
@@ -68,7 +68,7 @@ def test_the_page_says_how_long_each_comparison_took_and_what_ran_beside_others(
     beside = msgspec.structs.replace(_compared("b", run, 2), seconds=60.0, side_by_side=True)
     page = tmp_path / "page.md"
 
-    report.save(Results([msgspec.structs.replace(run, seconds=120.0)], [alone, beside]), page)
+    report.save(BenchResults([msgspec.structs.replace(run, seconds=120.0)], [alone, beside]), page)
 
     assert "| [b](#b) | 60, side by side with others |\n| [a](#a) | 1 |" in page.read_text()
     assert "| `python -m benchmarks # monday` | 2 min |" in page.read_text()
@@ -86,7 +86,7 @@ def test_the_page_starts_with_one_table_of_results_and_one_of_the_machine(tmp_pa
         )
         for date, load in (("2026-01-01 10:00:00 UTC", "0.1"), ("2026-01-02 10:00:00 UTC", "0.2"))
     )
-    results = Results([first, second], [_compared("a", first, 1), _compared("b", second, 2)])
+    results = BenchResults([first, second], [_compared("a", first, 1), _compared("b", second, 2)])
     page = tmp_path / "page.md"
 
     report.save(results, page)
@@ -104,7 +104,7 @@ def test_a_comparison_of_several_figures_has_one_chart(tmp_path: Path) -> None:
     several = msgspec.structs.replace(one, figures=[Figure("count", 3, "", None, []), *one.figures * 3])
     page = tmp_path / "page.md"
 
-    report.save(Results([run], [several]), page)
+    report.save(BenchResults([run], [several]), page)
 
     assert [chart.name for chart in (tmp_path / "page").iterdir()] == ["a.svg"]
     assert page.read_text().count("a.svg") == 1
@@ -130,9 +130,9 @@ def test_those_that_run_side_by_side_are_comparisons() -> None:
     ],
 )
 def test_a_sender_gets_lines_for_some_two_seconds(latency: int, concurrency: int, lines: int) -> None:
-    sender = Sender("a script", 4_000, lambda path, upstream, in_flight: 0.0)
+    sender = ScriptSender("a script", 4_000, lambda path, upstream, in_flight: 0.0)
 
-    assert Setting(latency, concurrency).lines(sender) == lines
+    assert ScriptSetting(latency, concurrency).lines(sender) == lines
 
 
 def test_the_quick_forms_that_need_no_other_contestant_run() -> None:

@@ -19,15 +19,25 @@ from batchline.model.ids import new_id
 from batchline.simulate import answer_to
 from batchline.store.session import Session
 from chaos import evidence, inputs, report
-from chaos.checker import Batch, Finding, Kind, check, check_displayed
+from chaos.checker import ChaosFinding, CheckedBatch, FindingKind, check, check_displayed
 from chaos.clients import Displayed, Placed
 from chaos.disk import Disk
-from chaos.ledger import Entry, Event
+from chaos.ledger import LedgerEntry, LedgerEvent
 from chaos.processes import Member
 from chaos.proxy import Proxy
-from chaos.round import Outcome
-from chaos.schedule import ATTEMPTS, EVERYBODY, OF_AN_ORDER, STORM, Fault, Order, Stroke, orders_of, schedule
-from chaos.upstream import PADDINGS, REFUSED, Upstream
+from chaos.round import RoundOutcome
+from chaos.schedule import (
+    ATTEMPTS,
+    EVERYBODY,
+    OF_AN_ORDER,
+    STORM,
+    BatchOrder,
+    Fault,
+    Stroke,
+    orders_of,
+    schedule,
+)
+from chaos.upstream import PADDINGS, REFUSED, FaultyUpstream
 from tests.support.builders import a_batch, a_worker, sql, take
 from tests.support.waiting import wait_for
 
@@ -49,7 +59,7 @@ def test_other_seeds_and_rounds_give_other_schedules() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_kind_of_fault_is_in_every_round_and_strikes_somebody_who_is_there(seed: int) -> None:
+def test_every_kind_of_fault_is_in_every_round_and_hits_a_running_process(seed: int) -> None:
     plan = schedule(seed, 1, 3)
     assert {stroke.fault for stroke in plan.strokes} == set(Fault) - {Fault.DEADLINE}
     for stroke in plan.strokes:
@@ -142,7 +152,7 @@ async def until(fact: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_for, "a fact", fact, LIMIT)
 
 
-async def test_the_proxy_passes_on_what_is_said_and_that_one_side_left(tmp_path: Path) -> None:
+async def test_the_proxy_passes_on_data_and_the_end_of_a_connection(tmp_path: Path) -> None:
     async with echoing(tmp_path) as (proxy, served):
         async with connected(proxy) as connection:
             assert await said_back(connection) == b"hello"
@@ -171,7 +181,7 @@ async def test_a_delayed_connection_takes_its_time_in_both_directions(tmp_path: 
         assert asyncio.get_running_loop().time() - begun >= 0.2
 
 
-async def test_a_half_open_connection_is_silent_and_its_server_is_told_nothing(tmp_path: Path) -> None:
+async def test_a_half_open_connection_is_silent_and_its_server_does_not_notice(tmp_path: Path) -> None:
     async with echoing(tmp_path) as (proxy, served):
         async with connected(proxy) as connection:
             await said_back(connection)
@@ -211,8 +221,8 @@ async def test_a_deaf_proxy_swallows_new_connections_too(tmp_path: Path) -> None
 
 
 @asynccontextmanager
-async def upstream() -> AsyncIterator[Upstream]:
-    running = Upstream(seed=1)
+async def upstream() -> AsyncIterator[FaultyUpstream]:
+    running = FaultyUpstream(seed=1)
     await running.start()
     try:
         yield running
@@ -228,7 +238,7 @@ async def test_an_oversized_answer_is_the_same_answer_and_megabytes_more() -> No
         given = msgspec.json.decode(body)
         assert len(given.pop("padding")) in PADDINGS
         assert given == msgspec.json.decode(usual.partition(b"\r\n\r\n")[2])
-        assert running.ledger.entries["b-1-1"].events[Event.OVERSIZED] == 1
+        assert running.ledger.entries["b-1-1"].events[LedgerEvent.OVERSIZED] == 1
 
 
 async def test_only_the_other_upstream_starves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +254,7 @@ async def test_only_the_other_upstream_starves(monkeypatch: pytest.MonkeyPatch) 
         assert running.ledger.entries["b-1-1"].runs == 1
 
 
-async def sent(running: Upstream, key: str, content: str = "hello", url: str | None = None) -> bytes:
+async def sent(running: FaultyUpstream, key: str, content: str = "hello", url: str | None = None) -> bytes:
     """All that is answered to one request, on a connection of its own."""
     port = int(re.findall(r":(\d+)/", url or running.url)[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -275,11 +285,11 @@ async def test_an_upstream_that_forgets_a_key_has_itself_to_blame() -> None:
         assert (entry.runs, entry.forgotten, entry.twice) == (2, 1, False)
 
 
-async def test_the_upstream_fails_as_told_and_notes_it() -> None:
+async def test_the_upstream_fails_as_set_and_records_it() -> None:
     async with upstream() as running:
         running.be(Fault.DROP, 1.0)
         assert await sent(running, "b-1-1") == b""
-        assert running.ledger.entries["b-1-1"].events[Event.DROPPED] == 1
+        assert running.ledger.entries["b-1-1"].events[LedgerEvent.DROPPED] == 1
         running.heal()
         running.be(Fault.REFUSE, 1.0)
         assert re.match(rb"HTTP/1.1 (429|500|503) ", await sent(running, "b-2-1"))
@@ -288,7 +298,7 @@ async def test_the_upstream_fails_as_told_and_notes_it() -> None:
         running.be(Fault.HANG, 1.0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sent(running, "b-3-1"), 0.2)
-        assert running.ledger.entries["b-3-1"].events[Event.HUNG] == 1
+        assert running.ledger.entries["b-3-1"].events[LedgerEvent.HUNG] == 1
         running.heal()
         assert b"HTTP/1.1 400 " in await sent(running, "b-4-1", REFUSED)
 
@@ -343,20 +353,22 @@ def test_a_shifted_clock_is_what_batchline_sees() -> None:
 
 # The checker
 
-Ledger = dict[str, Entry]
-ORDER = Order("o", 0.0, 20, ("m",), every_bad=5, window="24h", through="engine")
+RequestLedger = dict[str, LedgerEntry]
+ORDER = BatchOrder("o", 0.0, 20, ("m",), every_bad=5, window="24h", through="engine")
 
 
-def a_finished_round(order: Order = ORDER, status: str = "completed") -> tuple[Placed, Batch, Ledger]:
+def a_finished_round(
+    order: BatchOrder = ORDER, status: str = "completed"
+) -> tuple[Placed, CheckedBatch, RequestLedger]:
     """One batch whose good lines were answered and whose bad ones were refused, at the first attempt."""
     batch_id = new_id()
-    ledger: Ledger = {}
+    ledger: RequestLedger = {}
     output: list[Any] = []
     errors: list[Any] = []
     used = Counter[str]()
     for number, line in enumerate(inputs.lines(order), start=1):
         key = f"{batch_id.hex}-{number}-1"
-        entry = ledger[key] = Entry(msgspec.json.encode(line.body), requests=1)
+        entry = ledger[key] = LedgerEntry(msgspec.json.encode(line.body), requests=1)
         entry.statuses[400 if line.bad else 200] += 1
         entry.runs = 0 if line.bad else 1
         body: Any = {"error": {}} if line.bad else msgspec.json.decode(answer_to(inputs.URL, entry.body))
@@ -366,7 +378,7 @@ def a_finished_round(order: Order = ORDER, status: str = "completed") -> tuple[P
         if not line.bad:
             used.update(input=body["usage"]["prompt_tokens"], output=body["usage"]["completion_tokens"])
     lines = msgspec.json.Encoder().encode_lines
-    batch = Batch(
+    batch = CheckedBatch(
         id=batch_id,
         status=status,
         total=order.lines,
@@ -380,11 +392,11 @@ def a_finished_round(order: Order = ORDER, status: str = "completed") -> tuple[P
     return Placed(order, batch_id), batch, ledger
 
 
-def found(placed: Placed, batch: Batch, ledger: Ledger) -> list[Finding]:
+def found(placed: Placed, batch: CheckedBatch, ledger: RequestLedger) -> list[ChaosFinding]:
     return check([placed], {batch.id: batch}, ledger)[1]
 
 
-def kinds(placed: Placed, batch: Batch, ledger: Ledger) -> set[Kind]:
+def kinds(placed: Placed, batch: CheckedBatch, ledger: RequestLedger) -> set[FindingKind]:
     return {finding.kind for finding in found(placed, batch, ledger)}
 
 
@@ -393,7 +405,7 @@ def without_line(lines: bytes, number: int) -> bytes:
     return b"".join(kept[:number] + kept[number + 1 :])
 
 
-def key_of(batch: Batch, number: int, attempt: int = 1) -> str:
+def key_of(batch: CheckedBatch, number: int, attempt: int = 1) -> str:
     return f"{batch.id.hex}-{number}-{attempt}"
 
 
@@ -407,38 +419,38 @@ def test_a_round_in_which_all_is_well_gives_no_finding() -> None:
 def test_a_lost_line_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     shorter = replace(batch, output=without_line(batch.output, 3), completed=batch.completed - 1)
-    assert Kind.LOST in kinds(placed, shorter, ledger)
+    assert FindingKind.LOST in kinds(placed, shorter, ledger)
 
 
 def test_a_doubled_line_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     first = batch.output.splitlines(keepends=True)[0]
-    assert Kind.DOUBLED in kinds(placed, replace(batch, output=first + batch.output), ledger)
+    assert FindingKind.DOUBLED in kinds(placed, replace(batch, output=first + batch.output), ledger)
 
 
 def test_a_line_in_both_files_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     first = batch.output.splitlines(keepends=True)[0]
-    assert Kind.DOUBLED in kinds(placed, replace(batch, errors=first + batch.errors), ledger)
+    assert FindingKind.DOUBLED in kinds(placed, replace(batch, errors=first + batch.errors), ledger)
 
 
 @pytest.mark.parametrize("counter", ["total", "completed", "failed", "input_tokens", "output_tokens"])
 def test_a_wrong_counter_is_found(counter: str) -> None:
     placed, batch, ledger = a_finished_round()
     wrong = replace(batch, **{counter: getattr(batch, counter) + 1})
-    assert kinds(placed, wrong, ledger) == {Kind.WRONG}
+    assert kinds(placed, wrong, ledger) == {FindingKind.WRONG}
 
 
 def test_lines_out_of_order_are_found() -> None:
     placed, batch, ledger = a_finished_round()
     turned = b"".join(reversed(batch.output.splitlines(keepends=True)))
-    assert kinds(placed, replace(batch, output=turned), ledger) == {Kind.WRONG}
+    assert kinds(placed, replace(batch, output=turned), ledger) == {FindingKind.WRONG}
 
 
 def test_an_answer_that_the_upstream_never_gave_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     ledger[key_of(batch, 1)].runs = 0
-    assert kinds(placed, batch, ledger) == {Kind.WRONG}
+    assert kinds(placed, batch, ledger) == {FindingKind.WRONG}
 
 
 def test_the_answer_of_another_line_is_found() -> None:
@@ -449,7 +461,7 @@ def test_the_answer_of_another_line_is_found() -> None:
         rows[0]["response"]["body"],
     )
     mixed = replace(batch, output=msgspec.json.Encoder().encode_lines(rows))
-    assert kinds(placed, mixed, ledger) == {Kind.WRONG}
+    assert kinds(placed, mixed, ledger) == {FindingKind.WRONG}
 
 
 def test_a_padded_answer_is_right_and_a_cut_one_is_found() -> None:
@@ -460,7 +472,7 @@ def test_a_padded_answer_is_right_and_a_cut_one_is_found() -> None:
     assert kinds(placed, whole, ledger) == set()
     rows[0]["response"]["body"]["padding"] = "x" * (PADDINGS[0] - 1)
     cut = replace(batch, output=msgspec.json.Encoder().encode_lines(rows))
-    assert kinds(placed, cut, ledger) == {Kind.WRONG}
+    assert kinds(placed, cut, ledger) == {FindingKind.WRONG}
 
 
 def test_a_line_may_fail_for_its_size_only_if_the_answer_was_oversized() -> None:
@@ -468,9 +480,9 @@ def test_a_line_may_fail_for_its_size_only_if_the_answer_was_oversized() -> None
     rows = [msgspec.json.decode(line) for line in batch.errors.splitlines()]
     rows[0].update(response=None, error={"code": "response_too_large", "message": ""})
     failed = replace(batch, errors=msgspec.json.Encoder().encode_lines(rows))
-    assert kinds(placed, failed, ledger) == {Kind.WRONG}
+    assert kinds(placed, failed, ledger) == {FindingKind.WRONG}
     number = int(rows[0]["id"].rpartition("_")[2])
-    ledger[key_of(batch, number)].events[Event.OVERSIZED] += 1
+    ledger[key_of(batch, number)].events[LedgerEvent.OVERSIZED] += 1
     assert kinds(placed, failed, ledger) == set()
 
 
@@ -478,7 +490,7 @@ def test_a_key_that_was_run_twice_is_found_unless_the_upstream_broke_its_rule() 
     placed, batch, ledger = a_finished_round()
     entry = ledger[key_of(batch, 1)]
     entry.runs = 2
-    assert kinds(placed, batch, ledger) == {Kind.DOUBLED}
+    assert kinds(placed, batch, ledger) == {FindingKind.DOUBLED}
     entry.forgotten = 1
     assert kinds(placed, batch, ledger) == set()
 
@@ -486,22 +498,22 @@ def test_a_key_that_was_run_twice_is_found_unless_the_upstream_broke_its_rule() 
 def test_a_second_attempt_without_a_reason_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     first = ledger[key_of(batch, 1)]
-    ledger[key_of(batch, 1, 2)] = Entry(first.body, requests=1, runs=1)
-    assert kinds(placed, batch, ledger) == {Kind.DOUBLED}
-    first.events[Event.DROPPED] += 1
+    ledger[key_of(batch, 1, 2)] = LedgerEntry(first.body, requests=1, runs=1)
+    assert kinds(placed, batch, ledger) == {FindingKind.DOUBLED}
+    first.events[LedgerEvent.DROPPED] += 1
     assert kinds(placed, batch, ledger) == set()
 
 
 def test_an_attempt_that_was_used_up_without_being_sent_is_found() -> None:
     placed, batch, ledger = a_finished_round()
-    ledger[key_of(batch, 1, 3)] = Entry(ledger[key_of(batch, 1)].body, requests=1, runs=1)
-    assert kinds(placed, batch, ledger) == {Kind.WRONG}
+    ledger[key_of(batch, 1, 3)] = LedgerEntry(ledger[key_of(batch, 1)].body, requests=1, runs=1)
+    assert kinds(placed, batch, ledger) == {FindingKind.WRONG}
 
 
 def test_a_key_with_another_body_is_found() -> None:
     placed, batch, ledger = a_finished_round()
     ledger[key_of(batch, 2)].strange = 1
-    assert kinds(placed, batch, ledger) == {Kind.WRONG}
+    assert kinds(placed, batch, ledger) == {FindingKind.WRONG}
 
 
 @pytest.mark.parametrize(
@@ -509,7 +521,7 @@ def test_a_key_with_another_body_is_found() -> None:
 )
 def test_an_idempotency_key_of_no_item_is_found(key: str) -> None:
     placed, batch, ledger = a_finished_round()
-    assert kinds(placed, batch, {**ledger, key: Entry(b"")}) == {Kind.WRONG}
+    assert kinds(placed, batch, {**ledger, key: LedgerEntry(b"")}) == {FindingKind.WRONG}
 
 
 def test_a_failure_that_the_upstream_knows_nothing_of_is_found() -> None:
@@ -517,18 +529,18 @@ def test_a_failure_that_the_upstream_knows_nothing_of_is_found() -> None:
     rows = [msgspec.json.decode(line) for line in batch.errors.splitlines()]
     rows[0].update(response=None, error={"code": "timeout", "message": ""})
     unknown = replace(batch, errors=msgspec.json.Encoder().encode_lines(rows))
-    assert kinds(placed, unknown, ledger) == {Kind.WRONG}
+    assert kinds(placed, unknown, ledger) == {FindingKind.WRONG}
     number = int(rows[0]["id"].rpartition("_")[2])
     for attempt in range(1, ATTEMPTS + 1):
         body = ledger[key_of(batch, number)].body
-        hung = ledger[key_of(batch, number, attempt)] = Entry(body, requests=1)
-        hung.events[Event.HUNG] += 1
+        hung = ledger[key_of(batch, number, attempt)] = LedgerEntry(body, requests=1)
+        hung.events[LedgerEvent.HUNG] += 1
     assert kinds(placed, unknown, ledger) == set()
 
 
 @pytest.mark.parametrize("status", ["not at its end", "failed", "cancelled", "expired"])
-def test_an_end_that_nobody_asked_for_is_found(status: str) -> None:
-    assert kinds(*a_finished_round(status=status)) == {Kind.WRONG}
+def test_an_unrequested_end_is_found(status: str) -> None:
+    assert kinds(*a_finished_round(status=status)) == {FindingKind.WRONG}
 
 
 def test_a_cancel_that_was_confirmed_and_did_not_come_is_found() -> None:
@@ -536,16 +548,16 @@ def test_a_cancel_that_was_confirmed_and_did_not_come_is_found() -> None:
     placed.cancel_requested = True
     assert kinds(placed, batch, ledger) == set(), "asked, but not confirmed: it may have come too late"
     placed.cancelled = True
-    assert kinds(placed, batch, ledger) == {Kind.WRONG}
+    assert kinds(placed, batch, ledger) == {FindingKind.WRONG}
     assert kinds(placed, replace(batch, status="cancelled"), ledger) == set()
 
 
-def test_an_order_that_was_lost_and_one_that_was_made_twice_are_found() -> None:
+def test_a_lost_order_and_a_duplicate_order_are_found() -> None:
     placed, batch, ledger = a_finished_round()
     other: UUID = new_id()
     twice = {batch.id: batch, other: replace(batch, id=other)}
-    assert {finding.kind for finding in check([placed], twice, ledger)[1]} == {Kind.DOUBLED}
-    assert Kind.LOST in {finding.kind for finding in check([placed], {}, {})[1]}
+    assert {finding.kind for finding in check([placed], twice, ledger)[1]} == {FindingKind.DOUBLED}
+    assert FindingKind.LOST in {finding.kind for finding in check([placed], {}, {})[1]}
 
 
 def test_a_server_that_gives_out_something_else_is_found() -> None:
@@ -570,33 +582,33 @@ async def test_what_a_round_must_not_leave_behind_is_found(database_url: str, db
     assert evidence.unfinished(database_url) == 1
 
 
-async def test_an_object_that_nobody_knows_of_and_one_that_is_gone_are_found(
+async def test_an_unrecorded_object_and_a_missing_object_are_found(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     batch = await a_batch(db, {"m": 1})
     await sql(db, f"UPDATE batchline.files SET object_key = 'inputs/one' WHERE id = '{batch.file_id}'")
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "one").touch()
-    assert evidence.stray_objects(database_url, tmp_path) == []
+    assert evidence.unrecorded_objects(database_url, tmp_path) == []
     (tmp_path / "inputs" / "one").rename(tmp_path / "inputs" / "one#1")
-    found = evidence.stray_objects(database_url, tmp_path)
-    assert [finding.kind for finding in found] == [Kind.WRONG, Kind.LOST]
+    found = evidence.unrecorded_objects(database_url, tmp_path)
+    assert [finding.kind for finding in found] == [FindingKind.WRONG, FindingKind.LOST]
 
 
 # The report
 
 
-def test_the_page_tells_faults_and_findings_of_all_rounds(tmp_path: Path) -> None:
-    outcome = Outcome(schedule(3, 1, 2))
+def test_the_page_lists_faults_and_findings_of_all_rounds(tmp_path: Path) -> None:
+    outcome = RoundOutcome(schedule(3, 1, 2))
     outcome.faults[Fault.KILL_WORKER] = 2
     outcome.tally.completed = 1234
-    outcome.findings.append(Finding(Kind.LOST, "order 1", "line 7 has no outcome"))
+    outcome.findings.append(ChaosFinding(FindingKind.LOST, "order 1", "line 7 has no outcome"))
     about = {"date": "today", "command": "python -m chaos", "seed": 3, "workers": 2, "minutes": 1.0}
-    results = report.sum_up([outcome, Outcome(schedule(3, 2, 2))], **about, machine={}, versions={})
+    results = report.sum_up([outcome, RoundOutcome(schedule(3, 2, 2))], **about, machine={}, versions={})
     report.save(results, tmp_path / "chaos.md")
     page = (tmp_path / "chaos.md").read_text()
     assert (results.rounds, results.lost, results.doubled, results.clean) == (2, 1, 0, False)
     assert f"| {Fault.KILL_WORKER} | 2 |" in page
     assert "| of these completed | 1,234 |" in page
     assert "line 7 has no outcome" in page
-    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes(), type=report.Results) == results
+    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes(), type=report.ChaosResults) == results

@@ -55,7 +55,7 @@ def send(server_url: str, path: str, body: bytes, headers: dict[str, str]) -> so
     return connection
 
 
-def test_a_server_that_dies_between_commit_and_answer_gives_the_same_object_when_asked_again(
+def test_a_server_that_dies_between_commit_and_answer_returns_the_same_object_on_retry(
     database_url: str, tmp_path: Path
 ) -> None:
     form = (
@@ -160,7 +160,7 @@ def test_line_numbers_count_blank_lines_and_the_byte_order_mark_does_not(server:
     ]
 
 
-def test_the_first_hundred_errors_are_told_in_the_order_of_their_lines(server: Server) -> None:
+def test_the_first_hundred_errors_are_reported_in_the_order_of_their_lines(server: Server) -> None:
     client = server.client("many-errors")
     content = b"".join(b"\n" + (b"{\n" if nth % 2 else line("same")) for nth in range(300))
     file = client.files.create(file=("in.jsonl", content), purpose="batch")
@@ -170,7 +170,7 @@ def test_the_first_hundred_errors_are_told_in_the_order_of_their_lines(server: S
     assert lines == [2 * nth for nth in range(2, 102)], "every second line from the fourth on is wrong"
 
 
-def test_the_content_of_what_is_deleted_or_expired_is_not_there_for_ranges_either(server: Server) -> None:
+def test_the_content_of_a_deleted_or_expired_file_is_not_found_for_ranges_either(server: Server) -> None:
     client = server.client("gone")
     files = [client.files.create(file=("in.jsonl", line("a")), purpose="batch").id for _ in range(2)]
     client.files.delete(files[0])
@@ -191,7 +191,7 @@ def test_the_content_of_what_is_deleted_or_expired_is_not_there_for_ranges_eithe
     assert client.files.list().data == []
 
 
-def test_an_object_that_is_lost_is_told_before_the_answer_begins(server: Server) -> None:
+def test_a_lost_object_is_reported_before_the_answer_begins(server: Server) -> None:
     """A file whose row is there and whose object is not: never a 200 with nothing in it."""
     client = server.client("lost")
     file = client.files.create(file=("in.jsonl", line("a")), purpose="batch")

@@ -12,7 +12,7 @@ import pytest
 from batchline.model import PollResult
 from batchline.store import batches, migrate, spans
 from batchline.store.session import Session
-from tests.support.builders import ANYTHING, a_batch, a_database, a_worker, on, sql, take
+from tests.support.builders import ANYTHING, a_batch, a_database, a_worker, sql, take
 from tests.support.external import postgresql_15
 from tests.support.processes import (
     batchline,
@@ -43,8 +43,8 @@ async def expire_as_before(db: Session) -> None:
     await sql(db, "UPDATE batchline.workers SET lease_until = '-infinity'")
 
 
-def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> PollResult:
-    async def scenario(db: Session) -> PollResult:
+async def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> PollResult:
+    async with Session(database, "test") as db:
         dead, batch = a_worker("dead"), await a_batch(db)
         await take(db, dead)
         if cancelled:
@@ -53,20 +53,20 @@ def poll_after(database: str, *, legacy: bool, cancelled: bool = False) -> PollR
         await (expire_as_before(db) if legacy else spans.expire(db, dead.id))
         return await spans.poll(db, a_worker("other").id, ANYTHING)
 
-    return on(database, scenario)
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_a_poll_finds_the_lines_of_a_worker_known_to_be_dead(database: str, legacy: bool) -> None:
+    assert (await poll_after(database, legacy=legacy)).claimable
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_poll_finds_the_lines_of_a_worker_known_to_be_dead(database: str, legacy: bool) -> None:
-    assert poll_after(database, legacy=legacy).claimable
+async def test_a_poll_finds_a_cancelled_batch_that_only_a_dead_worker_held(
+    database: str, legacy: bool
+) -> None:
+    assert (await poll_after(database, legacy=legacy, cancelled=True)).maintenance_due
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_poll_finds_a_cancelled_batch_that_only_a_dead_worker_held(database: str, legacy: bool) -> None:
-    assert poll_after(database, legacy=legacy, cancelled=True).maintenance_due
-
-
-def test_a_run_that_was_killed_goes_on(database: str, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_continues(database: str, tmp_path: Path) -> None:
     inputs, output = write_requests(tmp_path / "in.jsonl", 300), tmp_path / "out.jsonl"
     location = ("--database", database, "--data-dir", str(tmp_path / "data"))
     with simulated("--latency", "20") as upstream:

@@ -138,7 +138,7 @@ def test_a_fresh_folder_gets_a_server_that_answers_and_keeps_its_log(tmp_path: P
     assert_stopped(server.data_dir, server.postmaster_pid)
 
 
-def test_the_server_is_durable_unless_told_otherwise(data_dir: Path) -> None:
+def test_the_server_is_durable_unless_set_otherwise(data_dir: Path) -> None:
     with EmbeddedPostgres.start(data_dir) as server:
         for setting in ("fsync", "synchronous_commit", "full_page_writes", "autovacuum"):
             with psycopg.connect(server.url) as connection:
@@ -146,7 +146,7 @@ def test_the_server_is_durable_unless_told_otherwise(data_dir: Path) -> None:
             assert row == ("on",), f"{setting} should be on"
 
 
-def test_the_server_lets_nobody_in_but_its_own_account(data_dir: Path) -> None:
+def test_the_server_admits_only_its_own_account(data_dir: Path) -> None:
     with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
         assert ask(server, "SHOW listen_addresses") == ""
         assert socket_of(server).stat().st_mode & 0o777 == 0o700
@@ -387,7 +387,7 @@ def test_root_opens_folders_on_the_way_to_the_servers_account_alone(data_dir: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs a user for the server")
-def test_root_without_useradd_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_useradd_gets_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchline.embedded.account._NAME", "no-such-user-here")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EmbeddedPostgresError, match=r"Run as another user.*--database"):

@@ -286,7 +286,7 @@ def test_the_parents_status_follows_from_its_children(platform: Platform) -> Non
 # --- 6. Two layers of limits -------------------------------------------------------------------------------
 
 
-def test_a_user_waits_between_submissions_and_is_told_how_long(platform: Platform) -> None:
+def test_a_user_must_wait_between_submissions_and_gets_the_time(platform: Platform) -> None:
     _, ann = platform.user()
     submit(ann, machines(1))
     answer = ann.post("/vms/batch", json={"operation": "create", "items": machines(1)})
@@ -296,7 +296,7 @@ def test_a_user_waits_between_submissions_and_is_told_how_long(platform: Platfor
     assert (error["limit_type"], error["max_value"]) == ("user_cooldown", 120)
 
 
-def test_no_more_than_three_batches_are_pending_however_they_come(platform: Platform) -> None:
+def test_at_most_three_batches_are_pending(platform: Platform) -> None:
     user, ann = platform.user()
     _, admin = platform.user("admin")
     # No cooldown, so that what is left is the number of batches.
@@ -459,7 +459,7 @@ def test_a_childs_error_is_its_own_and_the_parent_stays_readable(platform: Platf
 # --- 9. Observability and audit ----------------------------------------------------------------------------
 
 
-def test_the_audit_log_tells_all_and_no_secrets_and_cannot_be_changed(platform: Platform) -> None:
+def test_the_audit_log_is_complete_without_secrets_and_cannot_be_changed(platform: Platform) -> None:
     user, ann = platform.user()
     batch_id = submit(ann, machines(1, user_data=f"password: {SECRET}"), reason=f"token={SECRET}")["batch_id"]
     found = ended(ann, batch_id)

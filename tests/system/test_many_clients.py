@@ -51,6 +51,7 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
             input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"client": str(nth)}
         )
         async with asyncio.timeout(LIMIT):
+            # Clients poll: the API has no notification that they could wait for.
             while (batch := await client.batches.retrieve(batch.id)).status != "completed":  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
         assert batch.output_file_id is not None
@@ -59,7 +60,7 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
     return Outcome(batch, [json.loads(line) for line in output.splitlines()], listed)
 
 
-async def test_two_hundred_clients_each_get_their_own_results_and_nobody_elses(
+async def test_two_hundred_clients_each_get_only_their_own_results(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     secrets = [(await keys.create(db, f"client {nth}", f"tenant-{nth}"))[1] for nth in range(CLIENTS)]

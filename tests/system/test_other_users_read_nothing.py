@@ -64,7 +64,7 @@ def test_root_closes_what_was_open_and_keeps_it_closed(open_folder: Path) -> Non
 
 
 @AS_ROOT
-def test_folders_on_the_way_let_the_servers_account_through_and_nobody_else(open_folder: Path) -> None:
+def test_parent_folders_can_be_traversed_only_by_the_servers_account(open_folder: Path) -> None:
     closed = open_folder / "closed"
     closed.mkdir(mode=0o700)
     secret = closed / "secret.txt"

@@ -66,7 +66,7 @@ def closed(database: str) -> AbstractContextManager[None]:
     ("moment", "reason"),
     [(read_only, "read-only transaction"), (closed, "not currently accepting connections")],
 )
-def test_a_worker_waits_and_goes_on(database_url: str, tmp_path: Path, moment: Moment, reason: str) -> None:
+def test_a_worker_waits_and_continues(database_url: str, tmp_path: Path, moment: Moment, reason: str) -> None:
     location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     inputs, log = write_requests(tmp_path / "in.jsonl", LINES), tmp_path / "log"
 
@@ -91,7 +91,7 @@ def test_a_worker_waits_and_goes_on(database_url: str, tmp_path: Path, moment: M
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before it begins", "while it runs"])
-def test_a_run_waits_and_goes_on(database_url: str, tmp_path: Path, before: bool) -> None:
+def test_a_run_waits_and_continues(database_url: str, tmp_path: Path, before: bool) -> None:
     inputs, output, log = write_requests(tmp_path / "in.jsonl", LINES), tmp_path / "out", tmp_path / "log"
     location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
 
@@ -115,9 +115,7 @@ def test_a_run_waits_and_goes_on(database_url: str, tmp_path: Path, before: bool
     assert [line["custom_id"] for line in read_lines(output)] == [f"q-{number}" for number in range(LINES)]
 
 
-def test_readyz_says_that_the_database_is_read_only_and_when_it_is_not_any_more(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_readyz_reports_a_read_only_database_until_it_is_writable(database_url: str, tmp_path: Path) -> None:
     with serving(database_url, tmp_path) as server, server.http() as client:
         assert client.get("/readyz").status_code == 200
         key = server.key()

@@ -31,7 +31,7 @@ PASTED_KEY = "bl-a-pasted-key-0123456789abcdef"
 HOOK_TOKEN = "hook-token-0123456789abcdef"
 WAYS = ("well", "quote 400", "quote 401", "quote 429", "quote 500", "redirect", "drop", "garbage", "not json")
 # The only places for what is needed again: the secret of a webhook, and its address.
-OWN_PLACES = {("webhooks", "signing secret"), ("webhooks", "hook token")}
+OWN_COLUMNS = {("webhooks", "signing secret"), ("webhooks", "hook token")}
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ def test_secrets_are_in_no_output_and_in_no_row_but_their_own(database_url: str,
         for name, secret in secrets.items()
         if secret in text
     }
-    assert positions <= {*OWN_PLACES, ("webhooks", "new signing secret")}, positions
+    assert positions <= {*OWN_COLUMNS, ("webhooks", "new signing secret")}, positions
 
 
 def answer_of(client: openai.OpenAI, batch: Batch, webhook_id: str) -> str:

@@ -224,7 +224,7 @@ def test_a_worker_has_the_concurrency_of_the_upstream_for_any_model_unless_it_ha
         ("[server]\npublic_openapi = 'yes'", "must be true or false"),
     ],
 )
-def test_an_error_says_what_to_write(tmp_path: Path, text: str, why: str) -> None:
+def test_an_error_says_which_values_are_valid(tmp_path: Path, text: str, why: str) -> None:
     assert refusal(tmp_path, text).split(": ", 2)[2].startswith(why)
 
 

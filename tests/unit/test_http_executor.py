@@ -158,7 +158,7 @@ def test_an_answer_of_just_the_limit_is_taken() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 529])
-def test_what_may_pass_is_tried_again_and_at_last_kept_as_it_was_answered(status: int) -> None:
+def test_temporary_errors_are_retried_and_the_last_answer_is_kept(status: int) -> None:
     refusal = answers(status, b'{"error": {"message": "Slow down."}}')
     again = verdict_on(refusal)
     assert isinstance(again, Retry)
@@ -173,7 +173,7 @@ def test_what_may_pass_is_tried_again_and_at_last_kept_as_it_was_answered(status
 
 
 @pytest.mark.parametrize("status", [301, 302, 304, 400, 401, 403, 404, 413, 422])
-def test_what_will_not_pass_fails_at_once_with_its_answer(status: int) -> None:
+def test_permanent_errors_fail_at_once_with_their_answer(status: int) -> None:
     body = b"" if status == 304 else b'{"error": {"message": "No."}}'
     verdict = verdict_on(says_and_closes(http(status, body)))
     assert isinstance(verdict, Failed)
@@ -210,7 +210,7 @@ async def test_a_redirect_is_not_followed() -> None:
         (b'{"error": "%b"}' % (b"x" * 9000), "x" * 500),
     ],
 )
-def test_a_retry_says_what_the_upstream_said(body: bytes, message: str) -> None:
+def test_a_retry_quotes_the_upstreams_error(body: bytes, message: str) -> None:
     verdict = verdict_on(answers(503, body))
     assert isinstance(verdict, Retry)
     assert verdict.message == message
@@ -237,7 +237,7 @@ def test_retry_after_is_obeyed(headers: tuple[bytes, ...], delay: float) -> None
 
 
 @pytest.mark.parametrize("value", [b"-5", b"soon", b"nan", b"\xff", b""])
-def test_a_retry_after_that_makes_no_sense_is_ignored(value: bytes) -> None:
+def test_an_invalid_retry_after_is_ignored(value: bytes) -> None:
     verdict = verdict_on(answers(429, b"{}", b"Retry-After: " + value))
     assert isinstance(verdict, Retry)
     assert 0 < verdict.delay <= 0.5
@@ -322,7 +322,7 @@ async def test_a_refused_connection_is_no_attempt_and_can_be_seen() -> None:
             assert executor.upstreams.unreachable == {url: "Connection refused"}
 
 
-async def test_a_connection_that_never_comes_about_is_no_attempt() -> None:
+async def test_a_failed_connection_is_not_an_attempt() -> None:
     # The handshake of TLS belongs to connecting, and this upstream does not know what we are talking about.
     async with upstream_that(hangs) as upstream:
         url = upstream.url.replace("http:", "https:")
@@ -360,7 +360,7 @@ async def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(lo
         assert await delays_of_a_round() == {0.5}
 
 
-async def test_what_waited_while_its_worker_lost_the_lease_is_not_sent() -> None:
+async def test_a_request_that_waited_while_the_lease_was_lost_is_not_sent() -> None:
     """It waits for the next round of an outage; by then the item may be another worker's."""
     taken, url = an_upstream_that_refuses()
     names = ["first"]
@@ -490,7 +490,7 @@ def test_the_path_comes_after_the_upstreams_own_without_doubling_the_version(
         "\\x",
     ],
 )
-def test_a_path_cannot_lead_away_from_the_upstream(path: str) -> None:
+def test_a_path_cannot_leave_the_upstream(path: str) -> None:
     with pytest.raises(urls.InvalidPath):
         urls.join("http://127.0.0.1:1/openai/v1", path)
 
@@ -505,7 +505,7 @@ def test_an_odd_path_stays_a_path_of_the_upstream(path: str) -> None:
     assert url.query_string is None
 
 
-async def test_an_item_with_a_path_that_leads_away_fails_alone() -> None:
+async def test_an_item_with_a_path_outside_the_upstream_fails_alone() -> None:
     async with upstream_that(answers_well) as upstream:
         async with an_executor() as executor:
             verdict = await executor.run(an_item(f"{upstream.url}/openai", url="/../admin"))
@@ -630,7 +630,7 @@ async def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> Non
         assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
 
 
-async def test_an_upstream_that_is_not_there_is_found_before_the_run() -> None:
+async def test_an_unreachable_upstream_is_reported_before_the_run() -> None:
     async with upstream_that(hangs) as upstream:
         taken, url = an_upstream_that_refuses()
         with taken:

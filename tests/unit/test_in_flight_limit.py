@@ -55,7 +55,7 @@ def test_a_round_of_answers_raises_the_limit_by_one_up_to_its_maximum() -> None:
     assert not limit.adapting, "then nothing more is counted"
 
 
-def test_a_line_that_always_times_out_is_spared_a_few_times_only() -> None:
+def test_a_line_that_always_times_out_is_exempt_a_few_times_only() -> None:
     limit = InFlightLimit(64)
     assert [time_out(limit, 7) for _ in range(10)] == [False] * 8 + [True] * 2
     assert not time_out(limit, 8), "another line is another matter"

@@ -75,7 +75,7 @@ def test_secrets_that_overlap_are_hidden_together() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_text_made_to_take_long_takes_linear_time(text: str) -> None:
+def test_adversarial_text_takes_linear_time(text: str) -> None:
     def seconds(piece: str) -> float:
         began = time.thread_time()
         masked_text(piece)

@@ -103,7 +103,7 @@ async def test_an_upload_that_is_cancelled_while_it_is_completed_leaves_nothing(
     assert files(tmp_path) == []
 
 
-async def test_an_upload_that_the_disk_refuses_half_way_is_an_error_and_leaves_nothing(
+async def test_an_upload_that_fills_the_disk_is_an_error_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -126,7 +126,7 @@ async def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path, size: 
         Objects.at(tmp_path / "outputs" / "folder")
 
 
-async def test_an_object_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
+async def test_a_missing_object_has_its_own_error(tmp_path: Path) -> None:
     objects = Objects.at(tmp_path)
     assert not await objects.exists(KEY)
     assert await keys(objects) == []

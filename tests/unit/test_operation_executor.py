@@ -113,14 +113,14 @@ def test_the_attempts_are_those_of_the_operation() -> None:
 ALREADY = {"reason": "AlreadyExists", "message": "already exists"}
 
 
-def test_what_exists_as_it_was_asked_for_is_done() -> None:
+def test_an_object_that_exists_as_requested_counts_as_done() -> None:
     existing = {"spec": {"size": 3, "default": 1}, "secret": "hunter2!", "metadata": {}}
     verdict, requests = outcome(said(409, ALREADY), said(200, existing))
     assert isinstance(verdict, Completed)
     assert [(request.method, request.path) for request in requests][1] == ("GET", "/prefix/things/vm%201/now")
 
 
-def test_what_exists_otherwise_is_a_failure_that_says_what_the_upstream_said() -> None:
+def test_an_object_that_exists_otherwise_is_a_failure_with_the_upstreams_error() -> None:
     verdict = failure(said(409, ALREADY), said(200, {"spec": {"size": 4}, "secret": "hunter2!"}))
     assert verdict.status_code == 409
     assert line_of(verdict)["response"]["body"]["message"] == "already exists"
@@ -132,7 +132,7 @@ def test_a_conflict_with_an_object_that_is_being_deleted_is_retried() -> None:
     assert isinstance(outcome(said(409, ALREADY), said(500))[0], Retry)
 
 
-def test_more_than_was_asked_for_still_contains_it() -> None:
+def test_an_object_with_additional_fields_still_matches() -> None:
     assert contains({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}]}, {"a": {"b": 1}, "l": [{"x": 1}]})
     assert not contains({"l": [1, 2]}, {"l": [1]})
     assert not contains({"a": 1}, {"a": True})

@@ -271,7 +271,7 @@ def test_an_item_that_no_path_can_hold_is_found_with_the_others() -> None:
     )
 
 
-def test_only_the_first_faults_are_told() -> None:
+def test_only_the_first_errors_are_reported() -> None:
     assert len(an_operation().faults([{}] * 100)) == 20
 
 
@@ -401,7 +401,7 @@ def test_a_template_that_cannot_work_is_refused_at_the_start(mistake: dict[str, 
         RequestTemplate(**{"upstream": "u", "path": "/a", **mistake})
 
 
-def test_a_body_keeps_types_and_leaves_out_what_is_not_there() -> None:
+def test_a_body_keeps_types_and_omits_missing_fields() -> None:
     body = {
         "spec": {"cpu": "{cpu}", "memory": "{memory}Gi", "labels": "{labels}", "on": True},
         "l": ["{cpu}", 1],
@@ -478,7 +478,7 @@ def test_what_is_secret_in_an_item_is_in_no_answer_however_it_is_quoted(
         "eyJhbGciOiJIUzI1NiJ9.eyJodW50ZXIyIjoxfQ.hunter2",
     ],
 )
-def test_secrets_are_masked_by_their_look(text: str) -> None:
+def test_secrets_are_masked_by_their_format(text: str) -> None:
     displayed = masked_text(f"before {text} after")
     assert "hunter2" not in displayed
     assert MASK in displayed

@@ -40,7 +40,7 @@ def read(line: bytes) -> dict[str, Any]:
 @settings(deadline=None)
 @given(TEXT, TEXT, ANY_JSON, st.sampled_from([None, 2, "\t"]), st.booleans())
 @example('\u2028\x00\x7f"\\/', "\r\n", {"a": "\n"}, "\t", True)
-def test_an_answer_comes_back_as_it_was_sent(
+def test_an_answer_is_returned_unchanged(
     custom_id: str, request_id: str, answer: object, indent: str | int | None, ascii_only: bool
 ) -> None:
     sent = json.dumps(answer, indent=indent, ensure_ascii=ascii_only).encode()
@@ -55,7 +55,7 @@ def test_an_answer_comes_back_as_it_was_sent(
 
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
-def test_a_failure_is_told_with_its_code_and_message(custom_id: str, code: str, message: str) -> None:
+def test_a_failure_has_its_code_and_message(custom_id: str, code: str, message: str) -> None:
     assert read(failed_line(an_item(custom_id), code, message)) == {
         "id": f"batch_req_{BATCH.hex}_7",
         "custom_id": custom_id,
@@ -79,7 +79,7 @@ def test_pretty_printing_is_undone_and_nothing_else() -> None:
 @example(b"<html>\r\n\x00</html>")
 @example(b"\xff\xfe{}")
 @example(b"[" * 100_000)
-def test_any_error_body_makes_a_line(body: bytes) -> None:
+def test_any_error_body_is_written_as_one_line(body: bytes) -> None:
     reported = read(answered_line(an_item(), 500, "r", as_json(body)))["response"]["body"]
     try:
         expected = msgspec.json.decode(body.decode())
@@ -117,7 +117,7 @@ def test_an_error_page_is_cut() -> None:
         b'{"usage": 1, "a": "\xff"}',
     ],
 )
-def test_what_is_not_json_in_utf8_is_no_answer(body: bytes) -> None:
+def test_an_answer_must_be_json_in_utf8(body: bytes) -> None:
     with pytest.raises(NotJson):
         read_answer(body)
 
@@ -134,7 +134,7 @@ def test_what_is_not_json_in_utf8_is_no_answer(body: bytes) -> None:
         (rb'"\ud83d\n\"\ude00"', '\ufffd\n"\ufffd'),
     ],
 )
-def test_half_an_emoji_does_not_cost_the_answer(sent: bytes, kept: str) -> None:
+def test_half_of_a_surrogate_pair_does_not_lose_the_answer(sent: bytes, kept: str) -> None:
     assert json.loads(read_answer(sent)[0]) == kept
 
 

@@ -46,7 +46,7 @@ def test_after_a_pause_only_a_short_burst_is_allowed() -> None:
     assert 2 <= at_once <= 5, "as many as 50 ms hold"
 
 
-def test_what_was_sent_before_a_cut_or_in_its_round_does_not_cut_again() -> None:
+def test_requests_sent_before_a_reduction_or_in_its_round_cause_no_second_reduction() -> None:
     time = Time()
     pace = Pace(100, time)
     first = time.now
@@ -89,7 +89,7 @@ def test_the_rate_does_not_grow_while_the_upstream_is_left_alone() -> None:
     assert pace.rate == 75.0
 
 
-def test_the_rate_does_not_grow_while_nobody_asks() -> None:
+def test_the_rate_does_not_grow_without_requests() -> None:
     time = Time()
     pace = Pace(100, time)
     pace.acquire()
@@ -135,7 +135,7 @@ def test_a_limited_upstream_is_used_to_the_full_and_hardly_refuses(
     assert world.refused(10.0, 70.0) < maximum * len(world.between(10.0, 70.0))
 
 
-def test_a_limit_that_tells_whole_seconds_to_wait_is_used_well_too() -> None:
+def test_a_limit_that_requests_whole_seconds_is_used_well_too() -> None:
     world = a_bucket(100, asks=math.ceil)
     world.join(concurrency=200)
     world.run(70.0)
@@ -160,7 +160,7 @@ def test_after_stray_refusals_it_is_back_within_two_seconds(spurious: int) -> No
     assert world.let_in(42.0, 47.0) > 90
 
 
-def test_a_refusal_before_anything_was_answered_holds_nobody_back_for_long() -> None:
+def test_a_refusal_before_the_first_answer_delays_requests_only_briefly() -> None:
     """A bad moment: nothing is known of the upstream, which takes its time, and it has no limit at all."""
     time = Time()
     world = World(time, TokenBucket(1e9, time), answered=0.0, latency=2.0, spurious=[0.0])
@@ -169,7 +169,7 @@ def test_a_refusal_before_anything_was_answered_holds_nobody_back_for_long() -> 
     assert world.let_in(8.0, 28.0) > 0.9 * 100, "200 at once, each of 2 s"
 
 
-def test_seconds_in_which_all_is_refused_are_made_up_for_in_seconds() -> None:
+def test_the_rate_recovers_within_seconds_after_seconds_of_refusals() -> None:
     world = a_bucket(100, spurious=[40.0] * 1000)
     world.join(concurrency=200)
     world.run(44.0)
@@ -205,7 +205,7 @@ def test_nothing_is_sent_before_retry_after_is_over() -> None:
 
 @pytest.mark.parametrize("limit", [20, 100, 500])
 @pytest.mark.parametrize("later", [0.0, 20.0])
-def test_two_workers_that_do_not_know_of_each_other_come_to_share_a_limit(limit: int, later: float) -> None:
+def test_two_independent_workers_converge_on_a_shared_limit(limit: int, later: float) -> None:
     world = a_bucket(limit)
     for start in (0.0, later):
         world.join(concurrency=2 * limit, at=start)

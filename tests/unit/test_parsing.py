@@ -253,10 +253,10 @@ def test_refused_lines_leave_no_hole_in_their_lane() -> None:
     assert [row[1:3] for row in rows(taken)] == [(0, 1), (1, 3), (2, 5)]
 
 
-def test_the_first_hundred_errors_are_told_and_then_reading_ends() -> None:
+def test_the_first_hundred_errors_are_reported_and_then_reading_ends() -> None:
     reader, _ = read(b"\n".join([b"oops"] * 150))
     assert [error.line for error in reader.errors()] == list(range(1, 101))
-    assert reader.gave_up
+    assert reader.abandoned
 
 
 def test_duplicates_take_their_place_among_the_errors() -> None:
@@ -277,7 +277,7 @@ def test_a_line_beyond_the_limit_is_refused_once() -> None:
     reader, taken = read(b"\n".join([line()] * 5), rules=ReadingRules(max_lines=3))
     assert [(error.code, error.line) for error in reader.errors()] == [(Code.TOO_MANY_LINES, 4)]
     assert len(rows(taken)) == 3
-    assert reader.gave_up
+    assert reader.abandoned
 
 
 def test_blank_lines_do_not_count_towards_the_limit() -> None:
@@ -334,7 +334,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(st.lists(PIECES, max_size=8), max_size=3), st.booleans(), st.data())
-def test_where_blocks_are_cut_makes_no_difference(
+def test_block_boundaries_make_no_difference(
     sources: list[list[bytes]], ends_with_line_feed: bool, data: st.DataObject
 ) -> None:
     rules = ReadingRules(max_line_bytes=200, max_lines=8, max_lanes=2)

@@ -65,7 +65,7 @@ async def test_a_batch_with_an_upstream_of_its_own_keeps_it() -> None:
     assert recorder.sent == [item]
 
 
-async def test_a_model_that_nobody_serves_is_left_to_the_executors_default() -> None:
+async def test_a_model_that_no_upstream_serves_uses_the_executors_default() -> None:
     recorder = Recorder()
     executor = RoutingExecutor((GPU,), recorder)
     recorder.answer.set()
@@ -74,7 +74,7 @@ async def test_a_model_that_nobody_serves_is_left_to_the_executors_default() -> 
     assert recorder.sent == [item]
 
 
-async def test_a_claim_that_comes_again_under_the_same_number_is_routed_anew() -> None:
+async def test_a_new_claim_with_a_known_number_is_routed_again() -> None:
     """A span keeps its number when it is taken over; what is remembered of it is what came first."""
     recorder = Recorder()
     executor = RoutingExecutor((GPU, ANY), recorder)

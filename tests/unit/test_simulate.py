@@ -258,7 +258,7 @@ async def test_chunked_body_is_answered_like_one_with_a_length() -> None:
 
 
 @pytest.mark.parametrize("latency_ms", [0, 20])
-async def test_client_that_expects_100_continue_is_told_to_go_on_once_it_is_its_turn(latency_ms: int) -> None:
+async def test_client_that_expects_100_continue_gets_it_when_its_request_is_executed(latency_ms: int) -> None:
     async with simulating(latency_ms=latency_ms) as upstream:
         client = await upstream.connect()
         body = chat("second")
@@ -270,7 +270,7 @@ async def test_client_that_expects_100_continue_is_told_to_go_on_once_it_is_its_
         assert (await client.answer()).body == answer_to(CHAT, body)
 
 
-async def test_connection_is_closed_after_the_answer_if_the_client_asks() -> None:
+async def test_connection_is_closed_after_the_answer_if_the_client_requests_it() -> None:
     async with simulating(latency_ms=1) as upstream:
         for head in (f"POST {CHAT} HTTP/1.1\r\nConnection: close\r\n", f"POST {CHAT} HTTP/1.0\r\n"):
             client = await upstream.connect()
@@ -393,7 +393,7 @@ async def test_requests_beyond_the_rate_get_429_with_retry_after_and_are_not_exe
         assert stats["by_status"] == {"200": 2, "429": 1}
 
 
-def test_whoever_waits_as_told_by_the_bucket_is_admitted() -> None:
+def test_a_client_that_waits_as_long_as_the_bucket_says_is_admitted() -> None:
     now = 100.0
     bucket = TokenBucket(rate=3, clock=lambda: now)
     assert [bucket.wait_s() for _ in range(3)] == [0, 0, 0]
@@ -594,7 +594,7 @@ async def test_stop_closes_idle_connections_and_answers_what_is_under_way() -> N
     await upstream.close_clients()
 
 
-async def test_stop_hangs_up_on_what_hangs_and_on_what_outlasts_the_grace() -> None:
+async def test_stop_disconnects_requests_that_hang_or_exceed_the_grace_period() -> None:
     for settings, grace_s in (
         (SimulateSettings(hang_rate=1), 60),
         (SimulateSettings(latency_ms=60_000), 0.01),

@@ -34,7 +34,7 @@ async def test_an_object_is_kept_with_an_identity_and_a_version_that_grows() -> 
         assert [vm["metadata"]["name"] for vm in listed["items"]] == ["a", "b"]
 
 
-async def test_what_exists_is_not_made_twice() -> None:
+async def test_an_existing_object_is_not_created_again() -> None:
     async with simulating() as api:
         await api.made()
         refused = await api.ask("POST", VMS, a_machine())
@@ -74,7 +74,7 @@ async def test_a_merge_patch_changes_what_it_names() -> None:
         assert (await api.ask("PATCH", f"{VMS}/vm-1", patch)).status == 415
 
 
-async def test_what_is_deleted_goes_when_its_controller_lets_it() -> None:
+async def test_a_deleted_object_disappears_when_its_controller_allows_it() -> None:
     async with simulating(controller_ms=200.0) as api:
         await api.made()
         answer = await api.ask("DELETE", f"{VMS}/vm-1")
@@ -98,7 +98,7 @@ async def test_what_is_deleted_goes_when_its_controller_lets_it() -> None:
         await api.made()
 
 
-async def test_a_finalizer_of_somebody_else_holds_the_object_until_it_is_taken_off() -> None:
+async def test_a_foreign_finalizer_keeps_the_object_until_it_is_removed() -> None:
     async with simulating() as api:
         wanted = a_machine()
         wanted["metadata"]["finalizers"] = ["example.com/backup"]
@@ -147,7 +147,7 @@ async def test_a_namespace_has_to_be_there_and_can_be_made() -> None:
         ({"spec": {"template": {}, "runStrategy": "Sometimes"}}, 422),
     ],
 )
-async def test_what_is_no_machine_is_refused(change: dict[str, Any], code: int) -> None:
+async def test_an_invalid_machine_is_refused(change: dict[str, Any], code: int) -> None:
     async with simulating() as api:
         answer = await api.ask("POST", VMS, {**a_machine(), **change})
         assert answer.status == code
@@ -172,7 +172,7 @@ async def test_a_machine_starts_a_little_later_and_not_twice() -> None:
         )
 
 
-async def test_a_machine_that_is_to_run_always_cannot_be_asked_to_start() -> None:
+async def test_a_machine_that_always_runs_cannot_be_started() -> None:
     async with simulating(controller_ms=60_000.0) as api:
         await api.made(strategy="Always")
         refused = await api.power("start")
@@ -208,7 +208,7 @@ async def test_a_machine_that_is_stopping_is_not_stopped_again() -> None:
         await api.until_it_is("Stopped")
 
 
-async def test_a_restart_makes_a_new_instance_of_a_machine_that_runs() -> None:
+async def test_a_restart_creates_a_new_instance_of_a_running_machine() -> None:
     async with simulating(controller_ms=200.0) as api:
         await api.made(strategy="Always")
         await api.until_it_is("Running")
@@ -246,7 +246,7 @@ async def test_power_actions_on_an_unknown_machine_are_not_found() -> None:
 # --- The API itself ----------------------------------------------------------------------------------------
 
 
-async def test_a_token_is_asked_for_where_one_is_set() -> None:
+async def test_a_token_is_required_if_one_is_set() -> None:
     async with simulating(token="t0ken") as api:
         check_status(await api.ask("GET", VMS), 401, "Unauthorized", "Unauthorized")
         assert (await api.ask("GET", VMS, Authorization="Bearer wrong")).status == 401
@@ -264,13 +264,13 @@ async def test_unknown_paths_and_methods_are_refused_as_kubernetes_does() -> Non
         assert (await api.ask("GET", "/apis/kubevirt.io/v1")).json["kind"] == "APIResourceList"
 
 
-async def test_faults_come_as_kubernetes_says_them() -> None:
+async def test_errors_have_the_format_of_kubernetes() -> None:
     async with simulating(error_rate=1.0) as api:
         reasons = {(await api.ask("GET", VMS)).json["reason"] for _ in range(20)}
         assert reasons == {"InternalError", "ServiceUnavailable"}
 
 
-async def test_too_many_requests_are_told_when_to_come_back() -> None:
+async def test_too_many_requests_get_a_retry_after() -> None:
     async with simulating(rate_limit=1.0) as api:
         answers = [await api.ask("GET", VMS) for _ in range(3)]
         refused = next(answer for answer in answers if answer.status == 429)

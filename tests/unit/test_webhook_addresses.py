@@ -48,7 +48,7 @@ from batchline.webhooks.addresses import AddressRefused, NameNotFound, locate, m
         "ff02::1",
     ],
 )
-def test_an_address_that_is_not_public_is_not_reached(address: str) -> None:
+def test_a_private_address_is_refused(address: str) -> None:
     assert not may_reach(ipaddress.ip_address(address), allow_private=False)
 
 
@@ -65,7 +65,7 @@ def test_the_operator_may_allow_private_addresses(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "0.0.0.0", "::", "224.0.0.1", "fe80::1", "240.0.0.1"])
-def test_no_permission_opens_what_is_never_a_receiver(address: str) -> None:
+def test_some_addresses_are_refused_even_if_private_ones_are_allowed(address: str) -> None:
     assert not may_reach(ipaddress.ip_address(address), allow_private=True)
 
 
@@ -110,19 +110,19 @@ async def test_this_machine_is_refused_in_every_spelling(url: str) -> None:
 
 
 async def test_a_name_is_refused_if_one_of_its_addresses_is_private() -> None:
-    async def scenario(*addresses: str) -> str:
+    async def address_of(*addresses: str) -> str:
         target = await locate(
             "https://receiver.example/", allow_private=False, lookup=lambda host, port: addresses
         )
         return target.address
 
-    assert await scenario("93.184.216.34", "2606:4700::1111") == "93.184.216.34"
+    assert await address_of("93.184.216.34", "2606:4700::1111") == "93.184.216.34"
     for addresses in (("93.184.216.34", "10.0.0.1"), ("10.0.0.1",), ("fe80::1%eth0",)):
         with pytest.raises(AddressRefused, match=r"receiver\.example is not a public address"):
-            await scenario(*addresses)
+            await address_of(*addresses)
 
 
-async def test_a_name_that_leads_nowhere_is_told_apart() -> None:
+async def test_an_unknown_name_has_its_own_error() -> None:
     def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 

@@ -14,7 +14,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, on, read, sql
+from tests.support.builders import a_batch, read, sql
 from tests.support.executors import Answering
 from tests.support.processes import batchline, read_lines, simulated, write_requests
 
@@ -80,40 +80,38 @@ class Hanging(Answering):
         return await super().run(item)
 
 
-def run_to_the_end(
-    url: str, folder: Path, executor: Answering, lines: int, concurrency: int = 8
+async def run_to_the_end(
+    url: str, db: Session, folder: Path, executor: Answering, lines: int, concurrency: int = 8
 ) -> tuple[tuple[int, int], int]:
     """A worker drains; the counters of its batch, and how many attempts timed out before the last."""
-
-    async def scenario(db: Session) -> tuple[tuple[int, int], int]:
-        batch = await a_batch(db, {"m": lines})
-        settings = WorkerSettings(concurrency=concurrency, drain=True, lease=30.0)
-        worker = Worker(url, executor, Objects.at(folder / "objects"), settings, Scope())
-        async with asyncio.timeout(60):
-            await worker.run()
-        ended = await read(db, batch)
-        ((retries,),) = await sql(
-            db, "SELECT count(*) FROM batchline.retry_attempts WHERE error_code = 'timeout'"
-        )
-        return (ended.completed, ended.failed), retries
-
-    return on(url, scenario)
+    batch = await a_batch(db, {"m": lines})
+    settings = WorkerSettings(concurrency=concurrency, drain=True, lease=30.0)
+    worker = Worker(url, executor, Objects.at(folder / "objects"), settings, Scope())
+    async with asyncio.timeout(60):
+        await worker.run()
+    ended = await read(db, batch)
+    ((retries,),) = await sql(
+        db, "SELECT count(*) FROM batchline.retry_attempts WHERE error_code = 'timeout'"
+    )
+    return (ended.completed, ended.failed), retries
 
 
-def test_a_line_that_always_times_out_fails_alone(database_url: str, tmp_path: Path) -> None:
+async def test_a_line_that_always_times_out_fails_alone(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
     executor = Hanging(5)
-    counters, retries = run_to_the_end(database_url, tmp_path, executor, 400)
+    counters, retries = await run_to_the_end(database_url, db, tmp_path, executor, 400)
     assert counters == (399, 1)
     assert retries == 4, "the last attempt is the failure itself"
     assert sorted(set(executor.attempts)) == [1, 2, 3, 4, 5]
     assert len(executor.attempts) <= 5 + 8, "it is spared a few times, and no more"
 
 
-def test_a_server_that_never_answers_uses_up_attempts_one_line_at_a_time(
-    database_url: str, tmp_path: Path
+async def test_a_server_that_never_answers_uses_up_attempts_one_line_at_a_time(
+    database_url: str, db: Session, tmp_path: Path
 ) -> None:
     executor = Hanging(*range(1, 13))
-    counters, retries = run_to_the_end(database_url, tmp_path, executor, 12)
+    counters, retries = await run_to_the_end(database_url, db, tmp_path, executor, 12)
     assert counters == (0, 12)
     assert retries == 48
     assert executor.company[-1] == 1
@@ -156,7 +154,9 @@ async def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
     assert max(executor.company[:5]) <= 5, "four, and one more for eight answers"
 
 
-def test_more_is_in_flight_again_when_time_outs_are_over(database_url: str, tmp_path: Path) -> None:
+async def test_more_is_in_flight_again_when_time_outs_are_over(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
     class Once(Hanging):
         async def run(self, item: Item) -> Ran:  # type: ignore[override]
             ran = await super().run(item)
@@ -164,7 +164,7 @@ def test_more_is_in_flight_again_when_time_outs_are_over(database_url: str, tmp_
             return ran
 
     executor = Once(1)
-    counters, retries = run_to_the_end(database_url, tmp_path, executor, 400)
+    counters, retries = await run_to_the_end(database_url, db, tmp_path, executor, 400)
     assert (counters, retries) == ((400, 0), 0), "and the time-out was no attempt"
     assert executor.lines == list(range(1, 401)), "each is answered once"
     assert max(executor.company[-100:-10]) == 8

@@ -46,7 +46,7 @@ def submit(inputs: Path, url: str, location: tuple[str, ...], *options: str) -> 
         pytest.param(("--latency", "20000"), id="takes 20 s"),
     ],
 )
-def test_a_healthy_upstream_goes_on_beside_a_bad_one(
+def test_a_healthy_upstream_is_not_affected_by_a_bad_one(
     tmp_path: Path, location: tuple[str, ...], database_url: str, bad: tuple[str, ...]
 ) -> None:
     """The bad one's batch comes first, and has enough lines to fill 64 slots for minutes."""

@@ -46,7 +46,7 @@ async def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
     assert executor.lines == list(range(1, 31)), "each line is sent once"
 
 
-async def test_a_worker_whose_lease_is_over_sends_nothing_and_goes_on_under_a_new_name(
+async def test_a_worker_whose_lease_expired_sends_nothing_and_continues_under_a_new_name(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     """Its own clock jumps past the lease while items wait to be sent, as that of a frozen process does."""
@@ -83,15 +83,15 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines are being read, so nothing seems to be held, and the heartbeat lays the lease to rest."""
-    true_fetch, rested, fenced = spans.fetch, asyncio.Event(), list[bool]()
+    true_fetch, released, fenced = spans.fetch, asyncio.Event(), list[bool]()
     worker: Worker
 
     async def fetch(
         session: Session, worker_id: UUID, claims: Sequence[Claim], room: int | None
     ) -> list[Item]:
         items = await true_fetch(session, worker_id, claims, room)
-        rested.clear()
-        await rested.wait()
+        released.clear()
+        await released.wait()
         return items
 
     monkeypatch.setattr(spans, "fetch", fetch)
@@ -104,19 +104,19 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
     await a_batch(db, {"m": 3})
     settings = WorkerSettings(drain=True, lease=3.0)
     worker = Worker(database_url, Looking(), Objects.at(tmp_path / "objects"), settings, Scope())
-    true_rest = worker.lease.rest
+    true_release = worker.lease.release
 
-    def rest() -> None:
-        true_rest()
-        rested.set()
+    def release() -> None:
+        true_release()
+        released.set()
 
-    worker.lease.rest = rest  # type: ignore[method-assign]
+    worker.lease.release = release  # type: ignore[method-assign]
     async with asyncio.timeout(60):
         await worker.run()
     assert fenced == [True] * 3
 
 
-async def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
+async def test_lines_that_arrive_after_the_name_was_abandoned_are_left_to_others(
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease is lost while the lines are being read: they are the old name's, and others may take them."""
@@ -149,7 +149,7 @@ async def test_lines_that_come_after_the_name_was_given_up_are_left_to_others(
 
 
 @pytest.mark.parametrize("with_bodies", [True, False], ids=["with the lines", "lines still to be read"])
-async def test_a_new_batch_that_comes_after_the_name_was_given_up_is_left_to_others(
+async def test_a_new_batch_that_arrives_after_the_name_was_abandoned_is_left_to_others(
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_bodies: bool
 ) -> None:
     """The lease is lost while an idle worker takes the first lines of a batch: they are the old name's."""

@@ -56,6 +56,7 @@ async def test_a_slow_request_costs_no_polls(
 ) -> None:
     class Slow(Answering):
         async def run(self, item: Item) -> Verdict:
+            # Not a wait for a fact: the time is the subject. A drain that polled meanwhile would poll often.
             await asyncio.sleep(1.0)
             return await super().run(item)
 

@@ -90,7 +90,7 @@ async def test_a_worker_that_stops_settles_what_its_settler_holds(
     assert executor.lines == [1, 2, 3, 4, 5]
 
 
-def test_a_worker_told_to_stop_during_slow_commits_leaves_nothing_to_be_sent_again(
+def test_a_worker_that_stops_during_slow_commits_leaves_nothing_to_be_sent_again(
     database_url: str, tmp_path: Path
 ) -> None:
     """All is sent and one settle waits, so that most verdicts are still in the settler when SIGTERM comes."""

@@ -15,7 +15,7 @@ PATIENCE = 60.0
 
 
 @pytest.mark.parametrize("holding", [True, False])
-async def test_it_renews_while_something_is_held_and_rests_otherwise(
+async def test_it_renews_the_lease_while_something_is_held_and_releases_it_otherwise(
     monkeypatch: pytest.MonkeyPatch, holding: bool
 ) -> None:
     beats, done = list[str](), asyncio.Event()
@@ -31,11 +31,29 @@ async def test_it_renews_while_something_is_held_and_rests_otherwise(
     monkeypatch.setattr(spans, "renew", renew)
     settings = WorkerSettings(lease=0.03)
     lease = Lease(WorkerSettings(), lambda: 0.0, lambda: 0)
-    monkeypatch.setattr(lease, "rest", lambda: beat("rest"))
+    monkeypatch.setattr(lease, "release", lambda: beat("released"))
     heartbeat = Heartbeat(Session("", "renew"), lease, settings, lambda: holding)
     running = asyncio.create_task(heartbeat.run())
     async with asyncio.timeout(PATIENCE):
         await done.wait()
     running.cancel()
-    assert set(beats) == {"renewed" if holding else "rest"}
+    assert set(beats) == {"renewed" if holding else "released"}
     assert heartbeat.idle.is_set()
+
+
+async def test_a_wake_up_renews_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = asyncio.Event()
+
+    async def renew(session: Session, worker: WorkerId) -> None:
+        renewed.set()
+
+    monkeypatch.setattr(spans, "renew", renew)
+    settings = WorkerSettings(lease=3600.0)
+    lease = Lease(settings, lambda: 0.0, lambda: 0)
+    heartbeat = Heartbeat(Session("", "renew"), lease, settings, lambda: True)
+    running = asyncio.create_task(heartbeat.run())
+    heartbeat.wake()
+    assert heartbeat.idle.is_set()
+    async with asyncio.timeout(PATIENCE):
+        await renewed.wait()
+    running.cancel()

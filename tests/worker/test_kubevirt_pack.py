@@ -160,7 +160,7 @@ async def test_a_restart_is_one_of_a_machine_that_runs(database_url: str, tmp_pa
 # --- Outcomes that are what they are -----------------------------------------------------------------------
 
 
-async def test_a_machine_that_is_already_in_the_wanted_state_is_a_success(
+async def test_a_machine_that_is_already_in_the_requested_state_is_a_success(
     database_url: str, tmp_path: Path
 ) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
@@ -186,7 +186,7 @@ async def test_a_start_that_is_under_way_is_done(database_url: str, tmp_path: Pa
             assert outcomes(children) == [(DONE, code, 1)]
 
 
-async def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url: str, tmp_path: Path) -> None:
+async def test_an_identical_machine_counts_as_created(database_url: str, tmp_path: Path) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
         await cluster.run("vm_create", [an_item()])
         _, children = await cluster.run("vm_create", [an_item()])
@@ -197,9 +197,7 @@ async def test_a_machine_that_is_there_as_it_was_asked_for_is_done(database_url:
         assert message(child) == 'virtualmachines.kubevirt.io "vm-1" already exists'
 
 
-async def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_a_machine_is_created_after_its_deletion(database_url: str, tmp_path: Path) -> None:
     async with a_cluster(database_url, tmp_path, controller_ms=40.0) as cluster:
         await cluster.run("vm_create", [an_item()])
         before = (await cluster.api.ask("GET", f"{VMS}/vm-1")).json["metadata"]["uid"]
@@ -209,7 +207,7 @@ async def test_a_machine_that_is_going_is_made_anew_when_it_is_gone(
         assert (await cluster.api.ask("GET", f"{VMS}/vm-1")).json["metadata"]["uid"] != before
 
 
-async def test_what_is_not_there_cannot_be_started_and_its_siblings_do_not_mind(
+async def test_a_missing_machine_fails_to_start_and_its_siblings_are_not_affected(
     database_url: str, tmp_path: Path
 ) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
@@ -220,14 +218,14 @@ async def test_what_is_not_there_cannot_be_started_and_its_siblings_do_not_mind(
         assert message(children[1]) == 'virtualmachine.kubevirt.io "nobody" not found'
 
 
-async def test_a_namespace_that_is_not_there_fails_the_item(database_url: str, tmp_path: Path) -> None:
+async def test_a_missing_namespace_fails_the_item(database_url: str, tmp_path: Path) -> None:
     async with a_cluster(database_url, tmp_path) as cluster:
         batch, (child,) = await cluster.run("vm_create", [an_item(namespace="elsewhere")])
         assert batch.status is ParentStatus.FAILED
         assert message(child) == 'namespaces "elsewhere" not found'
 
 
-async def test_machines_are_made_once_though_answers_are_lost_and_servers_stumble(
+async def test_machines_are_created_once_even_if_answers_are_lost_and_servers_fail(
     database_url: str, tmp_path: Path
 ) -> None:
     names = [f"vm-{number}" for number in range(10)]
@@ -242,9 +240,7 @@ async def test_machines_are_made_once_though_answers_are_lost_and_servers_stumbl
         assert any(child.attempt_count > 1 for child in children)
 
 
-def test_a_worker_that_is_killed_in_mid_flight_leaves_each_machine_made_once(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_each_machine_is_created_once_even_if_a_worker_is_killed(database_url: str, tmp_path: Path) -> None:
     config = tmp_path / "batchline.toml"
     with simulated_cluster("--latency", "2000") as cluster:
         config.write_text(
@@ -288,7 +284,7 @@ async def test_an_unknown_operation_fails_its_items_and_the_batch_still_ends(
         ] * 2
 
 
-async def test_cloud_init_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) -> None:
+async def test_cloud_init_is_sent_and_never_displayed(database_url: str, tmp_path: Path) -> None:
     secret = "#cloud-config\nchpasswd: {list: 'root:hunter2'}"
     async with a_cluster(database_url, tmp_path) as cluster:
         _, (child,) = await cluster.run("vm_create", [an_item(user_data=secret)])

@@ -71,7 +71,7 @@ class Settling:
             await self.settler.run()
 
 
-async def test_a_settle_has_no_more_bytes_than_it_may(db: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bytes_of_a_settle_are_limited(db: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[list[int]] = []
     true_settle = spans.settle
 
@@ -165,7 +165,7 @@ async def test_a_statement_that_is_not_sent_in_time_is_a_database_that_does_not_
             await send(session, 64 * MIB)
 
 
-async def test_whoever_is_cancelled_in_the_middle_of_a_statement_is_cancelled(database_url: str) -> None:
+async def test_a_task_that_is_cancelled_during_a_statement_ends(database_url: str) -> None:
     async with slow_line(database_url, 60.0) as session:
         task = asyncio.create_task(send(session, 64 * MIB))
         done, _ = await asyncio.wait([task], timeout=0.5)
@@ -238,7 +238,7 @@ async def test_small_answers_do_not_wait_for_large_ones() -> None:
             assert isinstance(await executor.run(an_item(upstream.url)), Completed)
 
 
-async def test_an_answer_that_is_given_up_while_it_waits_lets_the_next_one_go_on() -> None:
+async def test_an_answer_that_is_abandoned_while_it_waits_lets_the_next_one_continue() -> None:
     memory = BodyMemory(32 * MIB, largest=4 * MIB)
     memory.hold(11 * MIB)
     using_the_reserve, first, second = memory.share(), memory.share(), memory.share()
@@ -286,7 +286,7 @@ async def at_work(url: str, folder: Path, executor: Answering, memory: BodyMemor
         await running
 
 
-async def test_no_more_is_sent_while_too_much_waits_to_be_settled(
+async def test_nothing_is_sent_while_too_much_waits_to_be_settled(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     async def is_done(db: Session, batch_id: UUID) -> bool:
@@ -327,13 +327,14 @@ class Holding(Answering):
         self._bytes += len(item.body)
         self._count += 1
         self.maximum.append((self._bytes, self._count))
+        # As long as an upstream takes, so that as many requests as are allowed are in flight at once.
         await asyncio.sleep(0.01)
         self._bytes -= len(item.body)
         self._count -= 1
         return await super().run(item)
 
 
-async def test_claims_bring_no_more_bytes_than_there_is_memory_for(
+async def test_claims_bring_only_as_many_bytes_as_fit_into_memory(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     async def is_done(db: Session, batch_id: UUID) -> bool:
@@ -381,7 +382,7 @@ def peak_memory(pid: int) -> int:
 
 @pytest.mark.attack
 @pytest.mark.timeout(600)
-def test_many_large_answers_stop_nobody_and_cost_no_more_memory_than_was_set(
+def test_many_large_answers_delay_no_others_and_stay_within_the_memory_limit(
     database_url: str, tmp_path: Path
 ) -> None:
     location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))

@@ -73,7 +73,7 @@ def test_a_renewal_comes_too_late_for_a_lost_lease() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["renewed", "given up meanwhile"])
-async def test_a_heartbeat_renews_from_when_it_asked_and_only_the_name_for_which_it_asked(
+async def test_a_heartbeat_renews_from_its_request_and_only_the_name_in_its_request(
     database_url: str, monkeypatch: pytest.MonkeyPatch, given_up: bool
 ) -> None:
     """The database may have renewed the lease at any moment since it was asked, so the first one counts."""
@@ -107,7 +107,7 @@ async def test_a_heartbeat_renews_from_when_it_asked_and_only_the_name_for_which
 
 
 @pytest.mark.parametrize("announced", [False, True], ids=["claim", "claim_new"])
-async def test_a_claim_renews_the_lease_from_when_it_was_asked_for(
+async def test_a_claim_renews_the_lease_from_its_request(
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
 ) -> None:
     now = [5.0]
@@ -145,7 +145,7 @@ async def test_a_claim_renews_the_lease_from_when_it_was_asked_for(
         await session.close()
 
 
-async def test_the_heartbeat_gives_up_a_lease_that_was_lost_though_the_database_would_renew_it(
+async def test_the_heartbeat_abandons_a_lost_lease_even_if_the_database_would_renew_it(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     jump = [0.0]

@@ -24,7 +24,7 @@ async def maintained(service: Maintenance) -> None:
     await asyncio.wait([running])
 
 
-async def test_it_closes_batches_that_are_overdue_and_keeps_no_connection(
+async def test_it_closes_overdue_batches_and_then_its_connection(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     batch = await a_batch(db, 3)
@@ -35,15 +35,15 @@ async def test_it_closes_batches_that_are_overdue_and_keeps_no_connection(
     assert session._connection is None
 
 
-async def test_it_is_idle_again_when_the_database_is_away(
+async def test_it_is_idle_again_when_the_database_is_unreachable(
     db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[int]()
 
-    async def attend(*_: object) -> None:
+    async def run_due(*_: object) -> None:
         calls.append(1)
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(maintenance, "attend", attend)
+    monkeypatch.setattr(maintenance, "run_due", run_due)
     await maintained(Maintenance(db, Objects.at(tmp_path), WorkerSettings()))
     assert calls == [1]

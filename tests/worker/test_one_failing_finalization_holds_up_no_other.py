@@ -256,7 +256,7 @@ async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize
         await running
 
 
-async def test_an_object_store_that_is_away_is_not_asked_by_every_batch_in_turn(
+async def test_an_unreachable_object_store_is_not_tried_for_every_batch(
     database_url: str, db: Session, folder: Path
 ) -> None:
     waiting = await finished(db, 30)
@@ -359,7 +359,7 @@ async def test_a_worker_that_is_killed_in_the_middle_of_four_costs_its_lease(
     assert await sql(db, "SELECT count(*), count(DISTINCT batch_id) FROM batchline.outbox") == [(6, 6)]
 
 
-async def test_a_finalizer_that_was_given_up_puts_nothing_off(db: Session, folder: Path) -> None:
+async def test_a_finalizer_that_lost_its_lease_puts_nothing_off(db: Session, folder: Path) -> None:
     (batch,) = await finished(db)
     slow, quick = a_worker("slow"), a_worker("quick")
     assert await batches.claim_finalizing(db, slow)

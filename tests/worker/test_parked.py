@@ -64,9 +64,7 @@ async def test_a_parked_item_is_run_again_with_its_task_and_sent_once(
     assert sorted(provider.requested) == [f"task-{line_no}" for line_no in range(1, 6)]
 
 
-async def test_a_task_that_still_runs_is_asked_for_again(
-    database_url: str, db: Session, tmp_path: Path
-) -> None:
+async def test_a_task_that_still_runs_is_polled_again(database_url: str, db: Session, tmp_path: Path) -> None:
     provider = Provider(
         lambda item: completed(item) if len(provider.requested) > 2 else Parked(item, "task-1", 0.0)
     )
@@ -87,7 +85,7 @@ async def test_an_item_that_is_given_back_keeps_its_task(
     assert provider.requested == ["task-1"]
 
 
-async def test_one_task_id_stands_for_one_item(database_url: str, db: Session, tmp_path: Path) -> None:
+async def test_one_task_id_belongs_to_one_item(database_url: str, db: Session, tmp_path: Path) -> None:
     """The second item would replace the first: it fails, and says why."""
 
     class Confused(Provider):

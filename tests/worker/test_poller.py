@@ -38,7 +38,7 @@ async def a_poller(
         await asyncio.wait([running])
 
 
-async def test_it_polls_when_woken_and_says_what_it_found(db: Session) -> None:
+async def test_it_polls_when_woken_and_reports_what_it_found(db: Session) -> None:
     async with a_poller(db) as (poller, results):
         assert not await poller.sees_work(now=True)
         assert not results[-1].claimable
@@ -78,7 +78,7 @@ async def test_it_polls_by_itself_when_something_comes_due(db: Session) -> None:
         await run_to_the_end(db, worker)
 
 
-async def test_a_database_that_is_away_is_no_sign_that_nothing_is_left(
+async def test_an_unreachable_database_counts_as_work_left(
     db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:

@@ -51,7 +51,7 @@ class SlowForSome(Answering):
             await self.on_done.wait()
 
 
-POSTS = (
+PRODUCERS = (
     ProducerScope(Scope(keys=("slow",)), 3),
     ProducerScope(Scope(keys=("fast",)), 5),
     ProducerScope(Scope(excluded=("slow", "fast")), 2),
@@ -66,7 +66,7 @@ async def test_a_slow_upstream_holds_up_no_other(database_url: str, db: Session,
         Objects.at(tmp_path / "objects"),
         WorkerSettings(drain=True, lease=30.0),
         Scope(),
-        WorkerOptions(producers=POSTS),
+        WorkerOptions(producers=PRODUCERS),
     )
     # The slow model's lines come first in the file, and there are more of them than places in all.
     batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
@@ -99,7 +99,7 @@ async def test_excluded_keys_are_claimed_neither_fresh_nor_free_nor_from_dead_wo
     assert len(await take(db, a_worker(), 100)) == 4
 
 
-async def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers_hold(
+async def test_a_lost_lease_that_one_producer_notices_drops_the_items_of_all_producers(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
     """After that the worker has a new name, under which the other producer's items look like its own."""
@@ -111,7 +111,7 @@ async def test_a_lease_that_one_producer_sees_lost_lets_go_of_what_all_producers
         Objects.at(tmp_path / "objects"),
         WorkerSettings(lease=30.0),
         Scope(),
-        WorkerOptions(producers=POSTS, clock=lambda: loop.time() + jump[0]),
+        WorkerOptions(producers=PRODUCERS, clock=lambda: loop.time() + jump[0]),
     )
     await a_batch(db, {"slow": 4, "fast": 4}, upstream=None)
     slow, fast, _ = worker.producers
@@ -173,7 +173,7 @@ async def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming
         Objects.at(tmp_path / "objects"),
         WorkerSettings(drain=True, lease=30.0),
         Scope(),
-        WorkerOptions(producers=POSTS),
+        WorkerOptions(producers=PRODUCERS),
     )
     async with asyncio.timeout(20):
         await worker.run()

@@ -31,7 +31,7 @@ class NoPause(Pause):
         await asyncio.sleep(0)
 
 
-class Failing(Service):
+class FailsOften(Service):
     """Fails so many times, then ends."""
 
     name = "poller"
@@ -51,7 +51,7 @@ class Failing(Service):
 
 
 async def test_a_service_is_restarted_until_it_has_failed_five_times_in_a_row() -> None:
-    service = Failing(10)
+    service = FailsOften(10)
     with pytest.raises(ServiceFailed, match=r"poller failed 5 times in a row.*no such thing"):
         await supervise(service, NoPause())
     assert service.runs == MAX_FAILURES
@@ -59,7 +59,7 @@ async def test_a_service_is_restarted_until_it_has_failed_five_times_in_a_row() 
 
 
 async def test_a_service_that_recovers_is_not_ended() -> None:
-    service = Failing(2)
+    service = FailsOften(2)
     await supervise(service, NoPause())
     assert service.runs == 3
 
@@ -139,7 +139,7 @@ def test_sigterm_ends_a_worker_whose_services_fail(database_url: str, tmp_path: 
             pytest.fail("SIGTERM did not end the worker")
 
 
-async def test_a_worker_leaves_though_the_database_stays_away(
+async def test_a_worker_leaves_even_if_the_database_stays_unreachable(
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers cannot be settled; it waits for a while, then leaves them to be run again."""
@@ -190,10 +190,7 @@ asyncio.run(main())
 
 
 def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path: Path) -> None:
-    async def scenario(db: Session) -> None:
-        await a_batch(db, 1)
-
-    on(database_url, scenario)
+    on(database_url, lambda db: a_batch(db, 1))
     command = [PYTHON, "-c", STUBBORN, database_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -99,7 +99,7 @@ async def test_a_verdict_that_could_not_be_settled_is_kept(
     assert (await read(db, batch)).completed == 1
 
 
-async def test_it_reports_the_first_retry_and_no_task_that_is_asked_for_much_later(db: Session) -> None:
+async def test_it_reports_the_first_retry_and_no_task_that_is_polled_much_later(db: Session) -> None:
     await a_batch(db, 3)
     async with a_settler(db) as (settler, lease, reported):
         first, second, third = await take(db, lease.worker)

@@ -1,11 +1,12 @@
 """The supervisor lets services finish before it ends them, and ends all when one fails for good."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from batchline.worker import supervisor as supervising
+from batchline.worker import supervisor as supervisor_module
 from batchline.worker.service import Service
 from batchline.worker.supervisor import ServiceFailed, Supervisor
 
@@ -31,18 +32,17 @@ class Lasting(Service):
             self.calls.append("ended")
 
 
-def supervised(scenario: Callable[[Supervisor, asyncio.Event], Awaitable[None]]) -> None:
-    async def run() -> None:
-        abort = asyncio.Event()
-        supervisor = Supervisor(abort)
-        async with asyncio.timeout(PATIENCE), supervisor.running():
-            await scenario(supervisor, abort)
+@asynccontextmanager
+async def supervising() -> AsyncIterator[tuple[Supervisor, asyncio.Event]]:
+    """A running supervisor, and its `abort`."""
+    abort = asyncio.Event()
+    supervisor = Supervisor(abort)
+    async with asyncio.timeout(PATIENCE), supervisor.running():
+        yield supervisor, abort
 
-    asyncio.run(run())
 
-
-def test_a_service_that_stops_is_ended_once_it_is_idle() -> None:
-    async def scenario(supervisor: Supervisor, abort: asyncio.Event) -> None:
+async def test_a_service_that_stops_is_ended_once_it_is_idle() -> None:
+    async with supervising() as (supervisor, _):
         service = Lasting()
         supervisor.start(service)
         await asyncio.sleep(0)
@@ -55,12 +55,10 @@ def test_a_service_that_stops_is_ended_once_it_is_idle() -> None:
         await stopping
         assert service.calls == ["stop", "ended"]
 
-    supervised(scenario)
-
 
 @pytest.mark.parametrize("why", ["abort", "patience"])
-def test_a_service_that_does_not_become_idle_is_ended_all_the_same(why: str) -> None:
-    async def scenario(supervisor: Supervisor, abort: asyncio.Event) -> None:
+async def test_a_service_that_does_not_become_idle_is_ended_too(why: str) -> None:
+    async with supervising() as (supervisor, abort):
         service = Lasting()
         supervisor.start(service)
         await asyncio.sleep(0)
@@ -70,26 +68,22 @@ def test_a_service_that_does_not_become_idle_is_ended_all_the_same(why: str) -> 
         await supervisor.stop(service, patience=0.01 if why == "patience" else None)
         assert service.calls == ["stop", "ended"]
 
-    supervised(scenario)
 
-
-def test_a_service_that_has_ended_can_be_stopped() -> None:
+async def test_a_service_that_has_ended_can_be_stopped() -> None:
     class Short(Service):
         async def run(self) -> None:
             return
 
-    async def scenario(supervisor: Supervisor, abort: asyncio.Event) -> None:
+    async with supervising() as (supervisor, _):
         service = Short()
         supervisor.start(service)
         service.wake()
         await supervisor.stop(service)
         await supervisor.stop(service)
 
-    supervised(scenario)
 
-
-def test_a_service_that_fails_for_good_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervising, "MAX_FAILURES", 1)
+async def test_a_service_that_fails_for_good_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "MAX_FAILURES", 1)
     other, aborted = Lasting(), list[bool]()
 
     class Broken(Service):
@@ -98,14 +92,15 @@ def test_a_service_that_fails_for_good_ends_the_others(monkeypatch: pytest.Monke
         async def run(self) -> None:
             raise LookupError("no such thing")
 
-    async def scenario(supervisor: Supervisor, abort: asyncio.Event) -> None:
-        supervisor.start(other, Broken())
-        try:
-            await asyncio.Event().wait()
-        finally:
-            aborted.append(abort.is_set())
+    async def run_both() -> None:
+        async with supervising() as (supervisor, abort):
+            supervisor.start(other, Broken())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                aborted.append(abort.is_set())
 
     with pytest.raises(ServiceFailed, match="the worker's broken failed 1 times"):
-        supervised(scenario)
+        await run_both()
     assert other.calls == ["ended"]
     assert aborted == [True]

@@ -114,7 +114,7 @@ async def reported_of(db: Session, webhook: Webhook) -> list[tuple[object, ...]]
 # Who is told
 
 
-async def test_an_event_goes_to_those_of_its_tenant_who_asked_for_it(db: Session) -> None:
+async def test_an_event_goes_to_the_webhooks_of_its_tenant_that_subscribe_to_it(db: Session) -> None:
     ours = await a_webhook(db)
     deaf = await a_webhook(db, events=["batch.failed", "batch.expired"])
     theirs = await a_webhook(db, tenant="other")
@@ -135,7 +135,7 @@ async def test_an_event_that_is_fanned_out_twice_is_delivered_once(db: Session) 
     assert await reported_of(db, webhook) == [(1, True, False)]
 
 
-async def test_a_tenant_may_have_so_many_and_no_more(db: Session) -> None:
+async def test_the_number_of_webhooks_per_tenant_is_limited(db: Session) -> None:
     async def add(tenant: str) -> Webhook | None:
         return await webhooks.add(
             db,
@@ -183,7 +183,7 @@ async def test_a_webhook_is_sent_to_one_message_at_a_time_and_others_meanwhile(d
     assert third.webhook_id == first.webhook_id
 
 
-async def test_messages_go_in_the_order_of_what_they_tell(db: Session) -> None:
+async def test_messages_are_sent_in_the_order_of_their_events(db: Session) -> None:
     await a_webhook(db)
     ended = [await an_ended_batch(db) for _ in range(4)]
     await tell(db)
@@ -297,7 +297,7 @@ async def test_a_receiver_that_fails_is_left_in_peace_with_all_its_messages(db: 
     assert taken.failures == 0
 
 
-async def test_what_was_not_delivered_in_a_day_is_given_up(db: Session) -> None:
+async def test_a_message_is_abandoned_after_a_day(db: Session) -> None:
     webhook = await a_webhook(db)
     for _ in range(3):
         await an_ended_batch(db)
@@ -461,7 +461,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         assert trap.received == []
 
 
-async def test_a_receiver_may_ask_for_time() -> None:
+async def test_a_receivers_retry_after_is_obeyed() -> None:
     with receiving(lambda _: (429, {"retry-after": "120"})) as receiver:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sent = await Sender(allow_private=True).send(receiver.url, message, [words.new_secret()])
@@ -494,7 +494,7 @@ async def test_a_failed_listener_gets_the_event_again_and_webhooks_get_it_once(d
 # By real workers
 
 
-def test_a_worker_tells_of_a_batch_as_soon_as_it_has_ended(database_url: str, tmp_path: Path) -> None:
+def test_a_worker_reports_a_batch_as_soon_as_it_has_ended(database_url: str, tmp_path: Path) -> None:
     with receiving() as receiver, simulated() as upstream:
         secret = words.new_secret()
         on(database_url, lambda db: a_webhook(db, receiver.url, secret=secret))
@@ -511,7 +511,7 @@ def test_a_worker_tells_of_a_batch_as_soon_as_it_has_ended(database_url: str, tm
         assert reported - ended < timedelta(seconds=5), "it must not wait for a poll, which may be 15 s away"
 
 
-def test_a_draining_worker_tells_of_its_batches_before_it_leaves(database_url: str, tmp_path: Path) -> None:
+def test_a_draining_worker_reports_its_batches_before_it_leaves(database_url: str, tmp_path: Path) -> None:
     with receiving() as receiver, simulated() as upstream:
         on(database_url, lambda db: a_webhook(db, receiver.url))
         location = ("--database", database_url, "--data-dir", str(tmp_path))
@@ -568,7 +568,7 @@ def one_row(url: str, query: str) -> tuple[Any, ...]:
 # Where it may go
 
 
-async def test_the_connection_goes_to_the_address_that_was_judged() -> None:
+async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     """The name is looked up once. No second answer, as of a name that rebinds, can steer the connection."""
     requested: list[str] = []
 
@@ -633,7 +633,7 @@ def test_a_certificate_is_checked_against_the_name_and_not_the_address(
         assert len(receiver.received) == 1
 
 
-async def test_a_proxy_from_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_from_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiving() as receiver, receiving() as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)

@@ -73,7 +73,7 @@ def test_max_seconds_leaves_in_time_and_gives_back_the_rest(
     assert 0 < counts["completed"] < 5_000
 
 
-def test_a_paused_batch_rests_and_goes_on_when_resumed(
+def test_a_paused_batch_stops_and_continues_when_resumed(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     with simulated("--latency", "50") as upstream:
@@ -130,7 +130,7 @@ def test_states_that_do_not_allow_a_change_are_refused(tmp_path: Path, location:
         assert "completed" in done.stderr
 
 
-def test_an_upstream_that_goes_away_burns_no_attempts(
+def test_an_unreachable_upstream_uses_up_no_attempts(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     with simulated("--latency", "20") as upstream:

@@ -22,13 +22,13 @@ DELIVERIES_KEPT = timedelta(days=30)
 _log = structlog.get_logger("batchline.maintenance")
 
 
-async def attend(
+async def run_due(
     session: Session,
     objects: Objects,
     keep_results: float | None = None,
     keep_operations: float | None = None,
 ) -> None:
-    """Run all tasks that are due. Results of ended batches are kept for so many seconds; None: for ever."""
+    """Run all tasks that are due. Results of ended batches are kept for so many seconds; None: no limit."""
     for batch_id in await maintenance.overdue(session):
         if await batches.close(session, batch_id, "expire"):
             _log.info("batch expired", batch=str(batch_id))
@@ -43,7 +43,7 @@ async def attend(
             # It will be due again, and no batch waits for it.
             _log.warning("cannot run a maintenance task", task=name, reason=str(error))
     for name in unfinished:
-        await maintenance.flush(session, name)
+        await maintenance.repeat_task(session, name)
 
 
 async def _perform(

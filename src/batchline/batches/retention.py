@@ -55,7 +55,7 @@ async def _chunks(
             yield
     async for _ in _purging_batches(session):
         yield
-    while await retention.forget_made(session, FORGET_KEYS_AFTER):
+    while await retention.drop_idempotency_keys(session, FORGET_KEYS_AFTER):
         yield
 
 

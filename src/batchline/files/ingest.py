@@ -213,12 +213,12 @@ async def _take_lines(
                         on_progress(size)
                     # Lets other tasks run, and cancellation happen, if nothing else above waits.
                     await asyncio.sleep(0)
-                    if reader.gave_up:
+                    if reader.abandoned:
                         break
             await _copy(reader.end(), sieve, writer)
             if hasher is not None:
                 hasher.end_source()
-            if reader.gave_up:
+            if reader.abandoned:
                 break
     if sieve.suspects != []:
         for found in await incoming.duplicates(sieve.suspects, MAX_ERRORS):

@@ -159,7 +159,7 @@ class Reader:
     def __init__(self, rules: ReadingRules) -> None:
         self.line_count = 0
         # True if reading on is useless.
-        self.gave_up = False
+        self.abandoned = False
         self._rules = rules
         self._lanes: dict[tuple[str, str], InputLane] = {}
         self._errors: list[tuple[int, LineError]] = []
@@ -255,13 +255,13 @@ class Reader:
         custom_ids: list[bytes] = []
         bodies: list[bytes] = []
         for line_no, line in enumerate(lines, first):
-            if self.gave_up:
+            if self.abandoned:
                 break
             if line != _OVERLONG and (not line or line.isspace()):
                 continue
             try:
                 if self.line_count + len(bodies) >= self._rules.max_lines or line_no > _MAX_INTEGER:
-                    self.gave_up = True
+                    self.abandoned = True
                     message = f"the file has more than {self._rules.max_lines:,} lines; split it"
                     raise LineFault(Code.TOO_MANY_LINES, message)
                 request = examine(line, self._rules)
@@ -312,7 +312,7 @@ class Reader:
         source, line = self._position_of(line_no)
         self._errors.append((line_no, LineError(fault.code, fault.message, line, fault.param, source)))
         if len(self._errors) >= MAX_ERRORS:
-            self.gave_up = True
+            self.abandoned = True
 
     def _position_of(self, line_no: int) -> tuple[str, int]:
         """The source of a line, and its number in the source."""

@@ -5,9 +5,23 @@ often it is sent. On demand it fails as real upstreams do. It counts executions,
 checked from outside. Start with `upstream`.
 """
 
-from batchline.simulate.answers import answer_to
-from batchline.simulate.http import Handler
-from batchline.simulate.server import Simulator, serve
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from batchline.simulate.settings import SimulateSettings
 
+if TYPE_CHECKING:
+    from batchline.simulate.answers import answer_to
+    from batchline.simulate.http import Handler
+    from batchline.simulate.server import Simulator, serve
+
 __all__ = ["Handler", "SimulateSettings", "Simulator", "answer_to", "serve"]
+
+# Imported when first used: every command of `batchline` needs the settings, for the options of `simulate`.
+_HOMES = {"Handler": "http", "Simulator": "server", "answer_to": "answers", "serve": "server"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

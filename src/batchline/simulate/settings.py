@@ -1,49 +1,67 @@
-"""Settings of a simulated upstream."""
+"""Settings of a simulated upstream, each defined once: `batchline simulate` takes its options from here."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+
+def _option(default: Value, help: str, **more: Any) -> Value:
+    """A setting that is an option too. `more`: its `flag`, if that differs from its name, `metavar`, `min`
+    and `max`."""
+    return field(default=default, metadata={"help": help, **more})
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateSettings:
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0 picks a free port."""
+    port: int = _option(0, "0 picks a free port.", min=0, max=65_535)
+    host: str = _option("127.0.0.1", "The address to listen on.")
+    latency_ms: float = _option(0.0, "Of each answer.", flag="--latency", metavar="MS", min=0)
+    jitter_ms: float = _option(
+        0.0, "Maximum random time to add to the latency (uniform).", flag="--jitter", metavar="MS", min=0
+    )
+    concurrency: int = _option(0, "Requests executed at once; others queue. 0: no limit.", min=0)
+    rate_limit: float = _option(
+        0.0,
+        "Above this rate: 429. Bursts of one second's worth are allowed. 0: no limit.",
+        metavar="RPS",
+        min=0,
+    )
+    error_rate: float = _option(0.0, "Share answered 500 or 503 without execution.", min=0, max=1)
+    refuse_rate: float = _option(
+        0.0, "Share answered 429 without a Retry-After and without execution.", min=0, max=1
+    )
+    hang_rate: float = _option(0.0, "Share never answered and never executed.", min=0, max=1)
+    drop_rate: float = _option(
+        0.0, "Share whose connection is closed without an answer, half of them after execution.", min=0, max=1
+    )
+    seed: int = _option(0, "Determines answers, faults and jitter.")
+    keyless: bool = _option(
+        False, "Ignore Idempotency-Keys, and drop queued requests of disconnected clients, as llama.cpp does."
+    )
+    answer_bytes: int = _option(
+        0, "Minimum size of good answers, sent as fast as they are read. 0: no minimum.", metavar="N", min=0
+    )
+    record: bool = _option(False, "Keep every execution for GET /executions. Memory grows with each one.")
     models: tuple[str, ...] = ("sim-small", "sim-large")
     """What GET /v1/models lists. A request may name any model."""
-    seed: int = 0
-    """Seed of the answers, the faults and the jitter."""
-    latency_ms: float = 0.0
-    jitter_ms: float = 0.0
-    """Maximum of the random time added to each latency (uniform)."""
-    concurrency: int = 0
-    """Requests executed concurrently; others queue. 0: no limit."""
-    rate_limit: float = 0.0
-    """Requests per second, with bursts of one second's worth; others get 429. 0: no limit."""
-    error_rate: float = 0.0
-    """Share answered 500 or 503 without execution."""
-    hang_rate: float = 0.0
-    """Share never answered and never executed."""
-    refuse_rate: float = 0.0
-    """Share answered 429 without a Retry-After and without execution."""
-    drop_rate: float = 0.0
-    """Share whose connection is closed without an answer, half of them after execution."""
-    keyless: bool = False
-    """Ignore Idempotency-Keys, and drop queued requests of disconnected callers, as llama.cpp does."""
-    answer_bytes: int = 0
-    """Minimum size of good answers, which are streamed as fast as they are read. 0: no minimum."""
-    record: bool = False
-    """Keep every execution for GET /executions. Memory grows with each one."""
     max_keys: int = 1_000_000
     """Remembered Idempotency-Keys. Beyond that, the oldest is forgotten and would be executed again."""
 
     def __post_init__(self) -> None:
-        for name in ("latency_ms", "jitter_ms", "concurrency", "rate_limit", "answer_bytes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("error_rate", "refuse_rate", "hang_rate", "drop_rate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a share from 0 to 1, but is {getattr(self, name)}")
+        for each in options():
+            value = getattr(self, each.name)
+            if each.metadata.get("max") == 1 and not 0 <= value <= 1:
+                raise ValueError(f"{each.name} must be a share from 0 to 1, but is {value}")
+            if "min" in each.metadata and value < each.metadata["min"]:
+                raise ValueError(f"{each.name} must not be negative, but is {value}")
         if self.error_rate + self.refuse_rate + self.hang_rate + self.drop_rate > 1:
             raise ValueError("error_rate, refuse_rate, hang_rate and drop_rate must not exceed 1 together")
         if self.max_keys < 1:
             raise ValueError(f"max_keys must be at least 1, but is {self.max_keys}")
+
+
+def options() -> Iterator[Field[Any]]:
+    """The settings that are options of the command, in the order of its help."""
+    return (each for each in fields(SimulateSettings) if each.metadata)

@@ -108,7 +108,7 @@ async def change_settings(session: Session, batch_id: UUID, settings: RunSetting
 
 
 async def retire(session: Session, tenant: str, resume_key: str) -> None:
-    """Let the next run of the same command make a batch of its own."""
+    """Let the next run of the same command create a new batch."""
     await session.rows(statement("retire_batch"), {"tenant": tenant, "resume_key": resume_key})
 
 

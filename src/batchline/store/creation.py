@@ -19,7 +19,7 @@ _INPUT = "batch"
 
 
 class WrongPurpose(Exception):
-    """The file is there, but is not one to make batches of."""
+    """The file exists, but has another purpose."""
 
     def __init__(self, purpose: str) -> None:
         super().__init__(f"the file was uploaded for {purpose}, not for {_INPUT}")
@@ -43,7 +43,7 @@ class OrderedFile(msgspec.Struct, frozen=True):
 
 
 class BatchCreation:
-    """An order on its way, in one transaction: unless that ends well, nothing was ordered."""
+    """A batch creation in one transaction: if it fails, nothing was created."""
 
     def __init__(self, connection: StoreConnection, new: NewBatch) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
 """Check a live database against the design: the invariant of every lane, and all that follows from it.
 
-The database does all the counting and returns one row per problem. The checks share one snapshot
-(REPEATABLE READ), take no row locks, and may run while workers do. The snapshot stays open until the checks
-end, and vacuum cannot remove newer dead rows meanwhile: seconds for a million results.
+The database does all the counting and returns one row per problem. Each check is one statement in a
+transaction of its own, so it sees one moment, takes no row locks, and may run while workers do. A snapshot
+lasts as long as its check: seconds for a million results.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from batchline.model import ids
-from batchline.store.session import Session, StoreConnection, run
+from batchline.store.session import Row, Session, StoreConnection, run
 from batchline.store.statements import statement
 
 # Cheap ones first. Each returns one row per finding: (name of the check, file, batch, lane, message).
@@ -69,16 +69,8 @@ async def examine(
     content.
     """
     params = {"batch": batch_id, "max_findings": _MAXIMUM}
-    async with session.open_ended() as connection, connection.transaction():
-        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # Plan for these parameters: the check of one batch must not scan all batches.
-        await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-        if batch_id is None:
-            # Everything is read once anyway. On tables that were never analyzed, the planner underestimates
-            # nested loops, which would read a table once per row.
-            await connection.execute("SET LOCAL enable_nestloop = off")
-            await connection.execute("SET LOCAL enable_seqscan = on")
-        ((batches, lanes, spans, results),) = await run(connection, statement("doctor_counts"), params)
+    async with session.open_ended() as connection:
+        ((batches, lanes, spans, results),) = await _alone(connection, "doctor_counts", params)
         findings = [finding for name in _CHECKS for finding in await _look(connection, name, params)]
         notes = await _look(connection, _NOTES, params)
     if object_exists is not None:
@@ -87,11 +79,25 @@ async def examine(
 
 
 async def _look(connection: StoreConnection, name: str, params: dict[str, Any]) -> list[Finding]:
-    rows = await run(connection, statement(name), params)
+    rows = await _alone(connection, name, params)
     findings = [Finding(check, _where(*location), message) for check, *location, message in rows]
     if len(findings) == _MAXIMUM:
         findings.append(Finding(findings[-1].check, "everywhere", f"only the first {_MAXIMUM} are shown"))
     return findings
+
+
+async def _alone(connection: StoreConnection, name: str, params: dict[str, Any]) -> list[Row]:
+    """Run one check in one transaction."""
+    async with connection.transaction():
+        await connection.execute("SET TRANSACTION READ ONLY")
+        # Plan for these parameters: the check of one batch must not scan all batches.
+        await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+        if params["batch"] is None:
+            # Everything is read once anyway. On tables that were never analyzed, the planner underestimates
+            # nested loops, which would read a table once per row.
+            await connection.execute("SET LOCAL enable_nestloop = off")
+            await connection.execute("SET LOCAL enable_seqscan = on")
+        return await run(connection, statement(name), params)
 
 
 async def _missing_objects(

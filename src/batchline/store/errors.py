@@ -67,6 +67,11 @@ def translate(error: psycopg.Error) -> Exception:
                 f"the schema contains an object of the same name that is not Batchline's: {said};"
                 " choose another schema with ?schema=NAME in --database"
             )
+        case errors.InvalidTransactionState():
+            return StoreUnusable(
+                f"the default isolation of transactions is wrong: {said}; for example, run"
+                " ALTER DATABASE … SET default_transaction_isolation = 'read committed'"
+            )
         case errors.UndefinedTable() | errors.UndefinedColumn() | errors.UndefinedFunction():
             return StoreUnusable(
                 f"the tables do not match this version of Batchline: {said};"

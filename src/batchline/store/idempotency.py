@@ -34,7 +34,7 @@ class IdempotencyConflict(Exception):
 async def remember(connection: StoreConnection, idempotency_key: IdempotencyKey, object_id: UUID) -> None:
     """Record the key, in the transaction that creates the object. Waits for a concurrent use of the key."""
     params = {**msgspec.structs.asdict(idempotency_key), "object": object_id}
-    while not await run(connection, statement("remember_made"), params):
+    while not await run(connection, statement("record_idempotency_key"), params):
         # No row: the key was deleted in between, so try again.
-        for made, fingerprint in await run(connection, statement("find_made"), params):
+        for made, fingerprint in await run(connection, statement("find_idempotency_key"), params):
             raise IdempotencyConflict(made, fingerprint == idempotency_key.fingerprint)

@@ -25,7 +25,7 @@ async def take_task(session: Session) -> str | None:
     return rows[0][0] if rows else None
 
 
-async def flush(session: Session, name: str) -> None:
+async def repeat_task(session: Session, name: str) -> None:
     """Make an unfinished maintenance task due again at once."""
     await session.rows(statement("repeat_task"), {"name": name})
 
@@ -43,9 +43,12 @@ async def forget_workers(session: Session) -> None:
 
 
 async def drop_orphan_lines(session: Session) -> int:
-    """Delete one chunk. Return 0 when none is left."""
-    ((gone,),) = await session.rows(statement("drop_orphan_lines"), {"chunk": _CHUNK})
-    return int(gone)
+    """Delete one chunk of the lines of a file whose row is gone. Return 0 when none is left, or when other
+    workers delete the rest."""
+    for (no,) in await session.rows(statement("orphan_file"), {}):
+        ((gone,),) = await session.rows(statement("drop_file_lines"), {"no": no, "chunk": _CHUNK})
+        return int(gone)
+    return 0
 
 
 async def take_event(session: Session) -> OutboxEvent | None:

@@ -7,7 +7,6 @@ transaction, because a snapshot that stays open slows down every claim and settl
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Literal, LiteralString, Protocol
 from uuid import UUID
@@ -33,7 +32,7 @@ NEVER_RUN = {
 }
 
 _BLOCK = 512 * 1024
-# Bytes that one transaction reads, about; what a reader has not taken yet is kept up to the maximum.
+# Bytes that one transaction reads, about, and at most unless one line alone is larger.
 _RANGE = 4 * 2**20
 _MAX_KEPT = 4 * _RANGE
 # Line numbers. A range with few lines in it is read as quickly as a scan goes.
@@ -65,12 +64,16 @@ class OutputLane(msgspec.Struct, frozen=True):
     ending: str | None
 
 
+class _PageTooLarge(Exception):
+    """A range of lines does not fit into memory. Leaving the COPY cancels it."""
+
+
 class LineBlocks:
     """Lines as blocks of bytes; `count` of them have been read.
 
     Each range of line numbers is read in one short transaction, into memory, and only then passed on: a slow
-    reader holds no snapshot. A range has about `_RANGE` bytes. If it turns out to be much larger, the rest is
-    passed on while it is read.
+    reader holds no snapshot. A range has about `_RANGE` bytes, judged by the one before it. If it turns out
+    to be much larger, it is read again in smaller parts.
     """
 
     def __init__(self, session: Session, source: "_Source", last: int) -> None:
@@ -85,40 +88,48 @@ class LineBlocks:
     async def _blocks(self) -> AsyncGenerator[bytes, None]:
         after, width = 0, 1
         while after < self._last:
-            until, size = min(after + width, self._last), 0
-            async with aclosing(self._range(after, until)) as blocks:
-                async for block in blocks:
-                    size += len(block)
-                    yield block
+            until = min(after + width, self._last)
+            blocks = await self._range(after, until)
+            if blocks is None:
+                width = max(1, (until - after) // 8)
+                continue
+            for block in blocks:
+                yield block
             await self._source.passed(self._session, after, until)
-            after = until
+            after, size = until, sum(map(len, blocks))
             width = max(1, min(4 * width, width * _RANGE // max(size, 1), _MAX_WIDTH))
 
-    async def _range(self, after: int, until: int) -> AsyncGenerator[bytes, None]:
-        kept: list[bytes] = []
-        size = 0
-        query = self._source.query(after, until)
+    async def _range(self, after: int, until: int) -> list[bytes] | None:
+        """The lines of a range; None if they are too large for memory and can be divided."""
+        before = self.count
+        try:
+            return await self._copied(after, until)
+        except _PageTooLarge:
+            self.count = before
+            return None
+
+    async def _copied(self, after: int, until: int) -> list[bytes]:
+        blocks: list[bytes] = []
+        size, ended = 0, False
         async with (
             self._session.open_ended() as connection,
             connection.cursor() as cursor,
-            cursor.copy(query),
+            cursor.copy(self._source.query(after, until)),
         ):
-            ended = False
             while not ended:
                 # A stream that is never short of rows would not let others use the event loop.
                 await asyncio.sleep(0)
                 rows, ended = await _rows(connection)
-                kept.append(self._joined(rows))
-                size += len(kept[-1])
-                while size > _MAX_KEPT and kept:
-                    yield kept.pop(0)
-        for block in kept:
-            yield block
+                blocks.append(self._joined(rows))
+                size += len(blocks[-1])
+                if size > _MAX_KEPT and until - after > 1:
+                    raise _PageTooLarge
+        return blocks
 
     def _joined(self, rows: Sequence[memoryview]) -> bytes:
         self.count += len(rows)
         block = b"".join(rows)
-        return b"".join(map(_mended, rows)) if _QUOTE in block else block
+        return b"".join(map(_unquoted, rows)) if _QUOTE in block else block
 
 
 async def _rows(connection: StoreConnection) -> tuple[list[memoryview], bool]:
@@ -220,7 +231,7 @@ async def finish(
     summary: dict[str, object],
     event_id: UUID,
 ) -> Batch | None:
-    """End the batch as `batches.finish` does, with contention told apart from a database that is away."""
+    """End the batch as `batches.finish` does, and raise Contended for lock conflicts."""
     try:
         return await batches.finish(
             session, worker_id, batch_id, output=output, errors=errors, summary=summary, event_id=event_id
@@ -279,7 +290,7 @@ def _conclude(pgconn: PGconn) -> PQGen[None]:
             raise errors.error_from_result(result)
 
 
-def _mended(row: memoryview) -> bytes:
+def _unquoted(row: memoryview) -> bytes:
     """A row as one line, whatever is in it.
 
     COPY has quoted a row that holds a line break or one of our two marks. JSON allows them between values

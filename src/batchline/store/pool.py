@@ -45,7 +45,7 @@ class _BoundedPool:
         self._name = name
         self._maximum = maximum
         self._patience = patience
-        self._places = asyncio.Semaphore(maximum)
+        self._slots = asyncio.Semaphore(maximum)
         # Last in, first out: in quiet times only a few connections are used.
         self._idle: list[Session] = []
 
@@ -53,7 +53,7 @@ class _BoundedPool:
     async def one(self) -> AsyncIterator[Session]:
         try:
             async with asyncio.timeout(self._patience):
-                await self._places.acquire()
+                await self._slots.acquire()
         except TimeoutError as error:
             raise StoreUnavailable(f"all {self._maximum} connections are busy") from error
         session = self._idle.pop() if self._idle else Session(self._url, self._name)
@@ -61,7 +61,7 @@ class _BoundedPool:
             yield session
         finally:
             self._idle.append(session)
-            self._places.release()
+            self._slots.release()
 
     async def close(self) -> None:
         while self._idle:

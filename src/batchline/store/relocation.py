@@ -34,9 +34,13 @@ CROSS JOIN LATERAL (
     FROM pg_constraint
     WHERE conrelid = c.oid AND contype <> 'n'
     UNION ALL
-    SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = c.oid
+    SELECT pg_get_indexdef(indexrelid, 0, true) FROM pg_index WHERE indrelid = c.oid
     UNION ALL
     SELECT pg_get_viewdef(c.oid) WHERE c.relkind = 'v'
+    UNION ALL
+    SELECT concat_ws(' ', pg_get_triggerdef(oid, true), 'enabled', tgenabled)
+    FROM pg_trigger
+    WHERE tgrelid = c.oid AND NOT tgisinternal
 ) AS property
 WHERE c.relnamespace = to_regnamespace(%(schema)s)
   AND c.relkind IN ('r', 'v')
@@ -45,7 +49,9 @@ UNION ALL
 SELECT
     'FUNCTION',
     p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
-    pg_get_functiondef(p.oid)
+    -- It always names the schema, once, in the first line.
+    replace(split_part(pg_get_functiondef(p.oid), '(', 1), quote_ident(%(schema)s) || '.', '')
+    || substr(pg_get_functiondef(p.oid), strpos(pg_get_functiondef(p.oid), '('))
 FROM pg_proc AS p
 WHERE p.pronamespace = to_regnamespace(%(schema)s) AND p.prokind = 'f'
 UNION ALL
@@ -114,11 +120,19 @@ def relocate(connection: Connection, old: VersionTable, schema: str, migrations:
 
 
 def _definitions(connection: Connection, schema: str) -> dict[Object, frozenset[str]]:
-    rows: Any = connection.exec_driver_sql(_DEFINITIONS, {"schema": schema})
+    """Read the definitions without the schema's name: on the search path, PostgreSQL leaves it out."""
+    path = connection.exec_driver_sql("SELECT current_setting('search_path')").scalar_one()
+    _search(connection, f'"{schema}"')
+    rows: Any = connection.exec_driver_sql(_DEFINITIONS, {"schema": schema}).fetchall()
+    _search(connection, path)
     found: dict[Object, set[str]] = {}
     for kind, name, definition in rows:
-        found.setdefault((kind, name), set()).add(definition.replace(f"{schema}.", ""))
+        found.setdefault((kind, name), set()).add(definition)
     return {one: frozenset(properties) for one, properties in found.items()}
+
+
+def _search(connection: Connection, path: str) -> None:
+    connection.exec_driver_sql("SELECT set_config('search_path', %(path)s, true)", {"path": path})
 
 
 def _named(schema: str, kind: str, name: str) -> str:

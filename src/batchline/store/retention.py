@@ -67,8 +67,8 @@ async def batch_purged(session: Session, batch_id: UUID) -> None:
     await session.rows(statement("batch_purged"), {"batch": batch_id})
 
 
-async def forget_made(session: Session, older_than: timedelta) -> int:
-    return await _count(session, "forget_made", older_than=older_than, chunk=CHUNK)
+async def drop_idempotency_keys(session: Session, older_than: timedelta) -> int:
+    return await _count(session, "drop_idempotency_keys", older_than=older_than, chunk=CHUNK)
 
 
 async def _count(session: Session, name: str, **params: object) -> int:

@@ -41,8 +41,11 @@ _KEEPALIVE: dict[str, Any] = {
 # A plan made while a table was small must not scan the whole table once it is large: a claim over 10,000
 # lanes took seconds with such a plan, and 0.1 s without sequential scans. Compiling a claim (jit) took a
 # second on PostgreSQL 15. A pooler may give us a server connection without these settings: slower, but still
-# correct.
-_PLANNING = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+# correct. Claims and settles refuse to run in any other isolation than this one (require_read_committed).
+_PLANNING = (
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;"
+    " SET default_transaction_isolation = 'read committed'"
+)
 # The server must notice a dead client too. Otherwise a client whose machine is gone keeps its locks for two
 # hours, the usual default for keepalives. On a Unix socket these settings have no effect.
 _WATCHED = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"

@@ -234,8 +234,8 @@ async def renew(session: Session, worker: WorkerId) -> None:
     await session.rows(statement("renew"), {"worker": worker.id, "name": worker.name, "lease": worker.lease})
 
 
-async def living_workers(session: Session) -> list[tuple[UUID, str]]:
-    return [(worker_id, name) for worker_id, name in await session.rows(statement("living_workers"), {})]
+async def live_workers(session: Session) -> list[tuple[UUID, str]]:
+    return [(worker_id, name) for worker_id, name in await session.rows(statement("live_workers"), {})]
 
 
 async def expire(session: Session, worker_id: UUID) -> None:

@@ -1,4 +1,4 @@
-"""Verdicts as settle.sql takes them: in groups of one kind on one span, and as columns instead of rows.
+"""Verdicts as settle_v1 takes them: in groups of one kind on one span, and as columns instead of rows.
 
 This runs for every finished item of a worker, so it is written for speed: one loop that sorts the verdicts,
 then list comprehensions, a column at a time.

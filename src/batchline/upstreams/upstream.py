@@ -87,7 +87,7 @@ class Upstream:
         self._answers.add()
 
     def refused(self, started: float, requested: float) -> None:
-        """It refused a request that was started then (429), and asks to wait so many seconds."""
+        """Note a 429 for a request started at `started`, with the requested delay."""
         pace = self._current_pace()
         if pace is None:
             pace = self._pace = Pace(self._answers.per_second, self._timing.clock)

@@ -99,7 +99,7 @@ class Buffer:
         await self._refill.wait()
 
     def done(self, item: Item) -> None:
-        """An item that was taken runs no more."""
+        """Note that an item has ended."""
         self._hold(-len(item.body))
         if self._short and self._has_room:
             self._refill.set()
@@ -148,7 +148,7 @@ class Buffer:
         return gone
 
     def dismiss(self, maximum: int) -> int:
-        """End the wait of up to so many takers; how many there were."""
+        """Stop waiting takers, up to a number; return how many."""
         return self._wake(maximum, needed=False)
 
     def close(self) -> None:

@@ -125,7 +125,7 @@ class Claimer(Service):
         requested_at = self._lease.now()
         worker = self._lease.worker
         announced, self._announced = self._announced, None
-        claims, items = await self._ask(worker, want, announced)
+        claims, items = await self._send_claim(worker, want, announced)
         if not claims:
             # It may be another producer's. Each of them looks at it before any of them looks at everything.
             return announced is not None
@@ -138,7 +138,7 @@ class Claimer(Service):
             items = await spans.fetch(self._context.session, worker.id, claims, room)
             if self._lease.worker is not worker:
                 return True
-            # Nothing seemed to be held meanwhile, so a heartbeat may have put the lease to rest.
+            # Nothing seemed to be held meanwhile, so a heartbeat may have released the lease.
             self._lease.renewed(requested_at, claims[0].lease_left)
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
@@ -159,7 +159,7 @@ class Claimer(Service):
         self._intake.put(items, left_out)
         self.found.set()
 
-    async def _ask(
+    async def _send_claim(
         self, worker: WorkerId, want: int, announced: UUID | None
     ) -> tuple[list[Claim], list[Item] | None]:
         """Claims, and their items if these came with them."""

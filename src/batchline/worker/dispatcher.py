@@ -69,6 +69,10 @@ class Dispatcher(Service):
         self._rest()
         return dropped
 
+    def wake(self) -> None:
+        """Nothing to do: items that arrive in the buffer wake the runners."""
+        return
+
     def stop(self) -> None:
         self.give_back()
         self._buffer.close()

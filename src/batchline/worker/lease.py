@@ -46,8 +46,8 @@ class Lease:
             ends = requested_at - used + self._settings.fence_after
             self.ends = ends if self.ends == _NEVER else max(self.ends, ends)
 
-    def rest(self) -> None:
-        """Nothing is held any more."""
+    def release(self) -> None:
+        """Nothing is held."""
         self.ends = _NEVER
 
     @property
@@ -65,7 +65,7 @@ class Lease:
         """
         _log.warning("lease lost, unsent items left to others", items=self._let_go())
         self.worker = self._incarnation()
-        self.rest()
+        self.release()
 
     def _incarnation(self) -> WorkerId:
         return WorkerId(new_id(), name_of_this_process(), timedelta(seconds=self._settings.lease))

@@ -11,6 +11,7 @@ from batchline.store.events import Event, notifications
 from batchline.store.session import StoreUnavailable
 from batchline.worker.pause import Pause
 from batchline.worker.service import Service
+from batchline.worker.tasks import first
 
 _log = structlog.get_logger("batchline.listener")
 
@@ -23,6 +24,10 @@ class Listener(Service):
         self._url = url
         self._on_event = on_event
 
+    def wake(self) -> None:
+        """Connect now, if it waits to connect again. A drain does not wait for it, so it stays idle."""
+        self._woken.set()
+
     async def run(self) -> None:
         pause = Pause(first=0.2, maximum=15.0)
         while True:
@@ -32,4 +37,5 @@ class Listener(Service):
                     self._on_event(event)
             except StoreUnavailable as error:
                 _log.warning("not listening", reason=str(error))
-            await pause.wait()
+            self._woken.clear()
+            await first(pause.wait(), self._woken.wait())

@@ -24,7 +24,7 @@ def name_of_this_process() -> str:
 
 async def expire_dead_local_workers(session: Session) -> int:
     """End the leases of this machine's workers whose process is gone; how many there were."""
-    dead = [worker_id for worker_id, name in await spans.living_workers(session) if _is_dead(name)]
+    dead = [worker_id for worker_id, name in await spans.live_workers(session) if _is_dead(name)]
     for worker_id in dead:
         await spans.expire(session, worker_id)
     return len(dead)

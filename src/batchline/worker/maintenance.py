@@ -30,7 +30,7 @@ class Maintenance(Service):
 
     async def _work(self) -> None:
         try:
-            await maintenance.attend(
+            await maintenance.run_due(
                 self._session,
                 self._objects,
                 self._settings.results_retention,

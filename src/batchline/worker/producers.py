@@ -33,7 +33,7 @@ _LOOK_EVERY = 0.05
 
 
 class Producers(Sequence[Producer]):
-    """First those that last as long as the worker, then those that come and go."""
+    """Permanent producers first, then temporary ones."""
 
     def __init__(self, context: ProducerContext, upstreams: Upstreams, supervisor: Supervisor) -> None:
         self._context = context

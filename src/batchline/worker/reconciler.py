@@ -1,7 +1,7 @@
 """Frees spans that this worker holds in the database without knowing it.
 
-A claim may have been carried out though its answer never came. The heartbeat would keep such spans alive for
-ever. So after a claim without an answer, the reconciler frees every span that the worker does not know.
+A claim may have been carried out though its answer never came. The heartbeat would renew such spans without
+end. So after a claim without an answer, the reconciler frees every span that the worker does not know.
 """
 
 import asyncio

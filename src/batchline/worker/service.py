@@ -1,8 +1,9 @@
-"""The service protocol: what all parts of a worker have in common.
+"""The service protocol: start, stop, wake and idle, which all parts of a worker have in common.
 
-The supervisor calls `run`, and after an unexpected error `repair` and `run` again. Other services call `wake`
-when there may be work. `idle` is set while there is nothing to do: a worker that drains waits until all
-services are idle. A worker that stops calls `stop`, waits until the service is idle, and cancels `run`.
+`Supervisor.start` starts a service: it calls `run` in a task, and after an unexpected error `repair` and
+`run` again. Other services call `wake` when there may be work. `idle` is set while there is nothing to do: a
+worker that drains waits until all services are idle. A worker that stops calls `stop`, waits until the
+service is idle, and cancels `run`.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ class Service:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """There may be work."""
+        """There may be work. A service that replaces `run` must become idle again after it."""
         self.idle.clear()
         self._woken.set()
 
@@ -30,7 +31,7 @@ class Service:
         return
 
     def repair(self) -> None:
-        """Put right what an interrupted `run` may have left behind."""
+        """Clean up after an interrupted `run`."""
         return
 
     async def run(self) -> None:

@@ -129,7 +129,7 @@ class Worker:
 
     @property
     def aborting(self) -> asyncio.Event:
-        """Set once the worker waits for nothing any more: it must have ended soon after."""
+        """Set when the worker stops without waiting: it must have ended soon after."""
         return self._abort
 
     def stop(self) -> None:
@@ -178,7 +178,7 @@ class Worker:
                     await self._stop.wait()
         except TimeoutError:
             _log.info("time is up", seconds=self._settings.max_seconds)
-            # Requests in flight may still finish, but not for ever: somebody counts on this time.
+            # Requests in flight may still finish, but not without limit: the caller relies on it.
             asyncio.get_running_loop().call_later(self._settings.grace, self._abort.set)
 
     async def _until_drained(self) -> None:
@@ -210,7 +210,7 @@ class Worker:
         ]
 
     async def _stop_services(self) -> None:
-        """In the order in which items pass through them, so that each finishes what it was left."""
+        """Stop services in the order in which items pass through them, so that each finishes what it has."""
         stop = self._supervisor.stop
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance)
         await stop(*seeking, *self.producers.claimers)

@@ -9,16 +9,14 @@ from pydantic import Field
 from batchline.api.context import InContext
 from batchline.api.governance.dependencies import CurrentActor, InRules
 from batchline.api.governance.errors import governed_responses
-from batchline.api.governance.operations import After, BatchId, Limit, retried
+from batchline.api.governance.operations import BatchId, get_batch, retried
 from batchline.api.governance.schemas import (
     PREFIX,
     GovernedBatchDetail,
     GovernedBatchObject,
     SubmitBatch,
     SubmittedBatch,
-    detailed,
     displayed,
-    read_id,
 )
 from batchline.api.governance.submissions import InSubmission, submit
 from batchline.api.metrics import InCounters
@@ -57,16 +55,12 @@ async def submit_power(requested: SubmitPower, scope: InSubmission) -> Submitted
     return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
-@router.get("/vms/batch/{batch_id}", response_model=GovernedBatchDetail, responses=governed_responses(404))
-async def get_vms(
-    batch_id: BatchId,
-    actor: CurrentActor,
-    context: InContext,
-    rules: InRules,
-    after: After = 0,
-    limit: Limit = 50,
-) -> Response:
-    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
+router.get(
+    "/vms/batch/{batch_id}",
+    name="get_vms",
+    response_model=GovernedBatchDetail,
+    responses=governed_responses(404),
+)(get_batch)
 
 
 @router.post("/vms/batch/{batch_id}/retry", status_code=202, responses=governed_responses(404, 409))

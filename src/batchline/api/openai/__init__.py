@@ -1,1 +1,4 @@
-"""The OpenAI-compatible part of the HTTP API: files, uploads, batches, models, webhook endpoints."""
+"""The OpenAI-compatible part of the HTTP API: files, uploads, batches, models, webhook endpoints.
+
+May import what api may. Start with `batches` and `files`, one module per kind of object.
+"""

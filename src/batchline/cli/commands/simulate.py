@@ -1,78 +1,58 @@
 """`batchline simulate`: a simulated upstream for demos and tests."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.errors import reported_errors
+from batchline.simulate.settings import SimulateSettings
+from batchline.simulate.settings import options as simulate_options
+
+# A user knows this address; tests and demos take a free port.
+_PORT = 8000
 
 
 def register(app: typer.Typer) -> None:
+    # The command's signature, from which typer makes the options, comes from the settings.
+    simulate.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
     app.command("simulate")(simulate)
 
 
-def simulate(
-    context: typer.Context,
-    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0 picks a free port.")] = 8000,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    latency_ms: Annotated[
-        float, typer.Option("--latency", min=0, metavar="MS", help="Of each answer.")
-    ] = 0.0,
-    jitter_ms: Annotated[
-        float,
-        typer.Option("--jitter", min=0, metavar="MS", help="Maximum random time to add to the latency."),
-    ] = 0.0,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=0, help="Requests at once; others queue. 0: no limit.")
-    ] = 0,
-    rate_limit: Annotated[
-        float, typer.Option("--rate-limit", min=0, metavar="RPS", help="Above this rate: 429. 0: no limit.")
-    ] = 0.0,
-    error_rate: Annotated[
-        float, typer.Option("--error-rate", min=0, max=1, help="Share answered with 5xx.")
-    ] = 0.0,
-    refuse_rate: Annotated[
-        float, typer.Option("--refuse-rate", min=0, max=1, help="Share answered with 429.")
-    ] = 0.0,
-    hang_rate: Annotated[
-        float, typer.Option("--hang-rate", min=0, max=1, help="Share never answered.")
-    ] = 0.0,
-    drop_rate: Annotated[
-        float, typer.Option("--drop-rate", min=0, max=1, help="Share whose connection is closed.")
-    ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="Determines answers and faults.")] = 0,
-    keyless: Annotated[
-        bool, typer.Option("--keyless", help="Ignore Idempotency-Keys; skip requests of clients that left.")
-    ] = False,
-    answer_bytes: Annotated[
-        int, typer.Option("--answer-bytes", min=0, metavar="N", help="Minimum size of good answers.")
-    ] = 0,
-    record: Annotated[
-        bool, typer.Option("--record", help="Keep every execution for GET /executions.")
-    ] = False,
-    as_json: options.Json = False,
-) -> None:
+def _parameters() -> Iterator[inspect.Parameter]:
+    for each in simulate_options():
+        about = dict(each.metadata)
+        option = typer.Option(about.pop("flag", f"--{each.name.replace('_', '-')}"), **about)
+        yield inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_PORT if each.name == "port" else each.default,
+            annotation=Annotated[each.type, option],
+        )
+    yield inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.Json)
+
+
+def simulate(*, as_json: bool, **settings: Any) -> None:
     """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, by its options.
 
     GET /stats reports what it executed.
     """
     # Imported here because no other command needs it and it takes a tenth of their start.
-    from batchline.simulate import SimulateSettings, serve
+    from batchline.simulate.server import serve
 
     with reported_errors(as_json):
         try:
-            # The parameters have the names of the settings.
-            settings = SimulateSettings(
-                **{key: context.params[key] for key in context.params if key != "as_json"}
-            )
+            chosen = SimulateSettings(**settings)
         except ValueError as error:
             raise CommandError(str(error)) from error
         try:
-            serve(settings, on_ready=lambda host, port: _ready(host, port, as_json))
+            serve(chosen, on_ready=lambda host, port: _ready(host, port, as_json))
         except OSError as error:
-            raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            address = f"{chosen.host}:{chosen.port}"
+            raise CommandError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
 def _ready(host: str, port: int, as_json: bool) -> None:

@@ -1,1 +1,4 @@
-"""Output for people and programs: the console, JSON documents, the progress display."""
+"""Output for people and programs: the console, JSON documents, the progress display.
+
+May import everything, but only reads. Start with `console`.
+"""

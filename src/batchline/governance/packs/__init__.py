@@ -1,4 +1,7 @@
-"""Operations that come with Batchline: one pack per system, enabled in `[packs]` of the settings."""
+"""Operations that come with Batchline: one pack per system, enabled in `[packs]` of the settings.
+
+May import what governance may. Start with `kubevirt`; a new pack is a module like it, and an entry of PACKS.
+"""
 
 from collections.abc import Callable
 

@@ -22,6 +22,7 @@ DECLARE
     lane bigint;
     span bigint;
 BEGIN
+    PERFORM batchline.require_read_committed_v1();
     SELECT n.id INTO lane
     FROM batchline.lanes AS n
     WHERE n.batch_id = batch

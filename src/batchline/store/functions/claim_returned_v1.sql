@@ -3,6 +3,8 @@
 --
 -- A span is split when it is too large; a provider's task is taken whole. Returns each span given, with its items.
 --
+-- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
+--
 -- Locks: spans, skipping those that others have locked, and no more of them than it takes. It never waits.
 CREATE FUNCTION batchline.claim_returned_v1(worker uuid, lane bigint, expired uuid[], max_items integer)
 RETURNS TABLE (span_id bigint, items integer)
@@ -10,6 +12,10 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 BEGIN
+PERFORM FROM batchline.lanes AS n WHERE n.id = lane AND n.open AND n.deadline > now();
+IF NOT FOUND THEN
+    RETURN;
+END IF;
 RETURN QUERY
 WITH
 due AS (

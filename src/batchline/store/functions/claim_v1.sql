@@ -7,9 +7,8 @@
 -- `keys`, `excluded` and `below` narrow the scope (in_scope), and so does `batch`. Returns the spans, in that order. Their
 -- lines are read by fetch.sql: a client that freezes while it reads a megabyte of lines must not hold a lock.
 --
--- Locks: the worker's row, if the lease needs renewal; spans, never waiting; then lanes in id order, waiting: another claim
--- holds one for a millisecond only, and this worker must not go idle for that. If others were faster and left less than
--- expected, it looks again, and does not wait for any lane then: so no two claims can wait for each other.
+-- Locks: the worker's row; spans, never waiting; then lanes in id order, waiting (lock_lanes). If others were faster and
+-- left less than expected, it looks again.
 --
 -- Safe because each statement of a function sees what was committed before it began, and what a lane has left is read
 -- after its row was locked (claim_fresh).
@@ -27,7 +26,8 @@ DECLARE
     max_looks CONSTANT integer := 3;
     room integer := max_items;
     taken bigint[] := '{}';
-    expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now());
+    -- Not this worker: its lease may have ended while it was idle, and is renewed below.
+    expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now() AND id <> worker);
     returned bigint[];
     tenants text[];
     tenant_keys text[];
@@ -39,9 +39,11 @@ DECLARE
     claimed record;
     chosen bigint[];
     locked bigint[];
+    highest_locked bigint := 0;
     wanted integer[];
     missing boolean;
 BEGIN
+    PERFORM batchline.require_read_committed_v1();
     FOR look IN 1 .. max_looks LOOP
         returned := ARRAY (SELECT lane_id FROM batchline.returned_lanes_v1(keys, excluded, below, batch, expired));
         SELECT array_agg(tenant), array_agg(key) INTO tenants, tenant_keys
@@ -86,15 +88,8 @@ BEGIN
             END IF;
         END LOOP;
 
-        IF look = 1 THEN
-            locked := ARRAY (
-                SELECT id FROM batchline.lanes WHERE id = ANY (chosen) ORDER BY id FOR NO KEY UPDATE
-            );
-        ELSE
-            locked := ARRAY (
-                SELECT id FROM batchline.lanes WHERE id = ANY (chosen) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-            );
-        END IF;
+        locked := batchline.lock_lanes_v1(chosen, highest_locked);
+        highest_locked := greatest(highest_locked, (SELECT max(id) FROM unnest(locked) AS id));
         FOR nth IN 1 .. cardinality(chosen) LOOP
             CONTINUE WHEN chosen[nth] <> ALL (locked);
             SELECT c.span_id, coalesce(c.items, 0) AS items INTO claimed

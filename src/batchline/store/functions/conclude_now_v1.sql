@@ -1,11 +1,13 @@
 -- conclude_now: freeze a batch that is being cancelled or has expired, if no live worker holds any of its lines.
 --
--- Its spans are deleted, so that a late verdict finds nothing to change, and finalizing begins. The children of a governed
--- batch that never ran have ended with it, and the audit log says so. Returns whether the batch was frozen now.
+-- Its spans are deleted, so that a late verdict finds nothing to change, its cursors go back to the lanes, and finalizing
+-- begins. The children of a governed batch that never ran have ended with it, and the audit log says so. Returns whether
+-- the batch was frozen now.
 --
--- Locks: the batch row, waiting; then its spans, never waiting. Whoever has a span locked is about to settle it and to
--- conclude afterwards, but waits for the batch row first: to wait for it would be a deadlock. Each statement sees what was
--- committed before it began: so of two workers that settle the last two spans, the second to get the batch row freezes it.
+-- Locks: the batch row, waiting; then its spans, never waiting; then its lanes. A transaction that has a span locked is about
+-- to settle it and to conclude afterwards, but waits for the batch row first: to wait for it would be a deadlock. Each
+-- statement sees what was committed before it began: so of two workers that settle the last two spans, the second to get
+-- the batch row freezes it.
 CREATE FUNCTION batchline.conclude_now_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -14,6 +16,7 @@ DECLARE
     governed boolean;
     locked bigint[];
 BEGIN
+    PERFORM batchline.require_read_committed_v1();
     SELECT b.submitted_by IS NOT NULL INTO governed
     FROM batchline.batches AS b
     WHERE b.id = batch AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL) AND b.finalizing_at IS NULL
@@ -34,6 +37,12 @@ BEGIN
         RETURN false;
     END IF;
     DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);
+    -- The lanes are closed, so no claim moves a cursor any more.
+    UPDATE batchline.lanes AS n
+    SET next = c.next
+    FROM batchline.current_lanes AS c
+    WHERE n.batch_id = batch AND c.id = n.id AND c.next <> n.next;
+    DELETE FROM batchline.cursors AS c USING batchline.lanes AS n WHERE n.batch_id = batch AND c.lane_id = n.id;
     PERFORM batchline.freeze_v1(batch);
     IF governed THEN
         INSERT INTO batchline.audit_log (tenant, actor, action, batch_id, sequence_no, detail)

@@ -1,4 +1,4 @@
--- conclude: wait for everyone who has a span of a batch locked, then conclude_now.
+-- conclude: wait for every transaction that has locked a span of the batch, then conclude_now.
 --
 -- Locks: the spans in id order, waiting; then as conclude_now.
 CREATE FUNCTION batchline.conclude_v1(batch uuid) RETURNS boolean

@@ -1,4 +1,4 @@
--- freeze: begin to finalize a batch: no result can be added any more, so its counters go back to its row.
+-- freeze: start finalizing: no result can be added from now on, so the batch's counters go back to its row.
 --
 -- The caller has locked the batch row in a statement before this one.
 CREATE FUNCTION batchline.freeze_v1(batch uuid) RETURNS void

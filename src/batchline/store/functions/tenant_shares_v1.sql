@@ -1,7 +1,7 @@
--- tenant_shares: how many of `room` lines each waiting tenant gets, by what it has in flight with workers that live.
+-- tenant_shares: how many of `room` lines each waiting tenant gets, by what it has in flight with live workers.
 --
--- fair_shares is given the room as the number that waits, and then told of each tenant that has less than its share: the
--- rest is for the others. So nobody's lines are counted beyond its share. No locks.
+-- fair_shares is called with the room as the number that waits, and then called again with each tenant that has less
+-- than its share: the rest is for the others. So no tenant's lines are counted beyond its share. No locks.
 -- Cost: one read of the spans in flight, and what waiting_lanes costs.
 CREATE FUNCTION batchline.tenant_shares_v1(
     tenants text[], tenant_keys text[], returned bigint[], expired uuid[],

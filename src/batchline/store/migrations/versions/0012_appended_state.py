@@ -21,6 +21,7 @@ depends_on = None
 
 # In the order in which they use each other.
 FUNCTIONS = (
+    "require_read_committed_v1",
     "in_scope_v1",
     "fair_shares_v1",
     "returned_lanes_v1",
@@ -30,11 +31,15 @@ FUNCTIONS = (
     "renew_lease_v1",
     "claim_returned_v1",
     "claim_fresh_v1",
+    "lock_lanes_v1",
     "claim_v1",
     "claim_new_v1",
     "freeze_v1",
     "conclude_now_v1",
     "conclude_v1",
+    "record_verdicts_v1",
+    "add_counts_v1",
+    "audit_ended_v1",
     "settle_v1",
     "leave_v1",
 )
@@ -252,8 +257,13 @@ UPDATE schema_compatibility SET compatible_from = '0011';
 """
 
 
+# A claim or settle that is under way would write what this migration has just moved.
+ALONE = "LOCK TABLE workers, spans, batches, lanes IN ACCESS EXCLUSIVE MODE"
+
+
 def upgrade() -> None:
     bind = op.get_bind()
+    bind.exec_driver_sql(ALONE)
     schema = bind.exec_driver_sql("SELECT current_schema()").scalar_one()
     governed = GOVERNED
     for name in ("completed", "failed"):
@@ -266,6 +276,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     bind = op.get_bind()
+    bind.exec_driver_sql(ALONE)
     for name in reversed(FUNCTIONS):
         bind.exec_driver_sql(f"DROP FUNCTION {name}")
     for part in (REQUESTS, GOVERNED, BACK):

@@ -1,13 +1,13 @@
 -- close: cancel, expire or pause a batch. Its lanes leave the claim's index; O(lanes).
 --
--- What is in flight may finish; free spans stay where they are, so the invariant holds, and nobody
--- claims them from a shut lane. After a cancel or an expiry the caller runs conclude.
+-- What is in flight may finish; free spans stay where they are, so the invariant holds, and no claim
+-- takes them from a closed lane. After a cancel or an expiry the caller runs conclude.
 -- Returns no row when the batch is past closing (it is finalizing, has ended, or is closing already).
 --
 -- Locks: the batch row, then its lanes in id order, as claims take them: in any other order a claim of two
--- of them would meet us half-way. Claims hold lanes and never wait for a batch; settles hold spans and never
--- wait for a lane; so no circle can form. All lanes, not those that are open: a resume that we waited for has
--- opened them since, and under READ COMMITTED this statement still sees them shut.
+-- of them could deadlock with this. Claims hold lanes and never wait for a batch; settles hold spans and never
+-- wait for a lane; so no deadlock is possible. All lanes, not those that are open: a resume that we waited for has
+-- opened them since, and under READ COMMITTED this statement still sees them closed.
 WITH
 batch AS (
     UPDATE batchline.batches

@@ -1,5 +1,5 @@
--- fail_batch: a batch that failed while validating: it has no lanes, nothing of it ever runs, and the event that
--- tells of it is written with it. Locks: none but its own rows.
+-- fail_batch: create a batch that failed validation, with its event. It has no lanes, so nothing of it ever runs.
+-- Locks: only its own rows.
 WITH
 batch AS (
     INSERT INTO batchline.batches (

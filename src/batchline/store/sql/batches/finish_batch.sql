@@ -1,5 +1,5 @@
 -- finish_batch: the one commit that ends a batch: its files, its summary, its end, and the event that
--- tells of it. Fenced: only the worker that is still its finalizer gets a row back; another one's upload
+-- reports it. Fenced: only the worker that is still its finalizer gets a row back; another one's upload
 -- is garbage that the sweep removes.
 --
 -- A governed batch adds to the totals of its operation what it has not added before: it may have ended before, and have

@@ -1,2 +1,2 @@
--- get_batch: the status of a batch is one read by primary key, and it waits for nobody.
+-- get_batch: read a batch by primary key. No locks.
 SELECT * FROM batchline.current_batches WHERE id = %(batch)s

@@ -1,6 +1,6 @@
--- ordered_file: the file that a batch is ordered over, as its tenant sees it, and what is wrong with it.
+-- ordered_file: lock the input file of a new batch, as its tenant sees it, and read its errors.
 --
--- Locks: the file's row, so that it cannot be deleted before the batch is there to need it.
+-- Locks: the file's row, so that it cannot be deleted before the batch that needs it exists.
 SELECT no, purpose, errors
 FROM batchline.files
 WHERE id = %(file)s

@@ -1,4 +1,4 @@
--- overdue: batches whose deadline is past and that nobody has closed yet.
+-- overdue: batches past their deadline that are still open.
 SELECT id
 FROM batchline.batches
 WHERE expires_at <= now()

@@ -1,4 +1,4 @@
--- progress: what a live display shows beyond the batch's row: items handed out, and items that wait for
+-- progress: what a live display shows beyond the batch's row: items in flight, and items that wait for
 -- another try. Spans are few, so this is cheap.
 SELECT
     coalesce(sum(batchline.span_size(outstanding)) FILTER (WHERE worker_id IS NOT NULL), 0)::integer AS in_flight,

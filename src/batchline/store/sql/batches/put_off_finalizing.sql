@@ -1,6 +1,5 @@
--- put_off_finalizing: a finalization failed. Let go of the batch, note why, and let nobody try it again before its
--- back-off is over: 1 s after the first failure, then twice as long each time, up to 300 s. Up to a quarter less, at
--- random, so that those that failed together are not tried together. Returns the seconds; no row if another worker has
+-- put_off_finalizing: record a failed finalization, release the batch and set the time of the next try: 1 s after the first failure, then twice as long each time, up to 300 s. Up to a quarter less, at
+-- random, so that batches that failed together are not tried together. Returns the seconds; no row if another worker has
 -- taken the batch over.
 --
 -- Locks: the batch row.

@@ -1,4 +1,4 @@
--- resume: open the lanes of a paused batch again, unless something else holds it: then who lifts that opens them.
+-- resume: open the lanes of a paused batch again, unless the batch is also held; the release then opens them.
 -- Returns no row when it is not paused.
 --
 -- Locks: the batch row, then its lanes in id order, as claims take them.

@@ -1,2 +1,2 @@
--- retire_batch: a fresh start is wanted: the command's next run shall not find this batch any more.
+-- retire_batch: clear the resume key, so the next run creates a new batch.
 UPDATE batchline.batches SET resume_key = NULL WHERE tenant = %(tenant)s AND resume_key = %(resume_key)s

@@ -1,4 +1,4 @@
--- retry_finalizing: somebody asks for this batch now, so its back-off begins anew. Whoever finalizes it is not disturbed.
+-- retry_finalizing: reset the back-off of a failed finalization. A running one is not affected.
 --
 -- Locks: the batch row.
 UPDATE batchline.batches

@@ -1,2 +1,2 @@
--- tenant_batch: as get_batch, of nobody else's, and no governed one: these are their users' alone.
+-- tenant_batch: like get_batch, for one tenant; excludes governed batches, which only their users see.
 SELECT * FROM batchline.current_batches WHERE id = %(batch)s AND tenant = %(tenant)s AND submitted_by IS NULL

@@ -1,7 +1,8 @@
 -- fetch: the lines of spans that `worker` has just claimed. No locks.
 --
--- Reads `outstanding` again instead of being told it: a span that was taken away meanwhile (the lease
--- was over) yields nothing. Spans are looked up by id alone: the index of a worker's spans may be full of dead entries. A body that is longer than `largest` is left out: then `left_out` is its length.
+-- Reads `outstanding` again instead of taking it as a parameter: a span that was taken away meanwhile (the lease
+-- was over) yields nothing. Spans are looked up by id alone: the index of a worker's spans may be full of dead
+-- entries. A body that is longer than `largest` is left out: then `left_out` is its length.
 SELECT
     s.id AS span_id,
     l.ordinal,

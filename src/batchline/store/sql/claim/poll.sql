@@ -1,4 +1,4 @@
--- poll: everything an idle worker asks, in one statement. Is there work to claim, a batch to finalize, a maintenance
+-- poll: all checks of an idle worker in one statement. Is there work to claim, a batch to finalize, a maintenance
 -- task due, an event to deliver? How many seconds until the next known thing is due (a retry, the end of a lease, a
 -- deadline, a maintenance task, an event, a delivery, a finalization that failed before)?
 -- No locks.
@@ -32,9 +32,9 @@ freed AS (
       AND batchline.in_scope_v1(n.key, %(keys)s::text[], %(excluded)s::text[], NULL)
       AND (%(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid)
 ),
--- When the first lease ends under which somebody else holds what this worker could run.
+-- When the first lease ends under which another worker holds what this worker could run.
 held AS (
-    -- A worker that an older version buried with '-infinity' counts as just expired: PostgreSQL before 17 refuses to
+    -- A worker that an older version expired with '-infinity' counts as just expired: PostgreSQL before 17 refuses to
     -- subtract infinite times.
     SELECT min(greatest(w.lease_until, now() - interval '1 second')) AS at
     FROM batchline.workers AS w
@@ -117,7 +117,7 @@ delivery AS (
     SELECT min(due_at) AS at FROM batchline.webhooks WHERE due_at IS NOT NULL
 ),
 -- Of the batches that nobody else is finalizing: whether one can be finalized now, and else when the first can be. Not
--- both: while an object store is away, many are due and not tried, and each that joins them must not cost a poll.
+-- both: while an object store is unreachable, many are due and not tried, and each that joins them must not cost a poll.
 finalizing AS (
     SELECT
         coalesce(bool_or(b.finalize_after IS NULL OR b.finalize_after <= now()), false) AS due,

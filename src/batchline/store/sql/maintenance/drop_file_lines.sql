@@ -1,5 +1,5 @@
--- drop_file_lines: delete a chunk of the lines of one deleted file. A chunk is small, so that other statements never
--- wait long for it.
+-- drop_file_lines: delete a chunk of the lines of one deleted file, or of one whose row is gone. A chunk is small,
+-- so that other statements never wait long for it.
 --
 -- The file's `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows.
 -- Locks: one `file_lanes` row, skipping those that another worker has.

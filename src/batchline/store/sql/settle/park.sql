@@ -1,10 +1,10 @@
--- park: a provider has accepted items as task `task`; they wait for it in a span of their own.
+-- park: a provider has accepted items as task `task`; they wait for it in a separate span.
 --
--- The span is free: whoever claims it after `delay` seconds is given the task id and asks the provider,
+-- The span is free: the worker that claims it after `delay` seconds is given the task id and asks the provider,
 -- instead of sending the items again. Only the holder may park. One task id is known once per upstream,
 -- kept by a unique index: a second park of the same task is an error, not a second task.
 --
--- A task that is still running is parked again by whoever asked: its old span goes before the new one comes.
+-- A task that is still running is parked again by the same worker: its old span goes before the new one comes.
 --
 -- Returns `closing` if the batch is being cancelled or has expired, as settle does: the caller must run conclude after
 -- this has committed. It is read without a lock; a batch that begins to close just now is concluded by a poll.

@@ -2,10 +2,10 @@
 --
 -- Their results become rows of retry_attempts, whole, so the history is kept and the invariant too: what had a result is
 -- outstanding again, in free spans of the next attempt. Counters go back by what the results said. The batch is as if it
--- had never ended; its files are made anew when it ends again, and the old ones are deleted as by a user, so that the
+-- had never ended; its files are written again when it ends again, and the old ones are deleted as by a user, so that the
 -- sweep clears them away. Returns how many were put back, which may be none: then nothing was changed.
 --
--- Runs under lock_operation on a batch that has ended: no span is left, so no settle can meet it, and nobody finalizes.
+-- Runs under lock_operation on a batch that has ended: no span is left, so no settle and no finalizer can run meanwhile.
 -- Locks: the failed results, the lanes in id order, after the batch row.
 WITH
 failed AS (

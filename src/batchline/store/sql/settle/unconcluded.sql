@@ -1,5 +1,5 @@
--- unconcluded: closing batches of which no live worker holds anything: somebody died between its last
--- settle and concluding.
+-- unconcluded: closing batches that a dead worker left: no live worker holds anything of them. It died between its
+-- last settle and concluding.
 SELECT b.id
 FROM batchline.batches AS b
 WHERE b.finalizing_at IS NULL

@@ -1,2 +1,2 @@
--- living_workers: workers whose lease is not over.
+-- live_workers: workers with a valid lease.
 SELECT id, name FROM batchline.workers WHERE lease_until >= now()

@@ -1,4 +1,4 @@
--- forget_made: a chunk of the keys that are too old to be sent again. Returns how many went.
+-- drop_idempotency_keys: delete one chunk of expired idempotency keys. Returns the number.
 WITH
 old AS (
     SELECT tenant, scope, key

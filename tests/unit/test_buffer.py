@@ -1,0 +1,106 @@
+"""The buffer of a producer: how many items it asks for, and who gets those that it has."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from batchline.config.settings import WorkerSettings
+from batchline.model import Claim, Item, RunSettings
+from batchline.model.ids import new_id
+from batchline.upstreams.in_flight_limit import InFlightLimit
+from batchline.upstreams.memory import BodyMemory
+from batchline.worker.buffer import Buffer
+from batchline.worker.rate import Rate
+from batchline.worker.slots import Slots
+
+PATIENCE = 60.0
+SLOTS = 4
+CLAIM = Claim(1, 1, new_id(), 1, None, 1, "/v1/chat/completions", "m", "m", 60.0, RunSettings())
+
+
+def an_item(number: int = 1, body: bytes = b"{}", left_out: int = 0) -> Item:
+    return Item(CLAIM, number - 1, number, b"q", body, left_out)
+
+
+def a_buffer(*, per_second: float = 0.0, max_bytes: int = 2**20) -> tuple[Buffer, BodyMemory]:
+    now = [0.0]
+    rate, memory = Rate(lambda: now[0]), BodyMemory(2**29)
+    rate.count, now[0] = round(per_second), 1.0
+    return Buffer(WorkerSettings(), rate, Slots(InFlightLimit(SLOTS)), memory, max_bytes), memory
+
+
+async def test_it_wants_its_free_slots_only_while_the_rate_is_unknown() -> None:
+    buffer, _ = a_buffer()
+    assert buffer.wanted() == SLOTS
+
+
+async def test_it_wants_two_seconds_of_work_at_the_measured_rate() -> None:
+    buffer, _ = a_buffer(per_second=100)
+    assert buffer.wanted() == SLOTS + 2 * 100
+    buffer.put([an_item(number) for number in range(1, 51)])
+    assert buffer.wanted() == SLOTS + 2 * 100 - 50
+
+
+async def test_it_wants_more_once_half_of_its_items_are_taken() -> None:
+    buffer, _ = a_buffer(per_second=10)
+    buffer.put([an_item(number) for number in range(1, 21)])
+    refill = asyncio.create_task(buffer.needs_refill())
+    for _ in range(9):
+        buffer.pop()
+    await asyncio.sleep(0)
+    assert not refill.done()
+    buffer.pop()
+    async with asyncio.timeout(PATIENCE):
+        await refill
+
+
+async def test_it_wants_nothing_until_there_is_room_for_the_next_items() -> None:
+    buffer, memory = a_buffer(max_bytes=1000)
+    item = an_item(body=b"x" * 600)
+    buffer.put([item], [an_item(2, b"", left_out=500)])
+    assert memory.held_requests == 600
+    assert buffer.wanted() == 0
+    buffer.pop()
+    assert buffer.wanted() == 0, "an item in flight still has its bytes"
+    buffer.done(item)
+    assert buffer.wanted() > 0
+    assert memory.held_requests == 0
+
+
+async def test_an_item_that_is_alone_may_have_any_size() -> None:
+    buffer, _ = a_buffer(max_bytes=1000)
+    assert buffer.room_for(1) is None
+    buffer.put([an_item(body=b"x" * 600)])
+    assert buffer.room_for(1) == 400
+
+
+async def test_items_are_taken_in_order_and_each_by_one_taker() -> None:
+    buffer, _ = a_buffer()
+    takers = [asyncio.create_task(buffer.take()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert buffer.takers == 2
+    buffer.put([an_item(1), an_item(2)])
+    async with asyncio.timeout(PATIENCE):
+        assert await asyncio.gather(*takers) == [an_item(1), an_item(2)]
+
+
+@pytest.mark.parametrize("end", [Buffer.close, lambda buffer: buffer.dismiss(5)])
+async def test_a_closed_buffer_and_a_dismissal_end_the_wait_of_a_taker(
+    end: Callable[[Buffer], object],
+) -> None:
+    buffer, _ = a_buffer()
+    taker = asyncio.create_task(buffer.take())
+    await asyncio.sleep(0)
+    end(buffer)
+    async with asyncio.timeout(PATIENCE):
+        assert await taker is None
+
+
+async def test_discarding_one_batch_keeps_the_items_of_others() -> None:
+    buffer, memory = a_buffer()
+    other = Item(Claim(2, 2, new_id(), 1, None, 1, "/v1", "m", "m", 60.0, RunSettings()), 0, 1, b"q", b"{}")
+    buffer.put([an_item(), other])
+    assert buffer.discard(CLAIM.batch_id) == [an_item()]
+    assert buffer.pop() is other
+    assert memory.held_requests == len(other.body)

@@ -224,8 +224,10 @@ async def read_whole(connection: StoreConnection) -> None:
 
 @asynccontextmanager
 async def by_key(connection: StoreConnection) -> AsyncIterator[None]:
-    """Look up what belongs to a few pages by index, row by row: the planner may believe that a table that just
-    grew is empty."""
+    """Look up what belongs to a few pages by index, row by row.
+
+    The planner may believe that a table that just grew is empty, and scan it for each row.
+    """
     await _allow_scans(connection, "off")
     yield
     await _allow_scans(connection, "on")

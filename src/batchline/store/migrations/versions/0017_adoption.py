@@ -22,7 +22,8 @@ CREATE TABLE adoption (
     phase           text NOT NULL CHECK (phase IN ('prepare', 'prepared', 'adopted', 'finished')),
     -- The next page of the old table of requests to read.
     next_page       bigint NOT NULL DEFAULT 0,
-    -- Rows of transactions before `seen_xid` were read by a pass that has ended; `pass_xid`: by the current one.
+    -- A pass that has ended has read what was written before transaction `seen_xid`; the current one reads
+    -- what was written before `pass_xid`.
     seen_xid        bigint NOT NULL DEFAULT 0,
     pass_xid        bigint NOT NULL DEFAULT 0,
     -- What was copied, and how long that took: for estimates.

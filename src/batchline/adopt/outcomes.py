@@ -33,7 +33,7 @@ class _Error(msgspec.Struct):
     message: str
 
 
-class _Line(msgspec.Struct):
+class _OutputLine(msgspec.Struct):
     custom_id: str
     response: _Response | None = None
     error: _Error | None = None
@@ -51,7 +51,7 @@ def adopted_result(request: FinishedRequest) -> AdoptedResult:
 
 def written_back(result: StoredResult) -> WrittenBack:
     """What the old request of a result becomes."""
-    line = msgspec.json.decode(result.output, type=_Line)
+    line = msgspec.json.decode(result.output, type=_OutputLine)
     completed = result.outcome == "completed"
     response = line.response
     body = bytes(response.body) if response is not None else None
@@ -71,12 +71,12 @@ def same(outcome: str, stored: str, composed: AdoptedResult) -> bool:
 
     The line of an item that ran here has the upstream's request id, which the old tables do not keep.
     """
-    found = msgspec.json.decode(stored, type=_Line)
-    expected = msgspec.json.decode(composed.output, type=_Line)
+    found = msgspec.json.decode(stored, type=_OutputLine)
+    expected = msgspec.json.decode(composed.output, type=_OutputLine)
     return outcome == composed.outcome and _content(found) == _content(expected)
 
 
-def _content(line: _Line) -> tuple[Any, ...]:
+def _content(line: _OutputLine) -> tuple[Any, ...]:
     response = line.response
     if response is None:
         return (line.custom_id, None)
@@ -122,7 +122,7 @@ def _read_failure(error: str | None) -> _Failure:
         return _Failure(_UNKNOWN)
 
 
-def _failure(line: _Line) -> bytes:
+def _failure(line: _OutputLine) -> bytes:
     """An error in the form that fusillade reads. Unknown keys in it are ignored there, and read back here."""
     if line.response is not None:
         details: dict[str, Any] = {

@@ -40,7 +40,7 @@ _TRIAL_ROWS = 2_000
 DAEMON_SILENCE = 60.0
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PrepareReport(msgspec.Struct, frozen=True):
     """What prepare has done, or would do. `seconds` is measured, or estimated by a trial."""
 
     shape: str
@@ -83,7 +83,7 @@ class Finished(msgspec.Struct, frozen=True):
 # --- prepare -----------------------------------------------------------------------------------------------
 
 
-async def prepare(session: Session, schema: str, steps: Steps | None = None) -> Prepared:
+async def prepare(session: Session, schema: str, steps: Steps | None = None) -> PrepareReport:
     """Copy files, lines and finished requests, while old programs go on working."""
     reported, started = steps or NoSteps(), time.monotonic()
     source = await _begin(session, schema)
@@ -99,10 +99,10 @@ async def prepare(session: Session, schema: str, steps: Steps | None = None) -> 
     async with adoption.step(session) as connection:
         await adoption.set_phase(connection, "prepared", "prepared")
         size = await adoption.size(connection)
-    return Prepared(source.shape, size, lines, results, time.monotonic() - started)
+    return PrepareReport(source.shape, size, lines, results, time.monotonic() - started)
 
 
-async def plan_prepare(session: Session, schema: str) -> Prepared:
+async def plan_prepare(session: Session, schema: str) -> PrepareReport:
     """What prepare would do. A trial with a few rows, which is rolled back, shows how long it takes."""
     state = await adoption.find(session)
     _refuse_prepare(state, schema)
@@ -115,7 +115,7 @@ async def plan_prepare(session: Session, schema: str) -> Prepared:
         seconds = lines / await _line_rate(connection, state) + results / await _result_rate(
             connection, state
         )
-    return Prepared(source.shape, size, lines, results, seconds)
+    return PrepareReport(source.shape, size, lines, results, seconds)
 
 
 async def _begin(session: Session, schema: str) -> Source:

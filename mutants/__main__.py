@@ -24,13 +24,14 @@ from mutants.access import ACCESS
 from mutants.claim import CLAIM
 from mutants.conclude import CONCLUDE
 from mutants.finalize import FINALIZE
+from mutants.hooks import HOOKS
 from mutants.lease import LEASE
 from mutants.limits import LIMITS
 from mutants.mutant import Mutant
 from mutants.retention import RETENTION
 from mutants.settle import SETTLE
 
-ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS)
+ALL = (*CLAIM, *SETTLE, *CONCLUDE, *LEASE, *FINALIZE, *RETENTION, *LIMITS, *ACCESS, *HOOKS)
 
 _ROOT = Path(__file__).parent.parent
 _COPIED = ("src", "tests", "chaos", "benchmarks", "examples", "docs", "tools", "pyproject.toml", "README.md")

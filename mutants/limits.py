@@ -80,8 +80,8 @@ LIMITS = (
     Mutant(
         "an exempt user is not held to the global limit",
         "src/batchline/governance/limits.py",
-        "if now.all_parents + parents > limits.max_pending_parents:",
-        "if not now.exempt and now.all_parents + parents > limits.max_pending_parents:",
+        "if now.all_parents + parents > limits.max_pending_parents and not decisions:",
+        "if now.all_parents + parents > limits.max_pending_parents and not (decisions or now.exempt):",
         _LIMITS,
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """A rule that cannot be evaluated holds the batch: nothing runs unapproved because of its type."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,3 +125,12 @@ def test_an_outcome_that_cannot_be_evaluated_does_not_count() -> None:
     )
     assert operation.meaning(409, {}, {"n": 2}) is Means.DONE
     assert operation.meaning(409, {}, {"n": "2"}) is None
+
+
+def test_a_rule_that_takes_long_is_given_up_and_holds_the_batch() -> None:
+    """Few steps, each of which searches a long list."""
+    rule, value = Expression("lists[?contains(@, `-1`)]"), {"lists": [list(range(100_000))] * 5_000}
+    began = time.thread_time()
+    assert rule.may_hold(value)
+    assert not rule.holds(value)
+    assert time.thread_time() - began < 3

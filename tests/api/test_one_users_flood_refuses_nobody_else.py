@@ -59,6 +59,14 @@ def make_every_decision(approver: httpx2.Client, batch_ids: list[str]) -> list[i
     return [approver.post(f"/batches/{batch_id}/{call}").status_code for batch_id, call in calls]
 
 
+def approve_together(approver: httpx2.Client, batch_ids: list[str]) -> list[int]:
+    paths = ("/approvals/batch", "/operations/approve/batches")
+    return [
+        approver.post(path, json={"items": [{"batch_id": batch_id}]}).status_code
+        for path, batch_id in zip(paths, batch_ids, strict=True)
+    ]
+
+
 def make_every_admin_call(admin: httpx2.Client) -> list[int]:
     limited = {"max_pending_parents": 1, "max_pending_children": 1, "cooldown_seconds": 0, "reason": "x"}
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -111,16 +119,33 @@ def test_decisions_and_admin_calls_are_never_refused_because_of_others(
             tenant.caller("anna") as anna,
             tenant.caller("emil", Role.ADMIN) as emil,
             tenant.caller("frida", Role.ADMIN) as frida,
+            tenant.caller("gustav", Role.APPROVER) as gustav,
         ):
-            batch_ids = [submit(anna, production(1))["batch_id"] for _ in range(3)]
+            batch_ids = [submit(anna, production(1))["batch_id"] for _ in range(5)]
             fill_windows(server)
-            error = refused(emil.get("/batches"), 429, "RATE_LIMIT_EXCEEDED")
+            assert [frida.get("/batches").status_code, frida.get("/operations").status_code] == [200, 200]
+            error = refused(anna.get("/batches"), 429, "RATE_LIMIT_EXCEEDED")
             assert error["limit_type"] == "global_requests_per_minute"
             submission = anna.post("/operations/resize/batches", json={"items": items(1)})
             refused(submission, 429, "RATE_LIMIT_EXCEEDED")
-            assert make_every_decision(emil, batch_ids) == [200] * 5
-            # Another admin: these and the decisions are one window of the user's own.
+            assert make_every_decision(emil, batch_ids[:3]) == [200] * 5
+            # Others: these and the decisions are one window of the user's own.
+            assert approve_together(gustav, batch_ids[3:]) == [202] * 2
             assert make_every_admin_call(frida) == [201, 200, 204, 200, 200]
+
+
+def test_approvals_are_not_refused_because_of_the_batches_of_others(
+    database_url: str, tmp_path: Path
+) -> None:
+    few = replace(SETTINGS, limits=replace(SETTINGS.limits, max_pending_parents=2))
+    with serving(database_url, tmp_path, few, REGISTRY) as server:
+        tenant = Tenant(server)
+        with tenant.caller("anna") as anna, tenant.caller("emil", Role.APPROVER) as emil:
+            batch_ids = [submit(anna, production(1))["batch_id"] for _ in range(2)]
+            submission = anna.post("/operations/resize/batches", json={"items": items(1)})
+            error = refused(submission, 429, "RATE_LIMIT_EXCEEDED")
+            assert error["limit_type"] == "global_pending_parents"
+            submit(emil, [{"batch_id": batch_id} for batch_id in batch_ids], "approve")
 
 
 def test_a_users_flood_of_decisions_is_refused_too(database_url: str, tmp_path: Path) -> None:

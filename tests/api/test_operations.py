@@ -111,6 +111,55 @@ def test_batches_are_listed_newest_first_in_pages(tenant: Tenant) -> None:
         refused(anna.get("/batches", params={"after": "nonsense"}), 404, "BATCH_NOT_FOUND")
 
 
+def test_batches_and_children_are_listed_by_status(server: Server, tenant: Tenant) -> None:
+    act(server, run_all)
+    with tenant.caller("anna") as anna, tenant.caller("emil", Role.ADMIN) as emil:
+        partly = submit(anna, 4)["batch_id"]
+        act(server, lambda db: work(db, failures={2, 3}))
+        waiting = submit(anna, production())["batch_id"]
+        for caller in (anna, emil):
+            for status, expected in (
+                ("PARTIAL_SUCCESS", [partly]),
+                ("PENDING_APPROVAL", [waiting]),
+                ("COMPLETED", []),
+            ):
+                data = caller.get("/batches", params={"status": status}).json()["data"]
+                assert [batch["batch_id"] for batch in data] == expected
+        first = get(anna, partly, status="FAILED", limit=1)
+        assert [child["sequence_no"] for child in first["children"]] == [2]
+        rest = get(anna, partly, status="FAILED", limit=1, after=first["next_after"])
+        assert [child["sequence_no"] for child in rest["children"]] == [3]
+        assert (rest["has_more"], rest["child_count"]) == (False, 4)
+        refused(anna.get("/batches", params={"status": "failed"}), 400, "INVALID_BATCH_REQUEST")
+        refused(anna.get(f"/batches/{partly}", params={"status": "?"}), 400, "INVALID_BATCH_REQUEST")
+
+
+def test_a_batch_tells_when_it_changed_and_a_child_when_it_was_last_tried(
+    server: Server, tenant: Tenant
+) -> None:
+    act(server, run_all)
+    with tenant.caller("anna") as anna:
+        batch_id = submit(anna, 1)["batch_id"]
+        before = get(anna, batch_id)
+        assert before["updated_at"] == before["created_at"]
+        assert before["children"][0]["last_attempt_at"] is None
+        act(server, lambda db: work(db, failures={1}))
+        after = get(anna, batch_id)
+        assert after["updated_at"] > before["updated_at"]
+        assert after["children"][0]["last_attempt_at"] == after["children"][0]["finished_at"] is not None
+
+
+def test_an_approver_reads_the_items_without_their_secrets(tenant: Tenant) -> None:
+    item = {"vm": "a", "cpu": 4, "env": "production", "password": "hunter2", "pin": "hunter2"}
+    with tenant.caller("anna") as anna, tenant.caller("carla", Role.APPROVER) as carla:
+        batch_id = submit(anna, [item])["batch_id"]
+        answer = carla.get(f"/batches/{batch_id}")
+        assert answer.json()["children"][0]["item"] == item | dict.fromkeys(
+            ("password", "pin"), "***REDACTED***"
+        )
+        assert "hunter2" not in answer.text
+
+
 def test_a_rotated_key_of_the_same_name_is_the_same_user(tenant: Tenant) -> None:
     with tenant.caller("anna") as old, tenant.caller("anna") as new:
         batch_id = submit(old, 1)["batch_id"]

@@ -201,6 +201,49 @@ def test_everything_can_also_be_read_by_people(command: Command, tmp_path: Path)
     assert "batches pending" in command("limits", "status").stdout
 
 
+def test_show_prints_the_items_without_their_secrets(command: Command, tmp_path: Path) -> None:
+    created = [{**each, "user_data": "password: hunter2"} for each in CREATE]
+    batch_id = read(command("ops", "submit", "vm_create", items(tmp_path, created), "--json"))["batch_id"]
+    displayed = read(command("ops", "show", batch_id, "--json"))
+    assert [child["item"] for child in displayed["children"]] == [
+        {**each, "user_data": "***REDACTED***"} for each in CREATE
+    ]
+    assert displayed["updated_at"] == displayed["created_at"]
+    assert displayed["children"][0]["last_attempt_at"] is None
+    table = command("ops", "show", batch_id).stdout
+    assert "fedora:42" in table.replace("\n", "").replace(" ", "")
+    assert "hunter2" not in table
+
+
+def test_batches_and_children_are_listed_by_status(command: Command, tmp_path: Path) -> None:
+    batch_id = read(command("ops", "submit", "vm_create", items(tmp_path), "--json"))["batch_id"]
+    command("ops", "reject", batch_id, "--as", "bob")
+    for status, found in (("CANCELLED", [batch_id]), ("cancelled", [batch_id]), ("FAILED", [])):
+        data = read(command("ops", "batches", "--status", status, "--json"))["data"]
+        assert [batch["batch_id"] for batch in data] == found
+    for status, count in (("CANCELLED", 2), ("SUCCEEDED", 0)):
+        assert len(read(command("ops", "show", batch_id, "--status", status, "--json"))["children"]) == count
+    assert command("ops", "show", batch_id, "--status", "GONE").exit_code == 2
+
+
+def test_the_submitters_of_the_settings_hold_for_the_command_too(
+    command: Command, config: Path, tmp_path: Path
+) -> None:
+    """It acts as an admin, under the name that was given."""
+    config.write_text(
+        SETTINGS.format(url="http://127.0.0.1:9").replace(
+            '"cluster" }', '"cluster", submitters = { vm_create = ["ann"], vm_delete = ["role:admin"] } }'
+        )
+    )
+    refused = command("ops", "submit", "vm_create", items(tmp_path), "--as", "bob")
+    assert (refused.exit_code, "PERMISSION_DENIED" in refused.stderr) == (1, True), refused.stderr
+    read(command("ops", "submit", "vm_create", items(tmp_path), "--as", "ann", "--json"))
+    one = items(tmp_path, [{"namespace": "test", "name": "a"}])
+    read(command("ops", "submit", "vm_delete", one, "--as", "bob", "--json"))
+    (listed,) = (e for e in read(command("ops", "list", "--json"))["data"] if e["name"] == "vm_create")
+    assert listed["submitters"] == ["ann"]
+
+
 def test_every_command_that_needs_the_settings_reports_a_mistake_in_them(
     command: Command, config: Path
 ) -> None:

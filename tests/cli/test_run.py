@@ -284,3 +284,17 @@ def test_an_unreachable_database_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "database" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_the_memory_for_answers_can_be_set(tmp_path: Path, database_url: str, given: str) -> None:
+    """Half of it is for large answers, so none of these fits."""
+    inputs = write_requests(tmp_path / "in.jsonl", 2)
+    options = ("--body-memory", "16MiB") if given == "option" else ()
+    environment = {"BATCHLINE_BODY_MEMORY": "16MiB"} if given == "variable" else {}
+    with simulated("--answer-bytes", str(9 * 2**20)) as upstream:
+        location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+        done = batchline("run", str(inputs), "--upstream", upstream.url, *options, *location, **environment)
+    assert done.returncode == 1, done.stderr
+    errors = read_lines(tmp_path / "in.output.errors.jsonl")
+    assert [line["error"]["code"] for line in errors] == ["response_too_large"] * 2

@@ -25,7 +25,7 @@ def a_line(body: object) -> str:
 
 
 def a_child(status: ChildStatus, output: str | None) -> Child:
-    return Child(1, "1", status, 1, 400, None, output)
+    return Child(1, "1", status, 1, 400, None, None, "{}", output)
 
 
 def a_batch(database_url: str) -> GovernedBatch:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from batchline.config.settings import LimitSettings
 from batchline.governance import changes
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, Refused, TooLarge
@@ -429,6 +430,11 @@ async def _history(db: Session, ended: int) -> None:
         ("list_pending_operations", {"operation": None, "after": None, "limit": 20}),
         ("list_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
         ("list_user_operations", {"operation": None, "approval": None, "after": None, "limit": 20}),
+        *(
+            (name, {"operation": None, "approval": None, "after": None, "limit": 20, "status": status})
+            for name in ("list_operations_by_status", "list_user_operations_by_status")
+            for status in ("IN_PROGRESS", "COMPLETED", "FAILED")
+        ),
     ],
 )
 async def test_governance_queries_cost_the_same_whatever_the_length_of_the_history(
@@ -447,6 +453,16 @@ async def test_governance_queries_cost_the_same_whatever_the_length_of_the_histo
     ((plan,),) = await sql(db, explain)
     root = plan[0]["Plan"]
     assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200, plan
+
+
+def test_the_default_limits_are_100_and_1000_for_all_and_3_30_and_two_minutes_for_a_user() -> None:
+    limits = LimitSettings()
+    assert (limits.max_pending_parents, limits.requests_per_minute) == (100, 1000)
+    assert (limits.user_pending_parents, limits.user_pending_children, limits.cooldown_seconds) == (
+        3,
+        30,
+        120,
+    )
 
 
 def test_the_fingerprint_of_a_submission_depends_on_operation_and_items(database_url: str) -> None:

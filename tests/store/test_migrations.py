@@ -245,7 +245,7 @@ def test_the_status_reports_the_version_of_the_schema(empty_url: str) -> None:
     assert versions.status(empty_url) == versions.SchemaStatus(current=None)
     assert not versions.status(empty_url).up_to_date
     migrate.up(empty_url)
-    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0012")
+    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0014")
     assert versions.status(empty_url).up_to_date
 
 

@@ -50,6 +50,7 @@ TYPES = {
     "endpoint": "text",
     "file": "uuid",
     "file_no": "bigint",
+    "hooks": "text[]",
     "keys": "text[]",
     "kinds": "smallint[]",
     "lane_nos": "integer[]",
@@ -88,6 +89,9 @@ TYPES = {
     "window_seconds": "float8",
     "worker": "uuid",
 }
+
+# Names that two statements use for different things.
+OTHER_TYPES = {("settle", "ordinals"): "int4multirange[]", ("take_hook_delivery", "lease"): "float8"}
 
 # 10,000 lanes of 100 tenants at 4 keys, and two keys of a kind of their own: `alone`, where one tenant has
 # 100 lanes, and `tiny`, where each of ten tenants has 100 lanes of one line. All of them run the same file.
@@ -151,6 +155,12 @@ INSERT INTO batchline.lines SELECT 1, 0, n, n + 1, 'line-' || n, '{}' FROM gener
 INSERT INTO batchline.results
 SELECT 1000000 + n / 1000, n % 1000, n % 1000, 'completed', 200, 1, 1, 1, now(), '{}'
 FROM generate_series(0, 99999) AS n;
+INSERT INTO batchline.hook_deliveries
+    (hook, event_id, batch_id, type, occurred_at, available_at, delivered_at)
+SELECT
+    'hook-' || n % 4, gen_random_uuid(), gen_random_uuid(), 'batch.completed', now(),
+    now() - n * interval '1 second', CASE WHEN n % 4 < 3 THEN now() END
+FROM generate_series(0, 19999) AS n;
 VACUUM ANALYZE
 """
 
@@ -211,10 +221,7 @@ class Ground:
     def explain(self, name: str, /, **params: Any) -> Plan:
         """Run a statement as the plan cache would, look at its plan, and undo it."""
         text, names = statement(name).numbered_in("batchline")
-        # The one name that two statements use for different things.
-        types = [
-            "int4multirange[]" if (name, param) == ("settle", "ordinals") else TYPES[param] for param in names
-        ]
+        types = [OTHER_TYPES.get((name, param), TYPES[param]) for param in names]
         connection = self.stage.db
         with connection.transaction(force_rollback=True), psycopg.ClientCursor(connection) as cursor:
             cursor.execute(f"PREPARE guarded ({', '.join(types)}) AS {text}".encode())
@@ -470,7 +477,9 @@ def test_taking_a_batch_to_finalize_looks_once_at_each_tenant(ground: Ground) ->
 
 @pytest.mark.parametrize("keys", [None, ["k1"], ["nothing here"]], ids=["all keys", "one key", "no such key"])
 def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str] | None) -> None:
-    plan = ground.explain("poll", **Scope(None if keys is None else tuple(keys)).params(), worker=new_id())
+    plan = ground.explain(
+        "poll", **Scope(None if keys is None else tuple(keys)).params(), worker=new_id(), hooks=[]
+    )
 
     assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
     if keys is None:
@@ -480,7 +489,7 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
 
 
 def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UUID) -> None:
-    plan = ground.explain("poll", **Scope(batch_id=busy_batch).params(), worker=new_id())
+    plan = ground.explain("poll", **Scope(batch_id=busy_batch).params(), worker=new_id(), hooks=[])
 
     assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
 
@@ -585,3 +594,36 @@ def test_a_page_of_requests_reads_its_line_numbers_only(ground: Ground) -> None:
     # Before PostgreSQL 18 rows are whole numbers per lane, so they are rounded.
     assert page.rows["lines"] <= 2 + 50
     assert following.rows["lines"] <= 2
+
+
+# Hooks and repair
+
+
+@pytest.mark.parametrize("hook", ["hook-1", "hook-3", "no such hook"])
+def test_taking_a_delivery_looks_at_the_first_that_is_due(ground: Ground, hook: str) -> None:
+    plan = ground.explain("take_hook_delivery", hooks=[hook], batch=None, lease=60.0)
+
+    assert not plan.seq_scans
+    assert plan.rows["hook_deliveries"] <= 3
+
+
+def test_a_poll_looks_at_the_first_delivery_to_each_hook(ground: Ground) -> None:
+    hooks = ["hook-1", "hook-3", "no such hook"]
+    plan = ground.explain("poll", **Scope().params(), worker=new_id(), hooks=hooks)
+
+    assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
+    assert plan.rows["hook_deliveries"] <= len(hooks)
+
+
+def test_the_search_for_unfrozen_batches_reads_running_ones_once_and_spans_of_none(ground: Ground) -> None:
+    running = ground.stage.value("SELECT count(*) FROM batchline.batches WHERE finalizing_at IS NULL")
+    ground.stage.db.execute(
+        "INSERT INTO batchline.batches (id, tenant, file_id, completion_window, settings, total, expires_at,"
+        " finalizing_at, completed_at) SELECT gen_random_uuid(), 't0', gen_random_uuid(), '24h', '{}', 1,"
+        " now(), now(), now() FROM generate_series(1, 50000)"
+    )
+    plan = ground.explain("unfrozen", limit=100)
+
+    assert not plan.seq_scans - {"counters"}
+    assert plan.rows["batches"] <= running
+    assert plan.rows["spans"] == 0

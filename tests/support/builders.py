@@ -85,7 +85,8 @@ async def wipe(db: Session) -> None:
         TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
             batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
             batchline.retry_attempts, batchline.workers,
-            batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.operation_batches
+            batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
+            batchline.hook_deliveries, batchline.operation_batches
         RESTART IDENTITY
         """,
     )

@@ -221,7 +221,7 @@ class Hand:
 
     def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> PollResult:
         scope = spans.Scope(None if keys is None else tuple(keys), batch)
-        return PollResult(*self.run("poll", {**scope.params(), "worker": self.id})[0])
+        return PollResult(*self.run("poll", {**scope.params(), "worker": self.id, "hooks": []})[0])
 
     def settle_and_conclude(self, verdicts: Sequence[Verdict]) -> list[UUID]:
         """As a worker does it; the batches that began to be finalized by that."""

@@ -56,6 +56,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._upstream.connections.append(self._transport)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        # To abort a connection that is lost already may fail.
+        self._upstream.connections.remove(self._transport)
+
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, found, rest = self._received.partition(b"\r\n\r\n")
@@ -79,7 +83,7 @@ async def upstream_that(*behaviours: Behaviour, sock: socket.socket | None = Non
     try:
         yield upstream
     finally:
-        for transport in upstream.connections:
+        for transport in list(upstream.connections):
             transport.abort()
         server.close()
         await server.wait_closed()

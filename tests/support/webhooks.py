@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from batchline.model import DEFAULT_TENANT, Batch
 from batchline.store.session import Session
 from batchline.webhooks.sender import Sender
-from batchline.worker.outbox import EventListener, Outbox
+from batchline.worker.outbox import Outbox
 from tests.support.builders import a_batch, a_worker, finalize, run_to_the_end
 
 ALLOWED = {"BATCHLINE_SERVER_ALLOW_PRIVATE_WEBHOOKS": "true"}
@@ -22,9 +22,9 @@ async def an_ended_batch(db: Session, tenant: str = DEFAULT_TENANT) -> Batch:
 
 
 @asynccontextmanager
-async def outbox(db: Session, *listeners: EventListener, timeout: float = 10.0) -> AsyncIterator[Outbox]:
+async def outbox(db: Session, *, timeout: float = 10.0) -> AsyncIterator[Outbox]:
     """A running outbox that may send to this machine."""
-    working = Outbox(db, Sender(allow_private=True, timeout=timeout), listeners)
+    working = Outbox(db, Sender(allow_private=True, timeout=timeout))
     task = asyncio.create_task(working.run())
     try:
         yield working

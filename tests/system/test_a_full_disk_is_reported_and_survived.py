@@ -2,17 +2,22 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import openai
+import psycopg
 import pytest
 
+from batchline.api.database_disk import DatabaseDisk
 from tests.support.disks import Disk, small_disk
 from tests.support.processes import (
     PYTHON,
     batchline,
+    kill,
     read_lines,
     simulated,
     start,
@@ -168,6 +173,60 @@ def test_the_server_says_that_its_disk_is_full(tmp_path: Path, database_url: str
         disk.clear()
         assert http.get("/readyz").status_code == 200
         assert client.files.create(file=("in.jsonl", b"hello"), purpose="user_data").bytes == 5
+
+
+# As PostgreSQL says it when the disk of its tables is full.
+FULL_DATABASE = b"""
+CREATE FUNCTION say_full() RETURNS trigger LANGUAGE plpgsql AS
+$$BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END$$;
+CREATE TRIGGER full_disk BEFORE INSERT ON batchline.files EXECUTE FUNCTION say_full();
+"""
+
+
+def test_the_server_says_that_the_disk_of_its_database_is_full(tmp_path: Path, database_url: str) -> None:
+    line = write_requests(tmp_path / "in.jsonl", 1)
+    with (
+        serving(database_url, tmp_path) as server,
+        server.http() as http,
+        server.client() as client,
+        psycopg.connect(database_url, autocommit=True) as database,
+    ):
+        assert http.get("/readyz").json()["database"] == "ok"
+        database.execute(FULL_DATABASE)
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.files.create(file=line, purpose="batch")
+        assert (refused.value.status_code, refused.value.code) == (503, "disk_full")
+        ready = http.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, "disk full")
+
+
+async def test_a_full_disk_of_the_database_is_not_reported_for_ever() -> None:
+    now = 0.0
+    disk = DatabaseDisk(clock=lambda: now)
+    assert not await disk.is_full()
+    disk.refused()
+    assert await disk.is_full()
+    now = 61.0
+    assert not await disk.is_full()
+
+
+def test_the_server_measures_the_disk_of_its_embedded_database(tmp_path: Path, data_disk: Disk) -> None:
+    process = start(
+        *("serve", "--port", "0", "--no-auth", "--no-worker", "--data-dir", str(data_disk.path / "data")),
+        *("--objects", (tmp_path / "objects").as_uri()),
+    )
+    try:
+        assert process.stdout is not None
+        listening = next(line for line in process.stdout if line.startswith("listening on "))
+        url = listening.split()[2].removesuffix("/v1")
+        assert httpx2.get(f"{url}/readyz").json()["database"] == "ok"
+        data_disk.fill()
+        ready = httpx2.get(f"{url}/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, "disk full")
+        data_disk.clear()
+        assert httpx2.get(f"{url}/readyz").json()["database"] == "ok"
+    finally:
+        kill(process, signal.SIGTERM)
 
 
 def test_a_full_disk_behind_stdout_is_named(tmp_path: Path, database_url: str) -> None:

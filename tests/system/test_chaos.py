@@ -103,6 +103,17 @@ def test_a_disk_that_is_full_takes_next_to_nothing_until_there_is_room(tmp_path:
         disk.unmount()
 
 
+def test_a_disk_that_cannot_be_mounted_fails_where_no_fault_may_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("BATCHLINE_TEST_REQUIRE_EXTERNAL", raising=False)
+    assert not Disk.at(tmp_path / "folder").fill()
+    monkeypatch.setenv("BATCHLINE_TEST_REQUIRE_EXTERNAL", "1")
+    with pytest.raises(OSError, match="cannot mount a disk"):
+        Disk.at(tmp_path / "disk")
+
+
 # The proxy
 
 

@@ -130,13 +130,14 @@ def adopt(command: Commands, database_url: str) -> None:
 def run_batches(command: Commands, folder: Path) -> None:
     inputs = [str(write_requests(folder / f"{count}.jsonl", count)) for count in (200, 30, 20)]
     output = folder / "out.jsonl"
-    command("run", inputs[0], "-o", str(output))
+    command("run", inputs[0], "-o", str(output), "--on-end-command", "true")
     assert len(read_lines(output)) == 200
     second = str(command.made("submit", inputs[1])["id"])
     command("pause", second)
     command("resume", second)
-    command("worker", "--drain")
+    command("worker", "--drain", "--on-end-command", "true")
     command("watch", second)
+    assert [each["state"] for each in command.made("hooks")["data"]] == ["delivered"] * 2
     assert command.made("status", second)["status"] == "completed"
     command("results", second)
     command("cancel", str(command.made("submit", inputs[2])["id"]))

@@ -1,5 +1,7 @@
 """How time-outs lower the number in flight at an upstream, how answers raise it, and what counts."""
 
+import asyncio
+
 from batchline.model import Claim, Item, RunSettings
 from batchline.model.ids import new_id
 from batchline.upstreams.in_flight_limit import InFlightLimit
@@ -78,3 +80,34 @@ def test_a_new_maximum_holds_at_once_unless_time_outs_have_lowered_the_limit() -
     assert (limit.value, limit.maximum, limit.adapting) == (8, 32, True)
     limit.resize(4)
     assert limit.value == 4
+
+
+async def test_a_free_slot_goes_to_the_request_that_waited_longest() -> None:
+    limit, order = InFlightLimit(2), list[str]()
+    limit.in_flight = 2
+
+    async def wait(name: str) -> None:
+        await limit.enter()
+        order.append(name)
+
+    waits = {name: asyncio.create_task(wait(name)) for name in ("first", "cancelled", "second", "third")}
+    await asyncio.sleep(0)
+    waits["cancelled"].cancel()
+    limit.leave()
+    limit.leave()
+    await asyncio.gather(waits["first"], waits["second"])
+    assert (order, limit.in_flight) == (["first", "second"], 2)
+    limit.resize(3)
+    await waits["third"]
+    assert limit.in_flight == 3
+
+
+async def test_a_slot_that_comes_to_a_cancelled_request_is_free_again() -> None:
+    limit = InFlightLimit(1)
+    limit.in_flight = 1
+    waiting = asyncio.create_task(limit.enter())
+    await asyncio.sleep(0)
+    limit.leave()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert limit.in_flight == 0

@@ -121,13 +121,15 @@ def test_an_operations_lanes_have_a_url_that_no_openai_endpoint_has() -> None:
 
 
 def test_the_file_says_all_that_an_operation_is(tmp_path: Path) -> None:
-    settings = written(tmp_path, WHOLE.replace("redact =", "self_approval = true\nredact ="))
+    more = 'self_approval = true\nsubmitters = ["role:admin", "alice"]\n'
+    settings = written(tmp_path, WHOLE.replace("redact =", f"{more}redact ="))
     (operation,) = registry_of(settings).all()
     assert operation.name == "vm_resize"
     assert operation.description == "Give a machine more or fewer processors"
     assert (operation.largest_batch, operation.max_attempts, operation.timeout) == (25, 2, 30.0)
     assert operation.approval == "namespace == 'production'"
     assert operation.self_approval
+    assert operation.submitters == ("role:admin", "alice")
     assert operation.redact == ("ticket",)
     assert operation.outcomes == (
         Outcome(404, Means.FAILED),
@@ -213,6 +215,16 @@ def test_an_upstream_for_operations_takes_no_models_unless_it_names_them(tmp_pat
             ", line 12: operations.VM.name: must begin with a lower-case letter",
         ),
         ('path = "/apis', '# path = "/apis', ", line 11: operations[0].path: is missing"),
+        (
+            'redact = ["ticket"]',
+            'submitters = ["role:admins"]',
+            ", line 21: operations.vm_resize.submitters: 'role:admins': the roles are user, approver, admin",
+        ),
+        (
+            'redact = ["ticket"]',
+            "submitters = []",
+            ", line 21: operations[0].submitters: must be a list of texts that is not empty",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(

@@ -85,6 +85,7 @@ def test_there_is_one_upstream_for_each_url_and_its_limit_can_change() -> None:
     upstream = upstreams.get("http://a", 8)
     assert upstreams.get("http://a") is upstream is not upstreams.get("http://b")
     assert upstream.limit.value == 8
+    assert upstreams.get("HTTP://A:80/") is upstream, "one upstream, however it is written"
     upstreams.get("http://a", 16)
     assert upstream.limit.value == 16
 

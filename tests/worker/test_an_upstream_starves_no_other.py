@@ -19,7 +19,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, a_worker, read, sql, take
+from tests.support.builders import a_batch, a_worker, read, sql, take, until
 from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, working, write_requests
 from tests.support.serving import serving
@@ -71,12 +71,15 @@ class Holding(Answering):
         self.go_on = asyncio.Event()
         self.in_flight: Counter[str] = Counter()
         self.maximum: Counter[str] = Counter()
+        # At all upstreams together.
+        self.highest = 0
         self.ended: set[UUID] = set()
         self.changed = asyncio.Event()
 
     async def run(self, item: Item) -> Verdict:
         key = item.claim.key
         self.in_flight[key] += 1
+        self.highest = max(self.highest, self.in_flight.total())
         self.maximum[key] = max(self.maximum[key], self.in_flight[key])
         self.changed.set()
         if key in self.held:
@@ -179,6 +182,42 @@ def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> No
     assert scopes[1].upstream == "http://any/v1"
     assert scopes[1].scope.excluded == upstreams.scope.excluded == ("large", "http://gpu/v1")
     assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == UPSTREAMS
+
+
+async def test_an_upstream_that_is_known_in_two_ways_has_its_slots_once(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    """It serves all models, and batches name its URL, in two spellings."""
+    named = ("http://one/v1", "HTTP://ONE:80/v1/")
+    executor = Holding("model", *named)
+    worker = Worker(
+        database_url,
+        executor,
+        Objects.at(tmp_path / "objects"),
+        WorkerSettings(lease=30.0, poll_min=0.05),
+        Scope(),
+        WorkerOptions(
+            producers=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), 5, "http://one/v1/")],
+            discovered=ProducerScope(Scope(below=(*UPSTREAMS, "HTTP://")), 50),
+            on_ended=executor.on_ended,
+        ),
+    )
+    batches = [await a_batch(db, {"model": 20}, upstream=None)]
+    batches += [await a_batch(db, {"m": 20}, upstream=url) for url in named]
+
+    async def all_hold_some() -> bool:
+        return [each.in_flight > 0 for each in worker.producers.dispatchers] == [True] * 3
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        # All three producers have claimed what they may hold.
+        await until(all_hold_some)
+        assert sum(executor.in_flight.values()) == 5
+        executor.go_on.set()
+        await executor.until(lambda: executor.ended == {batch.id for batch in batches})
+        worker.stop()
+    assert executor.highest == 5
+    assert len(executor.sent) == 60
 
 
 async def test_a_scope_of_keys_that_begin_so_takes_no_others(db: Session) -> None:

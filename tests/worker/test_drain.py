@@ -1,6 +1,7 @@
 """A worker that drains waits for idle services and for what comes due, and asks the database only then."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -26,8 +27,8 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> list[PollResult]:
     """The results of all polls."""
     results, true_poll = list[PollResult](), spans.poll
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
-        results.append(await true_poll(session, worker_id, scope))
+    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+        results.append(await true_poll(session, worker_id, scope, hooks))
         return results[-1]
 
     monkeypatch.setattr(spans, "poll", poll)
@@ -119,8 +120,8 @@ async def test_a_batch_that_comes_during_the_last_poll_is_run(
         true_announce(batch_id)
         (listening if batch_id is None else announced).set()
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
-        result = await true_poll(session, worker_id, scope)
+    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+        result = await true_poll(session, worker_id, scope, hooks)
         await listening.wait()
         if not created and claimer.idle.is_set():
             created.append(await a_batch(db, 3))

@@ -23,9 +23,10 @@ from tests.support.waiting import LIMIT, wait_for
 
 LINES = 20
 SLOW_COMMITS = b"""
+CREATE SEQUENCE slow_commits;
 CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
-'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
-CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE OF completed ON batchline.batches
+'BEGIN PERFORM nextval(''public.slow_commits''), pg_sleep(1); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON batchline.counters
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_commit();
 """
 SETTLING = b"""
@@ -112,6 +113,8 @@ def test_a_worker_that_stops_during_slow_commits_leaves_nothing_to_be_sent_again
             gate.commit()
             worker.communicate(timeout=LIMIT)
         assert worker.returncode == 0
+        slow_commits = database.execute("SELECT last_value, is_called FROM slow_commits").fetchone()
+        assert slow_commits == (pytest.approx(2, abs=1), True), "the settles were slow"
         assert database.execute("SELECT completed FROM batchline.current_batches").fetchall() == [(LINES,)]
         assert batchline("worker", "--drain", *location).returncode == 0
         found = upstream.stats()

@@ -327,6 +327,11 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
     assert not any(each.self_approval for each in for_some.all())
     trusting = packs.registry(settings("http://x", self_approval=True))
     assert all(each.self_approval for each in trusting.all() if each.name.startswith("vm_"))
+    closed = packs.registry(settings("http://x", submitters=("role:admin",)))
+    assert {each.submitters for each in closed.all() if each.name.startswith("vm_")} == {("role:admin",)}
+    partly = packs.registry(settings("http://x", submitters={"vm_delete": ("alice",)}))
+    assert partly.get("vm_delete").submitters == ("alice",)
+    assert partly.get("vm_create").submitters is None
 
 
 @pytest.mark.parametrize(
@@ -344,6 +349,14 @@ def test_rules_and_sizes_can_be_set_for_all_or_for_some() -> None:
             "unknown operation 'vm_crate'",
         ),
         ('kubevirt = { upstream = "cluster", approval = "cpu > `8`" }', "the schema has no field 'cpu'"),
+        (
+            'kubevirt = { upstream = "cluster", submitters = { vm_delete = [] } }',
+            "packs.kubevirt.submitters: must be",
+        ),
+        (
+            'kubevirt = { upstream = "cluster", submitters = ["role:root"] }',
+            "'role:root': the roles are user",
+        ),
     ],
 )
 def test_a_mistake_in_the_packs_settings_is_named_with_its_line(tmp_path: Path, pack: str, said: str) -> None:

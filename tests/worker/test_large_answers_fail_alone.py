@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Completed, Item, Settled, Verdict, ids
+from batchline.model import Completed, Item, Retry, Settled, Verdict, ids
 from batchline.store import spans
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
@@ -31,7 +31,7 @@ from tests.support.builders import a_batch, a_worker, completed, read, sql, take
 from tests.support.executors import Answering
 from tests.support.http_executor import an_executor, an_item, line_of
 from tests.support.processes import batchline, kill, simulated, working, write_requests
-from tests.support.scripted_upstream import answers, says, upstream_that
+from tests.support.scripted_upstream import answers, http, says, upstream_that
 from tests.support.waiting import wait_for
 
 KIB = 1024
@@ -105,6 +105,25 @@ async def test_a_value_that_the_driver_cannot_send_fails_its_line_alone(db: Sess
     assert settling.ended == 10
     lines = {items[n].line_no for n in (3, 7, 8)}
     assert await failures(db) == dict.fromkeys(lines, "result_refused")
+
+
+REFUSES_OUTCOMES = """
+CREATE FUNCTION refuse_outcomes() RETURNS trigger LANGUAGE plpgsql AS
+$$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'numeric_value_out_of_range'; END$$;
+CREATE TRIGGER refuse_outcomes BEFORE INSERT ON batchline.results
+FOR EACH ROW WHEN (NEW.line_no = 3) EXECUTE FUNCTION refuse_outcomes();
+"""
+
+
+async def test_an_item_on_which_no_outcome_can_be_stored_is_given_back(db: Session) -> None:
+    await sql(db, REFUSES_OUTCOMES)
+    settling = Settling(db, WorkerSettings())
+    await a_batch(db, 5)
+    items = await take(db, settling.worker)
+    await settling.settle([completed(item) for item in items])
+    assert settling.ended == 4
+    found = await sql(db, "SELECT outstanding::text, worker_id, available_at > now() FROM batchline.spans")
+    assert found == [("{[2,3)}", None, True)]
 
 
 ENDS_THE_CONNECTION = """
@@ -214,6 +233,34 @@ async def test_answers_that_together_exceed_the_memory_are_all_received(chunked:
     assert received == 20
     assert memory.held_large == 0
     assert maximum <= 12 * MIB + 1000
+
+
+async def test_answers_that_stall_half_read_do_not_hold_the_memory_for_long() -> None:
+    """They hold all there is for large answers, and another upstream's large answer waits for it."""
+    body = b'{"said":"%b"}' % (b"x" * 3 * MIB)
+    memory = BodyMemory(24 * MIB, runners=20, largest=4 * MIB)
+    stalls = says(http(200, body)[: -MIB // 2])
+    settings = HttpSettings(piece_timeout=0.5)
+    async with (
+        upstream_that(stalls) as stalled,
+        upstream_that(answers(200, body)) as healthy,
+        an_executor(settings, memory=memory) as executor,
+    ):
+        stuck = [
+            asyncio.create_task(executor.run(an_item(stalled.url, line_no=n, timeout=600)))
+            for n in range(1, 9)
+        ]
+
+        async def full() -> bool:
+            return memory.held_large >= 8 * MIB
+
+        async with asyncio.timeout(60):
+            await until(full)
+            assert isinstance(await executor.run(an_item(healthy.url, timeout=600)), Completed)
+            verdicts = await asyncio.gather(*stuck)
+    codes = {verdict.error_code for verdict in verdicts if isinstance(verdict, Retry)}
+    assert codes == {"response_stalled"}
+    assert memory.held_large == 0
 
 
 async def test_an_answer_that_is_larger_than_the_memory_fails_its_line() -> None:

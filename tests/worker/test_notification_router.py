@@ -28,7 +28,7 @@ class Producers(list[Any]):
 def a_router() -> NotificationRouter:
     router = NotificationRouter(on_ended=None)
     router.producers = cast(Any, Producers())
-    for name in ("poller", "finalizer", "outbox", "maintenance"):
+    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance"):
         setattr(router, name, Mock(name=name))
     router.retries = Mock()
     return router
@@ -40,6 +40,7 @@ def woken(router: NotificationRouter) -> set[str]:
         "poller": router.poller,
         "finalizer": router.finalizer,
         "outbox": router.outbox,
+        "hooks": router.hooks,
         "maintenance": router.maintenance,
     }
     return {name for name, service in services.items() if cast(Mock, service).wake.called}
@@ -69,6 +70,12 @@ def test_the_end_of_a_batch_wakes_the_outbox() -> None:
     assert woken(other) == {"outbox"}
 
 
+def test_deliveries_that_another_worker_made_wake_the_hooks() -> None:
+    router = a_router()
+    router.heard(Event("hook", BATCH))
+    assert woken(router) == {"hooks"}
+
+
 @pytest.mark.parametrize(
     ("field", "service"),
     [
@@ -76,6 +83,7 @@ def test_the_end_of_a_batch_wakes_the_outbox() -> None:
         ("finalizable", "finalizer"),
         ("maintenance_due", "maintenance"),
         ("news", "outbox"),
+        ("hooks_due", "hooks"),
     ],
 )
 def test_a_poll_wakes_only_those_who_have_something_to_do(field: str, service: str) -> None:

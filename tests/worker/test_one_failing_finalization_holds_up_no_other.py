@@ -236,6 +236,33 @@ async def test_a_batch_ends_by_itself_once_the_cause_is_gone(
     assert (ended.finalize_failures, ended.finalize_after, ended.finalize_error) == (0, None, None)
 
 
+async def test_a_batch_that_cannot_even_be_put_off_is_left_alone_for_a_while(
+    database_url: str, db: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bad,) = await finished(db, tenant="a")
+    unwritable(folder, bad)
+    refusals = 0
+
+    async def refused(*_: object) -> None:
+        nonlocal refusals
+        refusals += 1
+        raise LookupError("no such thing")
+
+    monkeypatch.setattr(batches, "put_off_finalizing", refused)
+    monkeypatch.setattr(finalizing, "_LEFT_ALONE", 0.5)
+    async with a_running_worker(database_url, Objects.at(folder)):
+        # Others end meanwhile, each of which wakes the finalizer.
+        for tenant in ("a", "b", "c"):
+            await have_ended(db, await finished(db, 2, tenant=tenant))
+        before = refusals
+
+        async def tried_again() -> bool:
+            return refusals > before
+
+        await until(tried_again)
+    assert refusals < 50, "it is not tried as fast as the machine can"
+
+
 async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
     database_url: str, db: Session, folder: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """The poller alone: when it polls, and whom it tells what it found."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -81,7 +81,7 @@ async def test_it_polls_by_itself_when_something_comes_due(db: Session) -> None:
 async def test_an_unreachable_database_counts_as_work_left(
     db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
+    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(spans, "poll", poll)

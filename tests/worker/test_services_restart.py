@@ -10,16 +10,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from batchline.batches.output import answered_line
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Item, Verdict
+from batchline.model import Completed, Item, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.upstreams.memory import MIB, BodyMemory
 from batchline.worker.pause import Pause
 from batchline.worker.service import Service
 from batchline.worker.supervisor import MAX_FAILURES, ServiceFailed, supervise
-from batchline.worker.worker import Worker
+from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, on, read
 from tests.support.executors import Answering
 from tests.support.processes import PYTHON, kill, simulated, start, status, submit, working, write_requests
@@ -158,6 +160,85 @@ async def test_a_worker_leaves_even_if_the_database_stays_unreachable(
     assert worker.settler.unsettled
 
 
+class Lengthy(Answering):
+    """Answers at length, after it has taken the memory for that."""
+
+    def __init__(self, memory: BodyMemory, size: int) -> None:
+        super().__init__()
+        self._memory = memory
+        self._size = size
+        self.waiting = asyncio.Event()
+
+    async def run(self, item: Item) -> Verdict:
+        await super().run(item)
+        with self._memory.share() as share:
+            if self._size > self._memory.small:
+                taking = asyncio.ensure_future(share.grow(self._size))
+                await asyncio.sleep(0)
+                if not taking.done():
+                    self.waiting.set()
+                await taking
+        return Completed(item, 200, answered_line(item, 200, "r", b'"%b"' % (b"x" * self._size)))
+
+
+@pytest.mark.parametrize("size", [200_000, 4_000_000], ids=["to send more", "to receive more"])
+async def test_a_worker_leaves_though_its_requests_wait_for_memory_that_only_a_settle_frees(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    memory = BodyMemory(16 * MIB, runners=8)
+    executor = Lengthy(memory, size)
+    await a_batch(db, 40)
+    settings = WorkerSettings(concurrency=8, stop_patience=0.2)
+    options = WorkerOptions(memory=memory)
+    worker = Worker(database_url, executor, Objects.at(tmp_path), settings, Scope(), options)
+    refusals = 0
+
+    async def refused(*_: object) -> None:
+        nonlocal refusals
+        if memory.crowded or executor.waiting.is_set():
+            refusals += 1
+        if refusals == 2:
+            # Once: a second stop would wait for nothing.
+            worker.stop()
+        raise StoreUnavailable("the database is away")
+
+    monkeypatch.setattr(spans, "settle", refused)
+    async with asyncio.timeout(30):
+        await worker.run()
+    assert worker.settler.unsettled
+    assert len(executor.sent) < 40
+
+
+# A worker that is told to stop while its claim ignores that it is cancelled.
+STUBBORN_CLAIM = """
+import asyncio, sys
+from pathlib import Path
+from batchline.cli.exit_guard import exit_guard
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.store import spans
+from batchline.store.spans import Scope
+from batchline.worker.worker import Worker
+from tests.support.executors import Answering
+
+async def claim(*_):
+    worker.stop()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+async def main():
+    global worker
+    spans.claim = claim
+    settings = WorkerSettings(stop_patience=0.2)
+    worker = Worker(sys.argv[1], Answering(), Objects.at(Path(sys.argv[2])), settings, Scope())
+    async with exit_guard(worker, patience=0.2):
+        await worker.run()
+
+asyncio.run(main())
+"""
 # A worker that is told twice to stop while its one request ignores that it is cancelled.
 STUBBORN = """
 import asyncio, sys
@@ -189,9 +270,10 @@ asyncio.run(main())
 """
 
 
-def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [STUBBORN, STUBBORN_CLAIM], ids=["a request", "a claim"])
+def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path: Path, script: str) -> None:
     on(database_url, lambda db: a_batch(db, 1))
-    command = [PYTHON, "-c", STUBBORN, database_url, str(tmp_path)]
+    command = [PYTHON, "-c", script, database_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "the worker did not stop and was killed" in done.stderr

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import openai
 import psycopg
@@ -18,7 +17,6 @@ import pytest
 from batchline.model import DEFAULT_TENANT
 from batchline.model.ids import BATCH, EVENT, new_id, show
 from batchline.store import audit, maintenance, webhooks
-from batchline.store.maintenance import OutboxEvent
 from batchline.store.session import Session, run
 from batchline.store.statements import statement
 from batchline.store.webhooks import Attempt, Message, Taken, Webhook
@@ -466,29 +464,6 @@ async def test_a_receivers_retry_after_is_obeyed() -> None:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sent = await Sender(allow_private=True).send(receiver.url, message, [words.new_secret()])
         assert sent.requested == 120
-
-
-async def test_a_failed_listener_gets_the_event_again_and_webhooks_get_it_once(db: Session) -> None:
-    heard: list[UUID] = []
-
-    async def listener(event: OutboxEvent) -> None:
-        heard.append(event.id)
-        if len(heard) == 1:
-            raise ZeroDivisionError
-
-    with receiving() as receiver:
-        await a_webhook(db, receiver.url)
-        await an_ended_batch(db)
-        async with outbox(db, listener) as working:
-            working.wake()
-            await asyncio.to_thread(receiver.wait_for, 1)
-            await settled(working)
-            await sql(db, "UPDATE batchline.outbox SET available_at = now()")
-            working.wake()
-            await settled(working)
-        assert len(heard) == 2
-        assert len(receiver.received) == 1
-        assert await sql(db, "SELECT delivered_at IS NOT NULL FROM batchline.outbox") == [(True,)]
 
 
 # By real workers

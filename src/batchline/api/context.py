@@ -1,10 +1,11 @@
 """What every request may use. Created once, when the server starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from batchline.api.database_disk import DatabaseDisk
 from batchline.config.settings import ServerSettings
 from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
@@ -17,6 +18,7 @@ class Context:
     # Of the database, for processes that open their own connections.
     url: str
     settings: ServerSettings
+    disk: DatabaseDisk = field(default_factory=DatabaseDisk)
 
 
 def _context(request: Request) -> Context:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from batchline.api.database_disk import DatabaseDisk
 from batchline.files.objects import ObjectStoreFull, ObjectStoreUnavailable
 from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
 
@@ -100,7 +101,7 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
     app.add_exception_handler(HTTPException, counted(_http))
     app.add_exception_handler(StoreUnavailable, _unavailable)
     app.add_exception_handler(ObjectStoreUnavailable, _unavailable)
-    app.add_exception_handler(StoreFull, _full)
+    app.add_exception_handler(StoreFull, _database_full)
     app.add_exception_handler(ObjectStoreFull, _full)
     app.add_exception_handler(StatementRefused, _refused)
 
@@ -125,10 +126,20 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
                 f"Missing required parameter: '{param or location[0]}'.",
             )
         case "extra_forbidden":
-            code, message = "unknown_parameter", f"Unknown parameter: '{param}'."
+            code, message = "unknown_parameter", f"Unknown parameter: '{param}'.{_known(first)}"
         case _:
             code, message = "invalid_value", f"Invalid '{param or location[0]}': {first['msg']}."
     return ApiError(400, _short(message, 500), code=_code(request, code), param=param).response()
+
+
+def _known(fault: Mapping[str, Any]) -> str:
+    """Which query parameters there are, for an error about one that does not exist."""
+    if fault["loc"][0] != "query":
+        return ""
+    known = fault["ctx"]["known"]
+    return (
+        f" Query parameters here: {', '.join(known)}." if known else " This path takes no query parameters."
+    )
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -157,6 +168,12 @@ async def _unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("cannot serve", path=safe_path(request.url.path), reason=str(error))
     message = "The server cannot reach its database or object store. Try again in a second."
     return ApiError(503, message, code="unavailable", type="server_error", headers=_RETRY_AFTER).response()
+
+
+async def _database_full(request: Request, error: Exception) -> JSONResponse:
+    disk: DatabaseDisk = request.app.state.context.disk
+    disk.refused()
+    return await _full(request, error)
 
 
 async def _full(request: Request, error: Exception) -> JSONResponse:

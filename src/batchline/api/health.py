@@ -38,6 +38,9 @@ async def readyz(context: InContext) -> JSONResponse:
     try:
         async with context.sessions.one() as session:
             await health.ping(session)
+        # A full database can still be read.
+        if await context.disk.is_full():
+            database = "disk full"
     except StoreFull:
         database = "disk full"
     except StoreReadOnly:

@@ -1,15 +1,18 @@
-"""Routes that authenticate before they read the body, and decode large bodies in a thread.
+"""Routes that authenticate before they read the body, refuse unknown query parameters, and decode large
+bodies in a thread.
 
 FastAPI decodes the body before it runs dependencies, so without this an unauthenticated client could make the
 server decode megabytes.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
@@ -27,6 +30,8 @@ from batchline.model.json_limits import (
 _LARGE = 16 * 1024
 # No call has that many parameters, and each unknown one costs time.
 _MAX_KEYS = 100
+# Characters of an unknown parameter's name that an error repeats.
+_MAX_NAME = 64
 
 
 class AuthenticatedRoute(APIRoute):
@@ -34,12 +39,28 @@ class AuthenticatedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        known = sorted(_query_parameters(self.dependant))
 
         async def authenticated(request: Request) -> Response:
             request.state.caller = await authenticate(request)
+            _check_query(request, known)
             return await handle(JsonRequest(request.scope, request.receive))
 
         return authenticated
+
+
+def _query_parameters(dependant: Dependant) -> set[str]:
+    """The names of the query parameters of a route and its dependencies."""
+    own = {parameter.alias for parameter in dependant.query_params}
+    return own.union(*map(_query_parameters, dependant.dependencies))
+
+
+def _check_query(request: Request, known: Sequence[str]) -> None:
+    """A misspelt filter must not return everything."""
+    for name in request.query_params:
+        if name not in known:
+            fault = {"type": "extra_forbidden", "loc": ("query", name[:_MAX_NAME]), "ctx": {"known": known}}
+            raise RequestValidationError([fault])
 
 
 class JsonRequest(Request):

@@ -1,4 +1,4 @@
-"""Maintenance tasks that any worker may run: expire overdue batches, conclude abandoned ones, sweep.
+"""Maintenance tasks that any worker may run: expire overdue batches, conclude abandoned ones, repair, sweep.
 
 Batches end without these tasks unless a process crashes.
 """
@@ -11,13 +11,15 @@ from batchline.batches import retention
 from batchline.batches.finalize import sweep_objects
 from batchline.files import uploads
 from batchline.files.objects import Objects, ObjectStoreUnavailable
-from batchline.store import batches, maintenance, webhooks
+from batchline.store import batches, hooks, maintenance, webhooks
 from batchline.store.session import Session
 
 # A longer upload has lost its lease, or is not recorded (RECORD_WITHIN).
 GARBAGE_AGE = timedelta(hours=6)
-# How long deliveries to webhooks are listed.
+# How long deliveries to webhooks and hooks are listed.
 DELIVERIES_KEPT = timedelta(days=30)
+# A hook that no worker has had for so long is forgotten.
+HOOKS_KEPT = timedelta(days=7)
 
 _log = structlog.get_logger("batchline.maintenance")
 
@@ -59,9 +61,17 @@ async def _perform(
             await maintenance.forget_workers(session)
             while await webhooks.drop_old(session, DELIVERIES_KEPT.total_seconds()):
                 pass
+            if abandoned := await hooks.forget(session, HOOKS_KEPT.total_seconds()):
+                _log.warning("abandoned deliveries to hooks that no worker has", deliveries=abandoned)
+            while await hooks.drop_old(session, DELIVERIES_KEPT.total_seconds()):
+                pass
             removed = await sweep_objects(session, objects, GARBAGE_AGE)
             if removed:
                 _log.info("swept", objects=removed)
+        case "unfrozen":
+            for batch_id in await maintenance.unfrozen(session):
+                if await maintenance.freeze_finished(session, batch_id):
+                    _log.warning("all lines had ended but not the batch; finalizing it", batch=str(batch_id))
         case "orphans":
             while await maintenance.drop_orphan_lines(session):
                 pass

@@ -25,6 +25,7 @@ MODULES = {
     "limits": ("limits",),
     "audit": ("audit",),
     "keys": ("keys",),
+    "hooks": ("hooks",),
     "settings": ("settings",),
     "doctor": ("doctor",),
     "migrate": ("migrate",),

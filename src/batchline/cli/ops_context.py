@@ -91,6 +91,7 @@ def show_governed(batch: GovernedBatch) -> dict[str, Any]:
         "failed_count": counts.failed,
         "cancelled_count": counts.cancelled,
         "created_at": int(batch.created_at.timestamp()),
+        "updated_at": int(batch.updated_at.timestamp()),
         "ended_at": None if batch.ended_at is None else int(batch.ended_at.timestamp()),
     }
 
@@ -118,6 +119,8 @@ def show_child(child: Child, reported: Reported) -> dict[str, Any]:
         "status": child.status.value,
         "attempt_count": child.attempt_count,
         "status_code": child.status_code,
+        "last_attempt_at": None if child.last_attempt_at is None else int(child.last_attempt_at.timestamp()),
+        "item": reported.item,
         "error": None if error is None else {"code": error.code, "message": error.message},
         "result": reported.result,
     }

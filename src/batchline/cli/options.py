@@ -21,27 +21,30 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def setting_option(owner: type[Any], key: str, *names: str) -> Any:
+def setting_option(
+    owner: type[Any], key: str, *names: str, without_file: bool = False, variable: bool = True
+) -> Any:
     """The option of a setting. It is None unless the user gives it, so that defaults stay in the settings.
 
-    Settings that can be in the file read their own variables; the others' are read here.
+    Settings that can be in the file read their own variables; the others' are read here, and also those of
+    commands that read no file. `variable`: False for a command that takes the setting from its option alone.
     """
     each = settings_of(owner)[key]
     if isinstance(each.default, bool):
         return typer.Option(each.flag_name, help=each.help)
-    default = "" if each.default is None else each.kind.display(each.default).strip('"')
+    default = "" if each.default in (None, ()) else each.kind.display(each.default).strip('"')
     table = next(
         (name for name, known in TABLES.items() if known is owner and each.flag and each.in_file), ""
     )
     return typer.Option(
         each.flag_name,
         *names,
-        envvar=each.variable_name() if owner is Settings else None,
+        envvar=each.variable_name() if owner is Settings or without_file else None,
         parser=lambda value: _parsed(each, value),
         metavar=each.kind.metavar,
         help=each.help
         + (f" Default: {default}." if default else "")
-        + (f" Variable: {each.variable_name(table)}." if table else ""),
+        + (f" Variable: {each.variable_name(table)}." if table and variable else ""),
     )
 
 
@@ -61,8 +64,19 @@ ObjectsUrl = Annotated[str | None, setting_option(ServerSettings, "objects")]
 Host = Annotated[str | None, setting_option(ServerSettings, "host")]
 Port = Annotated[int | None, setting_option(ServerSettings, "port")]
 WorkerConcurrency = Annotated[int | None, setting_option(WorkerSettings, "concurrency", "-c")]
+# The parser gives a tuple, which as a type would mean several values to typer.
+OnEnd = Annotated[Any, setting_option(WorkerSettings, "on_end")]
+OnEndCommand = Annotated[Any, setting_option(WorkerSettings, "on_end_command")]
+OnEndTimeout = Annotated[float | None, setting_option(WorkerSettings, "on_end_timeout")]
+OnEndEnv = Annotated[Any, setting_option(WorkerSettings, "on_end_env")]
+# `run` reads no settings, only its options.
+RunOnEnd = Annotated[Any, setting_option(WorkerSettings, "on_end", variable=False)]
+RunOnEndCommand = Annotated[Any, setting_option(WorkerSettings, "on_end_command", variable=False)]
+RunOnEndTimeout = Annotated[float | None, setting_option(WorkerSettings, "on_end_timeout", variable=False)]
+RunOnEndEnv = Annotated[Any, setting_option(WorkerSettings, "on_end_env", variable=False)]
 Lease = Annotated[float | None, setting_option(WorkerSettings, "lease")]
 BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")]
+RunBodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory", without_file=True)]
 Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
 Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrency", "-c")]

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from batchline.batches import creation as ordering
 from batchline.cli.display import progress
-from batchline.cli.display.console import CommandError, err, out
+from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.options import Exit
@@ -31,9 +31,13 @@ from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.files.ingest import Fingerprint, fingerprint
+from batchline.hooks.delivery import deliver, lease
+from batchline.hooks.hook import Hooks
 from batchline.host.disk import full_message, says_full
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
 from batchline.store import batches, files
+from batchline.store import hooks as hook_store
+from batchline.store.hooks import HookDelivery, TakenHook
 from batchline.store.outputs import Which
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
@@ -66,8 +70,9 @@ class RunOrder:
     errors: OutputTarget
     outputs: Outputs
     window: str
-    concurrency: int
+    worker: WorkerSettings
     fresh: bool
+    hooks: Hooks
     as_json: bool
     command: str
 
@@ -86,6 +91,7 @@ class RunOutcome:
     resumed: bool
     finished_before: bool
     interrupted: bool
+    hook_deliveries: tuple[HookDelivery, ...] = ()
 
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
@@ -102,7 +108,45 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
             )
         if not interrupted:
             await _patiently(lambda: _save(order, runtime, session, batch))
-        return RunOutcome(batch, resumed, finished_before, interrupted)
+        delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
+        return RunOutcome(batch, resumed, finished_before, interrupted, delivered)
+
+
+async def _run_hooks(hooks: Hooks, session: Session, batch: Batch) -> tuple[HookDelivery, ...]:
+    """Run each hook once, after the files are written, unless it has had the event before.
+
+    No worker needs to have these hooks: if this process dies, the same command again runs them. The batch is
+    done, so not even a lost database makes the command fail here.
+    """
+    if not hooks.names:
+        return ()
+    try:
+        await _patiently(lambda: hook_store.request(session, hooks.names, batch.id))
+        while (taken := await _patiently(lambda: _take_hook(hooks, session, batch))) is not None:
+            await deliver(session, hooks, taken)
+        found = await _patiently(lambda: hook_store.deliveries(session, limit=1000, batch_id=batch.id))
+    except StoreUnavailable as error:
+        _log.error("hooks did not run; the same command again runs them", reason=str(error))
+        return ()
+    return tuple(each for each in found if each.hook in hooks.names)
+
+
+async def _take_hook(hooks: Hooks, session: Session, batch: Batch) -> TakenHook | None:
+    """A delivery to run now. Waits for one that another process runs: it may have been killed, and nobody
+    knows before its lease ends."""
+    said = False
+    while True:
+        taken = await hook_store.take(session, hooks.names, lease=lease(hooks), batch_id=batch.id)
+        if taken is not None:
+            return taken
+        found = await hook_store.deliveries(session, limit=1000, batch_id=batch.id)
+        busy = [each.hook for each in found if each.hook in hooks.names and each.state == "running"]
+        if not busy:
+            return None
+        if not said:
+            _log.warning("another process runs a hook of this batch; waiting for it", hooks=busy)
+        said = True
+        await asyncio.sleep(_REFRESH)
 
 
 async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
@@ -172,7 +216,7 @@ async def _check_upstream(settings: RunSettings) -> None:
 async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
     """Run the batch until it has ended or the user stops it. Returns the batch and whether it was stopped."""
     ended = asyncio.Event()
-    settings = WorkerSettings(concurrency=order.concurrency)
+    settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
     upstreams = Upstreams()
     executor = HttpExecutor(upstreams, memory=memory)
@@ -183,7 +227,7 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         settings,
         scope := Scope(batch_id=batch.id),
         WorkerOptions(
-            producers=[ProducerScope(scope, order.concurrency, order.settings.upstream)],
+            producers=[ProducerScope(scope, settings.concurrency, order.settings.upstream)],
             upstreams=upstreams,
             memory=memory,
             on_ended=lambda _: ended.set(),
@@ -333,6 +377,16 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     return "; ".join(parts)
 
 
+def failed_hooks(order: RunOrder, outcome: RunOutcome) -> list[str]:
+    """A line for each hook that failed. It changes neither the batch nor the exit code."""
+    return [
+        f"hook {each.hook} failed: {each.last_error}; `batchline hooks` shows its output; to run it again:\n"
+        f"  {order.command}"
+        for each in outcome.hook_deliveries
+        if each.delivered_at is None
+    ]
+
+
 def resume_command() -> str:
     """The command to continue: as it was given, without `--fresh`."""
     return shlex.join(["batchline", *(word for word in sys.argv[1:] if word != "--fresh")])
@@ -354,4 +408,5 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "errors": order.errors.name if batch.error_file_id else None,
         "resume": order.command if outcome.interrupted else None,
         "summary": batch.summary,
+        "hooks": [show_hook_delivery(each) for each in outcome.hook_deliveries],
     }

@@ -1,6 +1,7 @@
 """The settings of a command: the file, the environment and the command's flags."""
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 
 from batchline.cli.display.console import CommandError
 from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
-from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings
+from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings, WorkerSettings
 from batchline.governance import packs
 from batchline.governance.registry import Registry
+from batchline.hooks.hook import HookRefused, Hooks, hooks_of
 from batchline.upstreams import urls
 
 # The name of the upstream of `--upstream`.
@@ -61,6 +63,28 @@ def registry(settings: ServerSettings) -> Registry:
         return packs.registry(settings)
     except SettingsError as error:
         raise CommandError(str(error)) from error
+
+
+def hooks_in(settings: WorkerSettings) -> Hooks:
+    """The hooks of the settings. Raises CommandError for one that cannot be run."""
+    try:
+        return hooks_of(settings, os.environ)
+    except HookRefused as error:
+        raise CommandError(str(error)) from error
+
+
+def check_hook_file(settings: Settings) -> None:
+    """Whoever can write the file decides what hooks run as this user, and batchline.toml is read unasked from
+    the current folder. So a file that another user could have written must have no hooks."""
+    path = settings.config
+    origins = (settings.origins.get(f"worker.{key}", "") for key in ("on_end", "on_end_command"))
+    if path is None or not any(origin.startswith(str(path)) for origin in origins):
+        return
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+        raise CommandError(
+            f"{path} has hooks, and another user can write it; run `chown` and `chmod o-w` on it first"
+        )
 
 
 def check_keys(settings: ServerSettings) -> None:

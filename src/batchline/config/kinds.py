@@ -1,6 +1,7 @@
 """The kinds of values that settings have: how each is written, checked and displayed."""
 
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ MIB = 2**20
 _NEVER = "never"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION = re.compile(r"[^\W\d][\w.-]*(:[^\W\d][\w.]*)?")
 _SIZE = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate(("B", "kB", "MB", "GB", "TB"))}
 _UNITS |= {unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
@@ -33,6 +35,14 @@ def _toml(text: str) -> Any:
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
+
+
+def _words(text: str) -> list[str]:
+    """As a shell splits them, but nothing is expanded. Empty, and so refused, without a closing quote."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
 
 
 def _display(value: Any) -> str:
@@ -165,6 +175,23 @@ TIME_OR_NEVER = Kind(
 WINDOW = _text("a time such as 24h, 90m or 7d", _is_time, "TIME")
 WINDOWS = Kind("a list of times such as 24h, 90m or 7d, at least one", _list_of(_is_time, 1), tuple, _split)
 TEXTS = Kind("a list of texts that is not empty", _list_of(_is_text, 1), tuple, _split)
+COMMAND = Kind(
+    "a program and its arguments: a list of texts, or a line without unclosed quotes",
+    _list_of(lambda value: type(value) is str and "\0" not in value, 1),
+    tuple,
+    _words,
+    metavar="COMMAND",
+)
+FUNCTIONS = Kind(
+    "a list of module:function and of names of entry points",
+    _list_of(_is(_FUNCTION), 1),
+    tuple,
+    _split,
+    metavar="FUNCTION",
+)
+VARIABLES = Kind(
+    "a list of names of environment variables", _list_of(_is(_VARIABLE)), tuple, _split, metavar="NAMES"
+)
 MODELS = Kind("a list of model names", _list_of(_is_text), tuple, _split)
 METHOD = Kind("an HTTP method", _is_text, str.upper)
 TEMPLATE = Kind("a template: a text, a table or a list", lambda value: type(value) in (str, dict, list))
@@ -174,6 +201,13 @@ TEXT_TABLE = Kind("a table of texts", _table_of(lambda value: type(value) is str
 RULES = Kind(
     "a rule, or a table with a rule for each operation",
     lambda value: _is_text(value) or TEXT_TABLE.accepts(value),
+)
+SUBMITTERS = Kind(
+    "a list of texts that is not empty, or a table with such a list for each operation",
+    lambda value: TEXTS.accepts(value) or _table_of(TEXTS.accepts)(value),
+    lambda value: (
+        {name: tuple(each) for name, each in value.items()} if isinstance(value, dict) else tuple(value)
+    ),
 )
 BATCH_SIZES = Kind(
     "a table with a whole number from 1 to 100,000 for each operation", _table_of(count(1, 100_000).accepts)

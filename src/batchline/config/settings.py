@@ -46,6 +46,24 @@ class WorkerSettings:
     max_seconds: float | None = setting(None, time(0.1), "Stop after this time.", flag=True, in_file=False)
     grace: float = setting(10.0, time(), "How long requests in flight may take after `--max-seconds`.")
     stop_patience: float = setting(60.0, time(), "How long a stopping worker waits for its database.")
+    on_end: tuple[str, ...] = setting(
+        (),
+        kinds.FUNCTIONS,
+        "Python functions to call after a batch has ended: `module:function`, or an entry point's name.",
+        flag=True,
+    )
+    on_end_command: tuple[str, ...] = setting(
+        (),
+        kinds.COMMAND,
+        "A program to run after a batch has ended, without a shell. It reads the event as JSON.",
+        flag=True,
+    )
+    on_end_timeout: float = setting(
+        60.0, time(0.1), "How long such a function or program may run.", flag=True
+    )
+    on_end_env: tuple[str, ...] = setting(
+        (), kinds.VARIABLES, "Variables that it gets, besides PATH, HOME and the like.", flag=True
+    )
     # As the server has them. None: results are kept until their files are deleted.
     results_retention: float | None = None
     operations_retention: float | None = None
@@ -96,6 +114,9 @@ class OperationSettings:
     )
     approval: str = setting("never", TEXT, "Needs an approval: `always`, `never`, or a rule over the item.")
     self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    submitters: tuple[str, ...] | None = setting(
+        None, kinds.TEXTS, "Who may submit it: names of users, and `role:ROLE`. Default: everybody."
+    )
     redact: tuple[str, ...] = setting((), kinds.TEXTS, "Fields to mask, in addition to the usual ones.")
     outcomes: tuple[Mapping[str, Any], ...] = setting(
         (), kinds.TABLES, "What answers mean; the first match counts."
@@ -121,6 +142,9 @@ class PackSettings:
     )
     largest_batch: Mapping[str, int] = setting({}, kinds.BATCH_SIZES, "Maximum number of items in one batch.")
     self_approval: bool = setting(False, SWITCH, "Approvers may approve what they submitted themselves.")
+    submitters: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = setting(
+        None, kinds.SUBMITTERS, "Who may submit them: names of users, and `role:ROLE`. Default: everybody."
+    )
     position: str = field(default="the settings", compare=False)
 
 

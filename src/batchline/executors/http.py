@@ -2,16 +2,20 @@
 
 An item that needs another request than that is sent by `send`, and its caller judges the answer. The executor
 assumes that the item is this worker's to run. It guarantees a verdict on every item, whatever the upstream
-does, and that no API key appears in a verdict or a log.
+does, and that no API key appears in a verdict or a log. Answers that take long to check are checked in
+threads, so that they do not block the event loop.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
+from pyreqwest.bytes import Bytes
 from pyreqwest.exceptions import ClientClosedError, DecodeError, RequestTimeoutError, TransportError
 from pyreqwest.request import RequestBuilder
 from pyreqwest.response import Response
@@ -29,6 +33,10 @@ from batchline.upstreams.retry import requested_delay, rounded_up
 _RETRYABLE = frozenset({408, 409, 425, 429})
 # An item that this worker cannot send at all comes back after this long: another worker may be set up for it.
 _UNSENDABLE_DELAY = 30.0
+# Up to this size an answer is checked on the event loop, in less than 10 ms even if it must be mended.
+_MAX_ON_LOOP = 64 * 1024
+# Larger ones wait for one of these threads.
+_THREADS = 2
 
 _log = structlog.get_logger("batchline.http")
 
@@ -47,7 +55,8 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An upstream's answer, without the API key that it may quote. It asks to wait `requested` seconds."""
+    """An upstream's answer, from `send` without the API key that it may quote. It asks to wait `requested`
+    seconds."""
 
     status: int
     body: bytes
@@ -65,6 +74,16 @@ class _TooLarge(Exception):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The upstream's answer exceeds {limit} bytes.")
+
+
+class _Stalled(Exception):
+    """The answer comes so slowly that it would hold its memory for too long."""
+
+    def __init__(self, received: int, seconds: float) -> None:
+        super().__init__(
+            f"The upstream's answer came too slowly: after {received} bytes, the next MiB took more than"
+            f" {seconds:g} s."
+        )
 
 
 class HttpExecutor:
@@ -87,6 +106,7 @@ class HttpExecutor:
         self._routes: dict[tuple[str | None, str | None, str], Route] = {}
         self._warned: set[str] = set()
         self._fence: Fence = no_fence
+        self._threads = ThreadPoolExecutor(_THREADS, "answers")
 
     def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
         # Not a coroutine itself: each item would pay for one more.
@@ -95,7 +115,7 @@ class HttpExecutor:
     def send(self, item: Item, order: Order) -> Coroutine[Any, Any, Answer | Ran]:
         """Send the item as the order says. A verdict if there was no answer, or none that can be kept."""
         limit = min(self._largest, self._settings.max_operation_body)
-        return self._exchange(item, partial(_ordered, order), limit, self._answer)
+        return self._exchange(item, partial(_ordered, order), limit, _redacted)
 
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence
@@ -105,15 +125,16 @@ class HttpExecutor:
 
     async def close(self) -> None:
         await self.upstreams.close()
+        await asyncio.to_thread(self._threads.shutdown)
 
     async def _exchange(
         self,
         item: Item,
         build: Callable[[Item, Route], RequestBuilder],
         largest: int,
-        judge: Callable[[Item, Route, float, Response, bytes], T],
+        judge: Callable[[Item, Route, Answer], T],
     ) -> T | Ran:
-        """One request and its answer, as `judge` understands it."""
+        """One request and its answer, as `judge` understands it. `judge` may run in a thread."""
         route, started = None, 0.0
         try:
             route = self._route(item)
@@ -128,7 +149,12 @@ class HttpExecutor:
                     body = await self._read(response, share, largest)
                 if upstream.limited:
                     upstream.reached()
-                return judge(item, route, started, response, body)
+                # Reading the delay takes 2 µs, and an item that is answered well does not need it.
+                delayed = response.status != 200 or judge is _redacted
+                answer = self._received(item, route, started, response, body, delayed=delayed)
+                if len(body) <= _MAX_ON_LOOP:
+                    return judge(item, route, answer)
+                return await self._beside(partial(judge, item, route, answer))
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
@@ -143,12 +169,32 @@ class HttpExecutor:
         while size <= limit:
             step = min(STEP, limit + 1 - size)
             await share.grow(step)
-            piece = await reader.read(step)
+            try:
+                async with asyncio.timeout(self._settings.piece_timeout):
+                    piece = await reader.read(step)
+            except TimeoutError:
+                raise _Stalled(size, self._settings.piece_timeout) from None
             if piece is None:
-                return b"".join(pieces)
+                return await self._beside(partial(_joined, pieces))
             pieces.append(piece)
             size += len(piece)
         raise _TooLarge(limit)
+
+    def _received(
+        self, item: Item, route: Route, started: float, response: Response, body: bytes, *, delayed: bool
+    ) -> Answer:
+        """The answer as it came, with the delay that it asks for. Reports it to the upstream."""
+        status = response.status
+        requested = requested_delay(partial(_header, response), self._timing.now()) if delayed else 0.0
+        if status == 429:
+            route.upstream.refused(started, requested)
+        elif status < 500:
+            route.upstream.answered()
+        return Answer(status, body, _request_id(item, route, response), requested)
+
+    async def _beside(self, act: Callable[[], T]) -> T:
+        """The result of `act`, which takes long and so runs in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
     def _route(self, item: Item) -> Route:
         claim = item.claim
@@ -169,38 +215,25 @@ class HttpExecutor:
         delay = self._delay(item, answer.requested)
         return Retry(item, f"http_{answer.status}", message[:MAX_MESSAGE], delay)
 
-    def _judge(self, item: Item, route: Route, started: float, response: Response, body: bytes) -> Verdict:
-        status = response.status
-        body = route.redactor.body(body)
+    def _judge(self, item: Item, route: Route, answer: Answer) -> Verdict:
+        status, body = answer.status, route.redactor.body(answer.body)
         if not 200 <= status < 300:
-            return self._refused(item, route, started, response, body)
+            return self._refused(item, answer, body)
         try:
             embedded, usage = read_answer(body)
         except NotJson as error:
             # Not kept as the response: an error line with a status of 200 would read as a success.
             message = f"The upstream answered {status} with a body that is not JSON: {error}"
             return self._again(item, "invalid_response", message)
-        route.upstream.answered()
-        line = answered_line(item, status, _request_id(item, route, response), embedded)
-        return Completed(item, status, line, usage)
+        return Completed(item, status, answered_line(item, status, answer.request_id, embedded), usage)
 
-    def _refused(self, item: Item, route: Route, started: float, response: Response, body: bytes) -> Verdict:
-        status, requested = response.status, self._requested_delay(response)
-        if status == 429:
-            route.upstream.refused(started, requested)
-        if _is_passing(status) and item.claim.attempt < item.claim.settings.max_attempts:
-            return Retry(item, f"http_{status}", message_of(status, body), self._delay(item, requested))
-        line = answered_line(item, status, _request_id(item, route, response), as_json(body))
-        return Failed(item, line, status)
-
-    def _answer(self, item: Item, route: Route, started: float, response: Response, body: bytes) -> Answer:
-        requested = self._requested_delay(response)
-        if response.status == 429:
-            route.upstream.refused(started, requested)
-        elif response.status < 500:
-            route.upstream.answered()
-        body, request_id = route.redactor.body(body), _request_id(item, route, response)
-        return Answer(response.status, body, request_id, requested)
+    def _refused(self, item: Item, answer: Answer, body: bytes) -> Verdict:
+        status = answer.status
+        if answer.passing and item.claim.attempt < item.claim.settings.max_attempts:
+            return Retry(
+                item, f"http_{status}", message_of(status, body), self._delay(item, answer.requested)
+            )
+        return Failed(item, answered_line(item, status, answer.request_id, as_json(body)), status)
 
     def _unanswered(self, item: Item, route: Route | None, started: float, error: Exception) -> Ran:
         """The verdict on an item for which there was no answer to read."""
@@ -211,6 +244,8 @@ class HttpExecutor:
                 if route is not None:
                     route.upstream.reached()
                 return Failed(item, failed_line(item, "response_too_large", str(error)))
+            case _Stalled():
+                return self._again(item, "response_stalled", str(error))
             case urls.InvalidPath():
                 return Failed(item, failed_line(item, "invalid_url", str(error)))
             case ClientClosedError():
@@ -243,9 +278,6 @@ class HttpExecutor:
     def _delay(self, item: Item, requested: float = 0.0) -> float:
         return rounded_up(max(requested, self._settings.retry.delay(item.claim.attempt, self._timing.random)))
 
-    def _requested_delay(self, response: Response) -> float:
-        return requested_delay(partial(_header, response), self._timing.now())
-
 
 def _post(item: Item, route: Route) -> RequestBuilder:
     return (
@@ -275,6 +307,17 @@ def _limit(timeout: float, seconds_left: float) -> timedelta:
     """The time for a request: what its batch allows, and not much past its deadline. Cached since it is the
     same for all items of a claim, and took longer to make than the rest of the request."""
     return timedelta(seconds=min(timeout, max(1.0, seconds_left)))
+
+
+def _joined(pieces: list[Bytes]) -> bytes:
+    """The whole body. Empties the list: to free many pieces takes long, too."""
+    body = b"".join(pieces)
+    pieces.clear()
+    return body
+
+
+def _redacted(item: Item, route: Route, answer: Answer) -> Answer:
+    return Answer(answer.status, route.redactor.body(answer.body), answer.request_id, answer.requested)
 
 
 def _is_passing(status: int) -> bool:

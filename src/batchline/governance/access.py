@@ -1,7 +1,8 @@
 """The actor of a request, and which governed batches an actor may see and change.
 
 Users see and change their own batches. Approvers see all batches of their tenant and decide on them. Admins
-may do everything in their tenant. A batch that the actor may not see is reported as not found.
+may do everything with batches in their tenant. A batch that the actor may not see is reported as not found.
+An operation may name those who submit it, by role or by user.
 """
 
 from collections.abc import AsyncIterator
@@ -12,7 +13,8 @@ from uuid import UUID
 import msgspec
 
 from batchline.governance.errors import NotAllowed, NotFound
-from batchline.model import Approval, GovernedBatch, Role
+from batchline.governance.operations import ROLE_PREFIX, Operation
+from batchline.model import Approval, GovernedBatch, ParentStatus, Role
 from batchline.store import operations
 from batchline.store.audit import AuditEvent
 from batchline.store.operations import Changing, OperationBatchNotFound
@@ -34,6 +36,26 @@ class Actor(msgspec.Struct, frozen=True):
         return AuditEvent(self.tenant, self.user, action, batch.id, subject=batch.user_id, detail=reported)
 
 
+def may_submit(actor: Actor, operation: Operation) -> bool:
+    """Whether the actor may submit the operation. Without API keys there are no users to tell apart."""
+    if operation.submitters is None or actor.alone:
+        return True
+    # A user may be named `role:admin`, so an entry is either a role or a user.
+    return any(
+        each == (ROLE_PREFIX + actor.role if each.startswith(ROLE_PREFIX) else actor.user)
+        for each in operation.submitters
+    )
+
+
+def check_submitter(actor: Actor, operation: Operation) -> None:
+    if not may_submit(actor, operation):
+        raise NotAllowed(
+            f"You may not submit {operation.name}: its submitters include neither you nor your role,"
+            f" {actor.role.value}. Ask an administrator.",
+            param="operation",
+        )
+
+
 async def visible(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
     """A batch that the actor may see. Raises NotFound."""
     batch = await operations.get(session, actor.tenant, batch_id)
@@ -49,12 +71,20 @@ async def page(
     limit: int,
     operation: str | None = None,
     approval: Approval | None = None,
+    status: ParentStatus | None = None,
     after: UUID | None = None,
 ) -> list[GovernedBatch]:
     """The batches that the actor may see, newest first."""
     user = actor.user if actor.role is Role.USER else None
     return await operations.page(
-        session, actor.tenant, limit=limit, user=user, operation=operation, approval=approval, after=after
+        session,
+        actor.tenant,
+        limit=limit,
+        user=user,
+        operation=operation,
+        approval=approval,
+        status=status,
+        after=after,
     )
 
 

@@ -27,6 +27,8 @@ APPROVE = Operation(
         "additionalProperties": False,
     },
     largest_batch=20,
+    # `decisions` checks the role again, when a decision runs.
+    submitters=("role:approver", "role:admin"),
     executor=APPROVALS,
 )
 

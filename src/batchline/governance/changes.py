@@ -9,7 +9,7 @@ from uuid import UUID
 
 from batchline.batches.creation import window_seconds
 from batchline.governance import limits, preparation
-from batchline.governance.access import Actor, changing, reload, visible
+from batchline.governance.access import Actor, changing, check_submitter, reload, visible
 from batchline.governance.errors import Conflict, InvalidSubmission
 from batchline.governance.preparation import Prepared, too_many
 from batchline.governance.rules import Rules
@@ -55,6 +55,7 @@ async def prepare_append(
 ) -> Prepared:
     """Check and encode new children. This may take long and needs no session."""
     operation = rules.operation(batch.operation)
+    check_submitter(actor, operation)
     return await rules.preparing.run(
         actor.tenant, lambda schema_faults: preparation.prepare(operation, items, custom_ids, schema_faults)
     )

@@ -1,9 +1,10 @@
-"""The error or result of a child, without secrets. API and commands show children only through here.
+"""The item of a child and its error or result, without secrets. API and commands show children only so.
 
 Answers of upstreams are masked before they are stored. They are masked again here, because rules may have
 become stricter and custom handlers store unmasked results.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,18 +27,26 @@ _NOT_DISPLAYED = ChildFailure("RESULT_NOT_DISPLAYED", _HIDDEN)
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """Either an error or a result; neither while the child has not ended."""
+    """The item, and either an error or a result; neither while the child has not ended."""
 
     error: ChildFailure | None = None
     result: Any = None
+    item: Any = None
 
 
 def reported(child: Child, batch: GovernedBatch, operation: Operation | None) -> Reported:
     """`operation` is None if it is no longer registered: then only the default secrets are masked."""
     redact = () if operation is None else operation.redact
+    item = _decoded(child.body)
+    return msgspec.structs.replace(
+        _ended(child, batch, redact), item=_HIDDEN if item is None else masked(item, redact)
+    )
+
+
+def _ended(child: Child, batch: GovernedBatch, redact: Sequence[str]) -> Reported:
     if child.status is ChildStatus.CANCELLED:
         return Reported(error=_never_ran(batch))
-    line = _line(child)
+    line = _decoded(child.output or "{}")
     if line is None:
         return (
             Reported(error=_NOT_DISPLAYED) if child.status is ChildStatus.FAILED else Reported(result=_HIDDEN)
@@ -53,13 +62,13 @@ def reported(child: Child, batch: GovernedBatch, operation: Operation | None) ->
     return Reported(error=ChildFailure(**displayed))
 
 
-def _line(child: Child) -> dict[str, Any] | None:
+def _decoded(text: str) -> dict[str, Any] | None:
     """None: it is nested too deep to decode."""
-    output = (child.output or "{}").encode()
-    if is_too_deep(output, MAX_DEPTH + WRAPPED):
+    encoded = text.encode()
+    if is_too_deep(encoded, MAX_DEPTH + WRAPPED):
         return None
-    line = msgspec.json.decode(output)
-    return line if isinstance(line, dict) else {}
+    value = msgspec.json.decode(encoded)
+    return value if isinstance(value, dict) else {}
 
 
 def _never_ran(batch: GovernedBatch) -> ChildFailure:

@@ -4,6 +4,7 @@ JMESPath turns errors into null, which is false: `> 8` is false for a list. Such
 so `may_hold` counts an expression that meets the wrong type as true. A missing field is null and stays null.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from jmespath.visitor import TreeInterpreter
 
 # Evaluations of one node. A million take about a second.
 _MAX_STEPS = 1_000_000
+# Of processor time for one value.
+_MAX_SECONDS = 1.0
 
 
 class InvalidExpression(ValueError):
@@ -61,16 +64,19 @@ class Expression:
 
 
 class _BoundedInterpreter(TreeInterpreter):
-    """Raises NotApplicable after too many steps."""
+    """Raises NotApplicable after too many steps, or too much time: one step may search a long list."""
 
     def __init__(self) -> None:
         super().__init__()
         self._steps = 0
+        self._until = time.thread_time() + _MAX_SECONDS
 
     def visit(self, node: Any, *args: Any, **named: Any) -> Any:
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise NotApplicable("too many steps")
+        if time.thread_time() > self._until:
+            raise NotApplicable("too much time")
         return super().visit(node, *args, **named)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from batchline.config.settings import LimitSettings
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, TooLarge
-from batchline.model import RequestKind
+from batchline.model import RequestKind, Role
 from batchline.store import limits as stored
 from batchline.store.limits import Counted, Measured
 from batchline.store.session import Session
@@ -21,11 +21,19 @@ from batchline.store.session import Session
 _WAIT = 30
 
 
-def check(limits: LimitSettings, now: Measured, *, children: int, held: int = 0, parents: int = 1) -> None:
+def check(
+    limits: LimitSettings,
+    now: Measured,
+    *,
+    children: int,
+    held: int = 0,
+    parents: int = 1,
+    decisions: bool = False,
+) -> None:
     """Raise TooLarge or LimitReached unless that many more children fit.
 
     `held` counts children of the same batch that stay pending however long the caller waits. An existing
-    batch (`parents` 0) has no cooldown.
+    batch (`parents` 0) has no cooldown. A batch of `decisions` is not refused because of other users.
     """
     max_parents, max_children = _maxima(limits, now)
     if not now.exempt and held + children > max_children:
@@ -34,7 +42,7 @@ def check(limits: LimitSettings, now: Measured, *, children: int, held: int = 0,
             " may be pending at once. Submit a smaller batch, or ask an admin for a higher limit.",
             param="items",
         )
-    if now.all_parents + parents > limits.max_pending_parents:
+    if now.all_parents + parents > limits.max_pending_parents and not decisions:
         raise _full(
             "global_pending_parents", now.all_parents, limits.max_pending_parents, "batches of all users"
         )
@@ -56,9 +64,14 @@ def check_retried(limits: LimitSettings, now: Measured, children: int) -> None:
 async def count_request(
     session: Session, limits: LimitSettings, actor: Actor, kind: RequestKind
 ) -> LimitReached | None:
-    """Count one more request of this minute; return the error if it is over a limit."""
+    """Count one more request of this minute; return the error if it is over a limit.
+
+    Admins are never refused because of other users, only over their own share.
+    """
     share = share_of_requests(limits, alone=actor.alone)
     counted = await stored.count_request(session, actor.tenant, actor.user, kind, share)
+    if actor.role is Role.ADMIN:
+        counted = msgspec.structs.replace(counted, everybody=None)
     return requests_exceeded(limits, counted, share)
 
 

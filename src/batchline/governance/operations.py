@@ -16,6 +16,7 @@ from batchline.governance.expressions import Expression, InvalidExpression
 from batchline.governance.outcomes import Means, Outcome
 from batchline.governance.schemas import MAX_FAULTS, InvalidSchema, ItemFault, ItemSchema
 from batchline.governance.templates import InvalidTemplate, Rendered, RequestTemplate
+from batchline.model import Role
 from batchline.secrets.masking import masked
 
 ALWAYS = "always"
@@ -26,6 +27,9 @@ DEFAULT_ATTEMPTS = 3
 # Executors: requests to an upstream, and decisions on other batches.
 HTTP = "http"
 APPROVALS = "approvals"
+
+# Marks a role among the submitters of an operation.
+ROLE_PREFIX = "role:"
 
 # Prefix of the URLs and routing keys of lanes of operations.
 BELOW = "/operations/"
@@ -59,6 +63,8 @@ class Operation:
     approval: str = NEVER
     # Whether approvers and admins may approve their own submissions.
     self_approval: bool = False
+    # Who may submit it: `role:ROLE`, or the name of a user. None: everybody.
+    submitters: tuple[str, ...] | None = None
     # Names of secret fields, in addition to those that are always masked.
     redact: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -79,6 +85,7 @@ class Operation:
             raise InvalidOperation("largest_batch", "must be at least 1")
         if self.max_attempts < 1:
             raise InvalidOperation("max_attempts", "must be at least 1")
+        self._check_submitters()
         if self.executor == HTTP and self.request is None:
             raise InvalidOperation("request", "is missing")
         # Parsed here, so that mistakes are found at start-up.
@@ -164,6 +171,12 @@ class Operation:
             raise InvalidOperation("confirm", str(error)) from None
 
     # --- Checks at start-up --------------------------------------------------------------------------------
+
+    def _check_submitters(self) -> None:
+        for each in self.submitters or ():
+            role = each.removeprefix(ROLE_PREFIX)
+            if role != each and role not in list(Role):
+                raise InvalidOperation("submitters", f"{each!r}: the roles are {', '.join(Role)}")
 
     def _check_approval(self) -> None:
         if self.approval in (ALWAYS, NEVER):

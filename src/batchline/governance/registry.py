@@ -89,6 +89,7 @@ def _read(each: OperationSettings) -> Operation:
             max_attempts=each.max_attempts,
             approval=each.approval,
             self_approval=each.self_approval,
+            submitters=each.submitters,
             redact=each.redact,
             outcomes=outcomes,
             confirm=each.confirm,

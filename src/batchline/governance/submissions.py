@@ -13,12 +13,12 @@ import msgspec
 
 from batchline.batches.creation import window_seconds
 from batchline.governance import limits, preparation
-from batchline.governance.access import Actor, reload
-from batchline.governance.errors import InvalidSubmission, NotAllowed, RequestIdReused
+from batchline.governance.access import Actor, check_submitter, reload
+from batchline.governance.errors import InvalidSubmission, RequestIdReused
 from batchline.governance.operations import APPROVALS, Operation, SchemaFaults, url_of
 from batchline.governance.preparation import Prepared
 from batchline.governance.rules import Rules
-from batchline.model import Approval, GovernedBatch, Role, RunSettings
+from batchline.model import Approval, GovernedBatch, RunSettings
 from batchline.model.ids import new_id
 from batchline.secrets.masking import masked_text
 from batchline.store import operations
@@ -85,8 +85,7 @@ async def replay(
 async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint: bytes) -> ReadySubmission:
     """Check what needs no database."""
     operation = rules.operation(requested.operation)
-    if operation.executor == APPROVALS and actor.role is Role.USER:
-        raise NotAllowed("Only approvers and admins may approve or reject batches.")
+    check_submitter(actor, operation)
     return await rules.preparing.run(
         actor.tenant,
         lambda schema_faults: _ready(rules, actor, operation, requested, fingerprint, schema_faults),
@@ -96,10 +95,12 @@ async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint
 async def create(rules: Rules, session: Session, actor: Actor, ready: ReadySubmission) -> Submitted:
     """Check the limits and write the batch and its audit record, in one transaction."""
     new = ready.new
+    decisions = rules.operation(new.operation).executor == APPROVALS
     try:
         async with operations.submitting(session, actor.tenant, actor.user) as submitting:
             await _check_not_created(submitting, new)
-            limits.check(rules.limits, submitting.measured, children=len(new.children.bodies))
+            children = len(new.children.bodies)
+            limits.check(rules.limits, submitting.measured, children=children, decisions=decisions)
             await submitting.create(new)
             await submitting.audit(ready.event)
     except _CreatedMeanwhile as other:

@@ -81,6 +81,8 @@ class GovernedBatch(msgspec.Struct, frozen=True):
     ended_at: datetime | None
     # From then on, its children are being deleted; its counts stay.
     purging_at: datetime | None
+    # The last change of the batch or of its counts. Never goes back.
+    updated_at: datetime
 
     @property
     def counts(self) -> ChildCounts:
@@ -108,7 +110,7 @@ class ChildStatus(StrEnum):
 
 
 class Child(msgspec.Struct, frozen=True):
-    """One item of a governed batch; `output` is its output line, if it has finished."""
+    """One item of a governed batch, as stored, with its outcome."""
 
     sequence_no: int
     custom_id: str
@@ -117,4 +119,9 @@ class Child(msgspec.Struct, frozen=True):
     attempt_count: int
     status_code: int | None
     finished_at: datetime | None
+    # When the last attempt that is over ended.
+    last_attempt_at: datetime | None
+    # The item, as JSON.
+    body: str
+    # The output line, if the child has finished.
     output: str | None

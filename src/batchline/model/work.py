@@ -14,3 +14,5 @@ class PollResult(msgspec.Struct, frozen=True):
     next_free: float | None
     # An event to deliver, or a message to send to a webhook.
     news: bool
+    # A hook of this worker to run.
+    hooks_due: bool = False

@@ -29,13 +29,18 @@ class Redactor:
     def body(self, body: bytes) -> bytes:
         for core, pattern in self._searches:
             if core in body:
-                body = pattern.sub(MASK, body)
+                # A function, not the mask itself: between two calls, other threads can run.
+                body = pattern.sub(_mask, body)
         return body
 
     def text(self, text: str) -> str:
         if not self._searches:
             return text
         return self.body(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+
+def _mask(_: re.Match[bytes]) -> bytes:
+    return MASK
 
 
 def _search(secret: bytes) -> _Search:

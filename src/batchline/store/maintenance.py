@@ -38,6 +38,17 @@ async def unconcluded(session: Session) -> list[UUID]:
     return [batch_id for (batch_id,) in await session.rows(statement("unconcluded"), {})]
 
 
+async def unfrozen(session: Session) -> list[UUID]:
+    """Batches whose lines all have an outcome, but whose finalizing has not begun."""
+    return [batch_id for (batch_id,) in await session.rows(statement("unfrozen"), {"limit": 100})]
+
+
+async def freeze_finished(session: Session, batch_id: UUID) -> bool:
+    """Begin to finalize a batch whose lines all have an outcome."""
+    ((frozen,),) = await session.rows(statement("freeze_finished"), {"batch": batch_id})
+    return bool(frozen)
+
+
 async def forget_workers(session: Session) -> None:
     await session.rows(statement("forget_workers"), {})
 

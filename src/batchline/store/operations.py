@@ -20,6 +20,7 @@ from batchline.model import (
     Child,
     ChildStatus,
     GovernedBatch,
+    ParentStatus,
     Role,
     RunSettings,
 )
@@ -242,31 +243,47 @@ async def page(
     user: str | None = None,
     operation: str | None = None,
     approval: Approval | None = None,
+    status: ParentStatus | None = None,
     after: UUID | None = None,
 ) -> list[GovernedBatch]:
     """List governed batches of one user or of the whole tenant, newest first."""
+    undecided = approval is Approval.PENDING, status is ParentStatus.PENDING_APPROVAL
+    if approval is not None and status is not None and undecided[0] != undecided[1]:
+        return []
     params = {
         "tenant": tenant,
         "user": user,
         "operation": operation,
         "approval": None if approval is None else approval.value,
+        "status": None if status is None else status.value,
         "after": after,
         "limit": limit,
     }
-    rows = await session.rows(statement(_listing(user, approval)), params)
-    return [_governed(row) for row in rows]
+    listing = "list_pending_operations" if any(undecided) else _listing(user, status)
+    return [_governed(row) for row in await session.rows(statement(listing), params)]
 
 
-def _listing(user: str | None, approval: Approval | None) -> str:
+def _listing(user: str | None, status: ParentStatus | None) -> str:
     """Choose the statement: each has its own index."""
-    if approval is Approval.PENDING:
-        return "list_pending_operations"
-    return "list_operations" if user is None else "list_user_operations"
+    name = "list_operations" if user is None else "list_user_operations"
+    return name if status is None else f"{name}_by_status"
 
 
-async def children(session: Session, batch_id: UUID, *, after: int = 0, limit: int = 100) -> list[Child]:
-    """List children by number. `after` is the last number of the previous page."""
-    params = {"batch": batch_id, "after": after, "limit": limit}
+async def children(
+    session: Session,
+    batch_id: UUID,
+    *,
+    status: ChildStatus | None = None,
+    after: int = 0,
+    limit: int = 100,
+) -> list[Child]:
+    """List children by number, at most 1001. `after` is the last number of the previous page."""
+    params = {
+        "batch": batch_id,
+        "status": None if status is None else status.value,
+        "after": after,
+        "limit": limit,
+    }
     return [_child(row) for row in await session.rows(statement("operation_children"), params)]
 
 
@@ -300,6 +317,6 @@ def _governed(row: Row) -> GovernedBatch:
 
 
 def _child(row: Row) -> Child:
-    line_no, custom_id, state, attempt, status_code, finished_at, output = row
+    line_no, custom_id, state, attempt, *rest = row
     begun = attempt - 1 if state in _NOT_RUNNING else attempt
-    return Child(line_no, custom_id, _CHILD_STATUS[state], begun, status_code, finished_at, output)
+    return Child(line_no, custom_id, _CHILD_STATUS[state], begun, *rest)

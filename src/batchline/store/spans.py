@@ -224,9 +224,10 @@ async def unknown_spans(session: Session, worker_id: UUID, known: Collection[int
     return {span_id for (span_id,) in await session.rows(statement("unknown_spans"), params)}
 
 
-async def poll(session: Session, worker_id: UUID, scope: Scope) -> PollResult:
-    """See what there is to do, and when the next known thing comes due."""
-    rows = await session.rows(statement("poll"), {**scope.params(), "worker": worker_id})
+async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str] = ()) -> PollResult:
+    """See what there is to do, and when the next known thing comes due. `hooks` are those of this worker."""
+    params = {**scope.params(), "worker": worker_id, "hooks": list(hooks)}
+    rows = await session.rows(statement("poll"), params)
     return PollResult(*rows[0])
 
 

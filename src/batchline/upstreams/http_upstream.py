@@ -33,6 +33,8 @@ class HttpSettings:
     keepalive_every: float = 10.0
     keepalive_probes: int = 3
     check_timeout: float = 5.0
+    # For each MiB of a large answer: while it is read, it holds memory that others wait for.
+    piece_timeout: float = 60.0
     max_body: int = 64 * 1024 * 1024
     # Of an answer to an operation, which is decoded: that takes up to thirty times its size.
     max_operation_body: int = 4 * 1024 * 1024
@@ -169,6 +171,7 @@ class Upstreams:
 
     def get(self, url: str, concurrency: int | None = None) -> HttpUpstream:
         """The upstream at this URL. `concurrency`: how many requests may be in flight there from now on."""
+        url = urls.normalized(url)
         upstream = self._by_url.get(url)
         if upstream is None:
             upstream = self._by_url[url] = HttpUpstream(

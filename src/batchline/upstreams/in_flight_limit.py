@@ -8,7 +8,13 @@ round of answers raises it by one, up to its maximum.
 A time-out while other requests are in flight uses no attempt. This ends, because only answers raise the
 limit: without answers it falls to one, and a request that times out alone uses an attempt. No line is spared
 more than a few times, so one line that always times out cannot keep the limit low for the others.
+
+Several producers may send to one upstream: one for its models, one for batches that name its URL. They share
+its limit, and so its slots. When all are taken, requests get the next ones in the order in which they asked.
 """
+
+import asyncio
+from collections import deque
 
 from batchline.model import Item
 
@@ -28,14 +34,41 @@ class InFlightLimit:
         self.round = 0
         # Whether answers must be counted. An attribute, because it is read for every item.
         self.adapting = False
+        self.in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._answers = 0
         self._spared: dict[str, int] = {}
+
+    async def enter(self) -> None:
+        """Wait for a slot, and take it. Call it when none is free; `leave` gives it back."""
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append(granted)
+        self._grant()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if not granted.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+        if self._waiting:
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and self.in_flight < self.value:
+            granted = self._waiting.popleft()
+            if not granted.done():
+                self.in_flight += 1
+                granted.set_result(None)
 
     def resize(self, maximum: int) -> None:
         """Allow more or fewer; a limit that was lowered stays so."""
         self.value = maximum if self.value == self.maximum else min(self.value, maximum)
         self.maximum = maximum
         self._look()
+        self._grant()
 
     def answered(self, item: Item) -> None:
         """Note an answer. Call it while `adapting`."""
@@ -45,6 +78,7 @@ class InFlightLimit:
             if self._answers >= self.value:
                 self._answers = 0
                 self.value += 1
+                self._grant()
         self._look()
 
     def timed_out(self, item: Item, sent_in: int, in_flight: int) -> bool:

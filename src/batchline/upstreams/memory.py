@@ -9,7 +9,8 @@ The rest is for large answers, until they are settled. Such an answer takes its 
 read. When there are none left, reading pauses, and the connection's flow control holds the upstream.
 Half-read answers cannot deadlock: as many bytes as the largest answer has stay in reserve, and one answer at
 a time, the one that waits longest, may use them to be read to its end. Then it is settled, which frees its
-bytes for the next one.
+bytes for the next one. An upstream that stops in the middle of an answer cannot hold them for long: each step
+has a time limit (`HttpSettings.piece_timeout`).
 """
 
 import asyncio
@@ -42,6 +43,7 @@ class BodyMemory:
         self._first: Share | None = None
         self._granting = False
         self._room = asyncio.Event()
+        self._stopping = False
 
     @property
     def room_for_requests(self) -> int:
@@ -53,10 +55,15 @@ class BodyMemory:
         return self.held_small > self._crowded_from
 
     async def room(self) -> None:
-        """Wait while it is crowded."""
-        while self.crowded:
+        """Wait while it is crowded, unless the worker stops."""
+        while self.crowded and not self._stopping:
             self._room.clear()
             await self._room.wait()
+
+    def wind_down(self) -> None:
+        """The worker stops: no request waits for memory any more."""
+        self._stopping = True
+        self._room.set()
 
     def hold(self, size: int) -> None:
         """Count an answer."""

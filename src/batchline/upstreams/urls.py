@@ -33,6 +33,16 @@ def parse(upstream: str) -> Url:
     return url
 
 
+def normalized(upstream: str) -> str:
+    """One spelling for each upstream: its slots and its pace belong to it, however it is written. An invalid
+    URL stays as it is, and is refused where it is used."""
+    try:
+        base, mark, query = str(parse(upstream)).partition("?")
+    except InvalidUpstream:
+        return upstream
+    return base.rstrip("/") + mark + query
+
+
 def join(upstream: str, path: str) -> Url:
     """The upstream's URL with the path after its own.
 

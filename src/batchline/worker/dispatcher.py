@@ -52,6 +52,7 @@ class Dispatcher(Service):
 
     @property
     def in_flight(self) -> int:
+        """Items that are sent, or wait for a slot that another producer of the same upstream uses."""
         return len(self._slots.running)
 
     def spans(self) -> set[int]:
@@ -76,6 +77,7 @@ class Dispatcher(Service):
     def stop(self) -> None:
         self.give_back()
         self._buffer.close()
+        self._context.memory.wind_down()
 
     def repair(self) -> None:
         # Requests were interrupted and have no verdict: others take over the old name's spans.
@@ -107,26 +109,38 @@ class Dispatcher(Service):
             if self._runners < limit.value and not buffer.takers:
                 self._start_runners(runners)
             running[id(item)] = item
+            worker = lease.worker
             ran: Ran | None = None
             try:
                 if memory.crowded:
                     await memory.room()
-                if lease.lost:
-                    lease.abandon()
+                if limit.in_flight < limit.value:
+                    limit.in_flight += 1
                 else:
-                    in_flight, sent_in = len(running), limit.round
-                    try:
-                        ran = Deferred(item) if buffer.closed else await executor.run(item)
-                    except Exception:  # noqa: BLE001
-                        # One item's unexpected error must not affect the others in flight.
-                        _log.exception("executor failed", request=item.request_id)
-                        ran = unexpected(item)
-                    # An item that must be tried again is not done: an unreachable upstream is not a fast one.
-                    if isinstance(ran, _DONE):
-                        rate.count += 1
-                        if limit.adapting:
-                            limit.answered(item)
-                    settler.add(self._judge(ran, sent_in, in_flight) if isinstance(ran, TimedOut) else ran)
+                    await limit.enter()
+                try:
+                    if lease.lost:
+                        lease.abandon()
+                    elif lease.worker is worker:
+                        # Otherwise the lease was lost while it waited, and others may be running it.
+                        in_flight, sent_in = limit.in_flight, limit.round
+                        try:
+                            ran = Deferred(item) if buffer.closed else await executor.run(item)
+                        except Exception:  # noqa: BLE001
+                            # One item's unexpected error must not affect the others in flight.
+                            _log.exception("executor failed", request=item.request_id)
+                            ran = unexpected(item)
+                        # An item that must be tried again is not done: an unreachable upstream is not a fast
+                        # one.
+                        if isinstance(ran, _DONE):
+                            rate.count += 1
+                            if limit.adapting:
+                                limit.answered(item)
+                        settler.add(
+                            self._judge(ran, sent_in, in_flight) if isinstance(ran, TimedOut) else ran
+                        )
+                finally:
+                    limit.leave()
             finally:
                 del running[id(item)]
                 buffer.done(item)
@@ -142,7 +156,7 @@ class Dispatcher(Service):
     def _judge(self, timed_out: TimedOut, sent_in: int, in_flight: int) -> Verdict:
         """Another attempt if the time-out counts and one is left; the same attempt again if it does not."""
         item, limit = timed_out.item, self._slots.limit
-        counts = limit.timed_out(item, sent_in, max(in_flight, self.in_flight))
+        counts = limit.timed_out(item, sent_in, max(in_flight, limit.in_flight))
         self._runners -= self._buffer.dismiss(self._runners - limit.value)
         if not counts:
             return Deferred(item, timed_out.delay)

@@ -30,6 +30,8 @@ _AT_ONCE = 4
 _SMALL = 10_000
 # A retry that comes due sooner than this is not left to a poll.
 _SOON = 60.0
+# A batch that cannot even be put off is left alone for this long.
+_LEFT_ALONE = 10.0
 # Errors that are logged in one line; any other is logged with its traceback.
 _EXPECTED = (StoreUnavailable, StatementRefused, ObjectStoreUnavailable, FinalizeMismatch)
 
@@ -59,6 +61,8 @@ class Finalizer(Service):
         self._stopping = False
         self._under_way: dict[Session, UUID] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Batches that are ours and wait, though the database does not know.
+        self._left_alone: set[UUID] = set()
         self._last_tenant = ""
         self._outage = _Outage()
         # When batches that failed here come due again, and when the object store is tried again (None).
@@ -140,7 +144,7 @@ class Finalizer(Service):
             session,
             worker,
             self._scope.batch_id,
-            under_way=tuple(self._under_way.values()),
+            under_way=(*self._under_way.values(), *self._left_alone),
             after_tenant=self._last_tenant,
             max_lines=_SMALL if last else None,
         )
@@ -179,6 +183,11 @@ class Finalizer(Service):
         except StoreUnavailable:
             # The batch is still ours. The next poll finds it.
             delay = None
+        except Exception:  # noqa: BLE001
+            # The batch is still ours, and would be taken again at once, for ever.
+            _log.exception("cannot put off a batch", batch=ids.show(ids.BATCH, batch.id))
+            self._left_alone.add(batch.id)
+            delay = _LEFT_ALONE
         _log.error(
             "cannot finalize",
             batch=ids.show(ids.BATCH, batch.id),
@@ -192,6 +201,8 @@ class Finalizer(Service):
     def _call_in(self, seconds: float, what: UUID | None) -> None:
         def due() -> None:
             del self._timers[what]
+            if what is not None:
+                self._left_alone.discard(what)
             self.wake()
 
         if what in self._timers:

@@ -9,6 +9,7 @@ from uuid import UUID
 from batchline.model import Batch, PollResult, Settled
 from batchline.store.events import Event
 from batchline.worker.finalizer import Finalizer
+from batchline.worker.hook_runner import HookRunner
 from batchline.worker.maintenance import Maintenance
 from batchline.worker.outbox import Outbox
 from batchline.worker.poller import Poller
@@ -23,6 +24,7 @@ class NotificationRouter:
     poller: Poller
     finalizer: Finalizer
     outbox: Outbox
+    hooks: HookRunner
     maintenance: Maintenance
 
     def __init__(self, on_ended: Callable[[Batch], None] | None) -> None:
@@ -44,6 +46,9 @@ class NotificationRouter:
             case "ended":
                 # A batch that fails while validating ends without a worker that would deliver the event.
                 self.outbox.wake()
+            case "hook":
+                # Another worker may have created deliveries to hooks of this one.
+                self.hooks_due()
 
     def found(self, result: PollResult) -> None:
         """A poll has returned."""
@@ -57,6 +62,8 @@ class NotificationRouter:
             self.finalizer.wake()
         if result.news:
             self.outbox.wake()
+        if result.hooks_due:
+            self.hooks_due()
         if result.maintenance_due:
             self.maintenance.wake()
 
@@ -79,6 +86,10 @@ class NotificationRouter:
         self.outbox.wake()
         if self._on_ended is not None:
             self._on_ended(batch)
+
+    def hooks_due(self) -> None:
+        """There are deliveries to hooks."""
+        self.hooks.wake()
 
     def look_for_work(self) -> None:
         for claimer in self.producers.claimers:

@@ -1,6 +1,7 @@
-"""Delivers events: to listeners at once, to webhooks one message at a time each.
+"""Delivers events: turns each into deliveries to webhooks and hooks, and sends the webhooks' messages.
 
-An event becomes one delivery per subscribed webhook, in the database, before anything is sent. A webhook is
+An event becomes one delivery per subscribed webhook and per hook, in the database, before anything is sent.
+Any worker does that. The deliveries to a hook are left to a worker that has the hook (`hooks`). A webhook is
 taken under a lease, so it is sent one message at a time, whichever worker does it. A message that a killed
 worker was sending is sent again, under the same id, when the lease ends. The outbox has its own session and
 tasks: a slow receiver delays neither maintenance nor other receivers.
@@ -8,20 +9,17 @@ tasks: a slow receiver delays neither maintenance nor other receivers.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
-from batchline.store import maintenance, webhooks
-from batchline.store.maintenance import OutboxEvent
+from batchline.store import hooks, maintenance, webhooks
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.webhooks import Attempt, Taken
 from batchline.upstreams.retry import Backoff
 from batchline.webhooks.sender import Sender, Sent
 from batchline.worker.service import Service
 from batchline.worker.tasks import cancel_all
-
-EventListener = Callable[[OutboxEvent], Awaitable[None]]
 
 # Longer than a look-up and a request together may take.
 LEASE = 30.0
@@ -38,15 +36,18 @@ _log = structlog.get_logger("batchline.outbox")
 
 
 class Outbox(Service):
-    """Idle while it delivers nothing. A delivery that waits for its next try does not count."""
+    """Idle while it delivers nothing. A delivery that waits for its next try does not count.
+
+    `on_hooks` is called when there are new deliveries to hooks.
+    """
 
     name = "outbox"
 
-    def __init__(self, session: Session, sender: Sender, listeners: Sequence[EventListener] = ()) -> None:
+    def __init__(self, session: Session, sender: Sender, on_hooks: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._session = session
         self._sender = sender
-        self._listeners = listeners
+        self._on_hooks = on_hooks
         self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -69,21 +70,12 @@ class Outbox(Service):
 
     async def _deliver_events(self) -> None:
         while (event := await maintenance.take_event(self._session)) is not None:
-            # First the webhooks, which no listener's failure affects; to fan out twice does no harm.
+            # To fan out twice does no harm.
             await webhooks.fan_out(self._session, event.id)
-            if await self._listened(event):
-                await maintenance.event_delivered(self._session, event.id)
-
-    async def _listened(self, event: OutboxEvent) -> bool:
-        """Call every listener; an event that one of them refused is delivered again, to all of them."""
-        for listener in self._listeners:
-            try:
-                await listener(event)
-            except Exception:  # noqa: BLE001
-                # A listener is the user's code, and its failure must affect nothing but its own delivery.
-                _log.exception("listener failed", event_type=event.type, batch=str(event.batch_id))
-                return False
-        return True
+            created = await hooks.fan_out(self._session, event.id)
+            await maintenance.event_delivered(self._session, event.id)
+            if created and self._on_hooks is not None:
+                self._on_hooks()
 
     async def _send_due(self) -> None:
         while len(self._sending) < _AT_ONCE:

@@ -8,7 +8,7 @@ the poller polls again at that time.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -38,6 +38,7 @@ class Poller(Service):
         scope: Scope,
         settings: WorkerSettings,
         on_result: Callable[[PollResult], None],
+        hooks: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._session = session
@@ -45,6 +46,7 @@ class Poller(Service):
         self._scope = scope
         self._settings = settings
         self._on_result = on_result
+        self._hooks = hooks
         self._interval = settings.poll_min
         self._next_due: float | None = None
         self._waiting: list[asyncio.Future[bool]] = []
@@ -80,14 +82,15 @@ class Poller(Service):
 
     async def _poll(self) -> bool:
         try:
-            result = await spans.poll(self._session, self._lease.worker.id, self._scope)
+            result = await spans.poll(self._session, self._lease.worker.id, self._scope, self._hooks)
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             return True
         self._next_due = result.next_due
         self._on_result(result)
         soon = result.next_free is not None and result.next_free < _SOON
-        return soon or result.claimable or result.finalizable or result.maintenance_due or result.news
+        due = result.maintenance_due or result.news or result.hooks_due
+        return soon or result.claimable or result.finalizable or due
 
     async def _wait(self) -> None:
         # Longer than the interval by a random amount, so that many idle workers do not poll at the same time.

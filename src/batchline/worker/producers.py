@@ -2,7 +2,8 @@
 
 Slots belong to an upstream. The upstreams of the settings are known at the start; others become known by a
 claim. `UpstreamFinder` claims from upstreams that no producer works on, opens a producer for each that it
-finds, and leaves that upstream to it. A producer that has nothing left to do is closed. So an idle worker has
+finds, and leaves that upstream to it. If a lasting producer sends to the same upstream, both share its slots.
+A producer that has nothing left to do is closed. So an idle worker has
 none of them, and new work costs one claim, however many upstreams there have been.
 """
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from batchline.model import Item
 from batchline.store.spans import Scope
+from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.buffer import MAX_FETCH
@@ -42,6 +44,8 @@ class Producers(Sequence[Producer]):
         self._lasting: list[Producer] = []
         self._opened: list[Producer] = []
         self._finder: Claimer | None = None
+        # The URLs of lasting producers.
+        self._known: set[str] = set()
         # By producers that are closed.
         self._claimed = 0
 
@@ -74,13 +78,16 @@ class Producers(Sequence[Producer]):
         limit = InFlightLimit(of.concurrency)
         if of.upstream is not None:
             limit = self._upstreams.get(of.upstream, of.concurrency).limit
+            self._known.add(urls.normalized(of.upstream))
         self._lasting.append(Producer(self._context, of.scope, limit))
 
     def discover(self, of: ProducerScope) -> None:
         """Open a producer for each upstream in this scope, while it has work. Call it before `start`."""
 
         def opened(key: str, on_idle: OnIdle) -> Producer:
-            limit = self._upstreams.get(key, of.concurrency).limit
+            # An upstream that a lasting producer sends to keeps its number of slots.
+            concurrency = None if urls.normalized(key) in self._known else of.concurrency
+            limit = self._upstreams.get(key, concurrency).limit
             producer = Producer(self._context, Scope(keys=(key,)), limit, on_idle)
             self._opened.append(producer)
             self._supervisor.start(producer.dispatcher, producer.claimer)

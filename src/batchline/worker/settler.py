@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from batchline.batches.output import failed_line
 from batchline.config.settings import WorkerSettings
-from batchline.model import Completed, Deferred, Failed, Parked, Retry, Settled, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Parked, Retry, Settled, Verdict
 from batchline.store import batches, health, spans
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.upstreams.faults import MAX_MESSAGE
@@ -31,6 +31,8 @@ _SOON = 60.0
 # A large verdict that failed so often, alone, while the database answers otherwise, is refused. A small one
 # is not: then the database was unreachable.
 _TRIES_ALONE = 5
+# An item on which no verdict can be stored comes back after this long.
+_REFUSED_DELAY = 30.0
 
 # A longer request is not kept with its verdict: it is not needed any more.
 _MAX_KEPT = 1024
@@ -69,6 +71,8 @@ class Settler(Service):
         self._stopping = False
         # Why the last settle failed, for people; None once one has succeeded.
         self.trouble: str | None = None
+        # Since when a settle is under way, by the event loop's clock, or when the last part of it was stored.
+        self.settling_since: float | None = None
 
     @property
     def unsettled(self) -> int:
@@ -147,6 +151,8 @@ class Settler(Service):
         """Settle them, and remove from the list what is settled. While the database does not answer, settle
         fewer at a time: one of them may be the cause."""
         pause, count, failures, reason = Pause(), len(taken), 0, ""
+        clock = asyncio.get_running_loop().time
+        self.settling_since = clock()
         while taken:
             some = taken[:count]
             try:
@@ -166,6 +172,8 @@ class Settler(Service):
                     self._memory.free(_size(verdict))
                 count, failures = 2 * count, 0
                 self.trouble = None
+                self.settling_since = clock()
+        self.settling_since = None
 
     def _first(self, verdicts: Sequence[Verdict], maximum: int) -> list[Verdict]:
         """As many as make one settle: at least one."""
@@ -215,8 +223,15 @@ class Settler(Service):
         try:
             await self._send([Failed(item, line)])
         except StatementRefused as error:
-            # Then the result is not the cause. The item comes back when the lease ends.
+            # Then the result is not the cause. Give the item back: a busy worker would keep it for ever.
             _log.error("an item cannot be settled", request=item.request_id, reason=str(error))
+            await self._give_back(item)
+
+    async def _give_back(self, item: Item) -> None:
+        try:
+            await self._send([Deferred(item, _REFUSED_DELAY)])
+        except StatementRefused as error:
+            _log.error("an item cannot be given back", request=item.request_id, reason=str(error))
 
 
 def _size(verdict: Verdict) -> int:

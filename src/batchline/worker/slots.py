@@ -1,4 +1,8 @@
-"""What one producer has in flight, and how much more it may send."""
+"""What one producer has in flight, and how much more it may send.
+
+A producer that shares its upstream with another one may hold as many items as if it were alone. The limit
+itself counts what is sent.
+"""
 
 from batchline.model import Item
 from batchline.upstreams.in_flight_limit import InFlightLimit

@@ -6,14 +6,16 @@ again under the same idempotency key.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import structlog
 
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.files.objects import Objects
+from batchline.hooks.hook import Hooks
 from batchline.model import Batch
 from batchline.store import batches, spans
 from batchline.store.address import in_schema_of
@@ -27,11 +29,12 @@ from batchline.worker.clock import Clock, steady
 from batchline.worker.context import ProducerContext
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
+from batchline.worker.hook_runner import HookRunner
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.maintenance import Maintenance
 from batchline.worker.notification_router import NotificationRouter
-from batchline.worker.outbox import EventListener, Outbox
+from batchline.worker.outbox import Outbox
 from batchline.worker.pause import Pause
 from batchline.worker.poller import Poller
 from batchline.worker.producer import ProducerScope
@@ -42,7 +45,7 @@ from batchline.worker.settler import Settler
 from batchline.worker.supervisor import Supervisor
 from batchline.worker.tasks import first
 
-_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "maintenance")
+_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance")
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -58,8 +61,8 @@ class WorkerOptions:
     # Shared with the executor.
     upstreams: Upstreams | None = None
     memory: BodyMemory | None = None
-    # Called with each event, before webhooks are.
-    listeners: Sequence[EventListener] = ()
+    # Run after each batch that ends, whichever worker ends it.
+    hooks: Hooks = field(default_factory=Hooks)
     # Called with each batch that this worker ends.
     on_ended: Callable[[Batch], None] | None = None
     clock: Clock = steady
@@ -113,14 +116,17 @@ class Worker:
             self.producers.discover(options.discovered)
         self.finalizer = Finalizer(url, self.lease, scope, objects, router.ended)
         sender = Sender(allow_private=settings.allow_private_webhooks)
-        self.outbox = Outbox(self._sessions["outbox"], sender, options.listeners)
+        self.outbox = Outbox(self._sessions["outbox"], sender, router.hooks_due)
+        self.hooks = HookRunner(self._sessions["hooks"], options.hooks)
         self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
-        self.poller = Poller(self._sessions["poll"], self.lease, scope, settings, router.found)
+        self.poller = Poller(
+            self._sessions["poll"], self.lease, scope, settings, router.found, options.hooks.names
+        )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
-        router.outbox, router.maintenance = self.outbox, self._maintenance
+        router.outbox, router.hooks, router.maintenance = self.outbox, self.hooks, self._maintenance
 
     @property
     def claimed(self) -> int:
@@ -142,6 +148,7 @@ class Worker:
         """Raises ServiceFailed if a service keeps failing. Others take over its items when the lease ends."""
         try:
             await self._expire_dead_local_workers()
+            await self._register_hooks()
             async with self._supervisor.running():
                 self.producers.start()
                 self._supervisor.start(
@@ -149,6 +156,7 @@ class Worker:
                     self._heartbeat,
                     self.finalizer,
                     self.outbox,
+                    self.hooks,
                     self._maintenance,
                     self._reconciler,
                     self.poller,
@@ -168,6 +176,16 @@ class Worker:
                 _log.info("leases of dead processes ended", workers=expired_workers)
         except StoreUnavailable as error:
             _log.warning("cannot look for dead processes", reason=str(error))
+
+    async def _register_hooks(self) -> None:
+        """Before anything runs: a batch that ends earlier would have no delivery."""
+        pause = Pause()
+        while not self._stop.is_set():
+            try:
+                return await self.hooks.register()
+            except StoreUnavailable as error:
+                _log.warning("cannot register hooks", reason=str(error))
+                await pause.wait()
 
     async def _until_stopped(self) -> None:
         try:
@@ -206,23 +224,49 @@ class Worker:
             self._router.retries,
             self.finalizer,
             self.outbox,
+            self.hooks,
             self._maintenance,
         ]
 
     async def _stop_services(self) -> None:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""
-        stop = self._supervisor.stop
+        stop, patience = self._supervisor.stop, self._settings.stop_patience
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance)
-        await stop(*seeking, *self.producers.claimers)
+        with self._aborting_after(patience):
+            await stop(*seeking, *self.producers.claimers)
         self._executor.wind_down()
-        await stop(*self.producers.dispatchers)
+        await first(stop(*self.producers.dispatchers), self._abort_if_settles_fail())
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
-        asyncio.get_running_loop().call_later(self._settings.stop_patience, self._abort.set)
+        asyncio.get_running_loop().call_later(patience, self._abort.set)
         await stop(self.settler)
         await stop(self.finalizer)
         # A slow receiver keeps no worker from leaving for long.
         await stop(self.outbox, patience=self._settings.grace)
+        # A hook that runs is waited for, as a request in flight is. It has a time limit.
+        await stop(self.hooks)
         await stop(self._heartbeat)
+
+    @contextmanager
+    def _aborting_after(self, seconds: float) -> Iterator[None]:
+        """These services are cancelled at once. One that ignores it keeps no worker from leaving."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._abort.set)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _abort_if_settles_fail(self) -> None:
+        """Requests in flight may finish. But an answer may wait for memory that only a settle frees."""
+        clock, patience = asyncio.get_running_loop().time, self._settings.stop_patience
+        began = clock()
+        while not self._abort.is_set():
+            since = self.settler.settling_since
+            left = patience if since is None else max(since, began) + patience - clock()
+            if left <= 0:
+                self._abort.set()
+            else:
+                await asyncio.sleep(left)
+        await asyncio.Event().wait()
 
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and remove the name."""

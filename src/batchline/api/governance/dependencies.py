@@ -1,7 +1,8 @@
 """Dependencies of routes for governed operations: the actor, and the limits on requests per minute.
 
 Only authenticated requests count. Reads and writes have one window each, and a user gets at most a share.
-Decisions and admin calls have one window per user, so the load of other users never blocks them.
+Decisions and admin calls have one window per user, so the load of other users never blocks them. For the same
+reason the global limits do not refuse any other request of an admin.
 """
 
 from dataclasses import dataclass
@@ -53,6 +54,14 @@ Submitting = Annotated[GovernedCaller, Depends(_caller)]
 """For submissions: a replay of an earlier request is answered even over the limit."""
 
 
+async def _deciding_caller(called: Called, context: InContext) -> GovernedCaller:
+    return await _counted(called, context, RequestKind.DECISION)
+
+
+SubmittingDecisions = Annotated[GovernedCaller, Depends(_deciding_caller)]
+"""As `Submitting`, for batches of approvals: each item is a decision."""
+
+
 async def _actor(caller: Submitting, context: InContext, counters: InCounters) -> Actor:
     return _within_limits(caller, context, counters)
 
@@ -60,8 +69,8 @@ async def _actor(caller: Submitting, context: InContext, counters: InCounters) -
 CurrentActor = Annotated[Actor, Depends(_actor)]
 
 
-async def _decider(called: Called, context: InContext, counters: InCounters) -> Actor:
-    return _within_limits(await _counted(called, context, RequestKind.DECISION), context, counters)
+async def _decider(caller: SubmittingDecisions, context: InContext, counters: InCounters) -> Actor:
+    return _within_limits(caller, context, counters)
 
 
 Deciding = Annotated[Actor, Depends(_decider)]

@@ -10,6 +10,7 @@ from batchline.api.governance.dependencies import CurrentActor, Deciding, InRule
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import (
     PREFIX,
+    ChildPage,
     CustomIds,
     GovernedBatchDetail,
     GovernedBatchList,
@@ -25,7 +26,7 @@ from batchline.governance import access, changes, decisions
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, NotFound
 from batchline.governance.rules import Rules
-from batchline.model import Approval, GovernedBatch
+from batchline.model import Approval, ChildStatus, GovernedBatch, ParentStatus
 from batchline.store.session import Session
 
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
@@ -33,6 +34,7 @@ router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=Authenticated
 BatchId = Annotated[str, Path(max_length=100)]
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The last child of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
+OfStatus = Annotated[ChildStatus | None, Query(description="Only children with this status.")]
 
 
 # Requests
@@ -70,6 +72,8 @@ class OperationObject(BaseModel):
     max_attempts: int
     approval: str
     self_approval: bool
+    # Whether the caller may submit it.
+    may_submit: bool
     item_schema: dict[str, Any]
 
 
@@ -89,6 +93,7 @@ async def list_operations(actor: CurrentActor, rules: InRules) -> OperationList:
                 max_attempts=each.max_attempts,
                 approval=each.approval,
                 self_approval=each.self_approval,
+                may_submit=access.may_submit(actor, each),
                 item_schema=dict(each.schema),
             )
             for each in rules.registry.all()
@@ -107,6 +112,7 @@ async def list_batches(
         str | None, Query(max_length=100, description="Only batches of this operation.")
     ] = None,
     approval: Literal["not_required", "pending", "approved", "rejected"] | None = None,
+    status: Annotated[ParentStatus | None, Query(description="Only batches with this status.")] = None,
     after: Annotated[
         str | None, Query(max_length=100, description="The last batch of the previous page.")
     ] = None,
@@ -121,6 +127,7 @@ async def list_batches(
             limit=limit + 1,
             operation=batch_type,
             approval=None if approval is None else Approval(approval),
+            status=status,
             after=None if last is None else last.id,
         )
     data = [displayed(batch) for batch in page[:limit]]
@@ -142,11 +149,13 @@ async def get_batch(
     actor: CurrentActor,
     context: InContext,
     rules: InRules,
+    status: OfStatus = None,
     after: After = 0,
     limit: Limit = 50,
 ) -> Response:
     """A batch with its counts, its status and a page of its children."""
-    return await detailed(context, rules.registry, actor, read_id(batch_id), after, limit)
+    page = ChildPage(status, after, limit)
+    return await detailed(context, rules.registry, actor, read_id(batch_id), page)
 
 
 # Changing

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -84,6 +85,10 @@ class ChildObject(BaseModel):
     status: ChildStatus
     attempt_count: int
     finished_at: datetime | None
+    # When the last attempt that is over ended.
+    last_attempt_at: datetime | None
+    # Without secrets.
+    item: Any
     error: ChildError | None
     result: Any
 
@@ -99,6 +104,8 @@ class GovernedBatchObject(BaseModel):
     cancelled_count: int
     created_by: str
     created_at: datetime
+    # The last change of the batch or of its counts.
+    updated_at: datetime
     expires_at: datetime
     finished_at: datetime | None
     request_id: UUID | None
@@ -153,6 +160,7 @@ def displayed(batch: GovernedBatch) -> GovernedBatchObject:
         cancelled_count=counts.cancelled,
         created_by=batch.user_id,
         created_at=batch.created_at,
+        updated_at=batch.updated_at,
         expires_at=batch.expires_at,
         finished_at=batch.finalizing_at,
         request_id=batch.request_id,
@@ -172,16 +180,29 @@ def displayed(batch: GovernedBatch) -> GovernedBatchObject:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ChildPage:
+    """Which children to show."""
+
+    status: ChildStatus | None
+    after: int
+    limit: int
+
+
 async def detailed(
-    context: InContext, registry: Registry, actor: Actor, batch_id: UUID, after: int, limit: int
+    context: InContext, registry: Registry, actor: Actor, batch_id: UUID, page: ChildPage
 ) -> Response:
     """A GovernedBatchDetail: a batch with a page of its children."""
     async with context.sessions.one() as session:
         batch = await access.visible(session, actor, batch_id)
-        found = await operations.children(session, batch.id, after=after, limit=limit + 1)
+        found = await operations.children(
+            session, batch.id, status=page.status, after=page.after, limit=page.limit + 1
+        )
     operation = registry.find(batch.operation)
-    # In a thread, because results may be large.
-    content = await asyncio.to_thread(_page, batch, operation, found[:limit], has_more=len(found) > limit)
+    # In a thread, because items and results may be large.
+    content = await asyncio.to_thread(
+        _page, batch, operation, found[: page.limit], has_more=len(found) > page.limit
+    )
     return Response(content, media_type="application/json")
 
 
@@ -206,6 +227,8 @@ def child_of(child: Child, batch: GovernedBatch, operation: Operation | None) ->
         status=child.status,
         attempt_count=child.attempt_count,
         finished_at=child.finished_at,
+        last_attempt_at=child.last_attempt_at,
+        item=displayed.item,
         error=None
         if displayed.error is None
         else ChildError(code=displayed.error.code, message=displayed.error.message),

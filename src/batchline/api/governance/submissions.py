@@ -13,14 +13,14 @@ from fastapi import APIRouter, Depends, Path, Response
 from pydantic import WithJsonSchema, create_model
 
 from batchline.api.context import InContext
-from batchline.api.governance.dependencies import GovernedCaller, InRules, Submitting
+from batchline.api.governance.dependencies import GovernedCaller, InRules, Submitting, SubmittingDecisions
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
 from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance import submissions
 from batchline.governance.errors import LimitReached, NotAllowed, NotFound, Refused
-from batchline.governance.operations import Operation
+from batchline.governance.operations import APPROVALS, Operation
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.governance.submissions import Submission, Submitted
@@ -41,7 +41,15 @@ class SubmissionScope:
     response: Response
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionScope(SubmissionScope):
+    """What a route needs to submit a batch of approvals."""
+
+    caller: SubmittingDecisions
+
+
 InSubmission = Annotated[SubmissionScope, Depends()]
+InDecisions = Annotated[DecisionScope, Depends()]
 
 
 async def submit(
@@ -122,6 +130,8 @@ def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
         return await submit(scope, requested, operation.name)
 
     submit_batch.__annotations__["requested"] = _body(operation)
+    if operation.executor == APPROVALS:
+        submit_batch.__annotations__["scope"] = InDecisions
     submit_batch.__doc__ = (
         f"{operation.description or operation.name}: at most {operation.largest_batch} items."
     )

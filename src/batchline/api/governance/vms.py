@@ -18,7 +18,7 @@ from batchline.api.governance.schemas import (
     SubmittedBatch,
     displayed,
 )
-from batchline.api.governance.submissions import InSubmission, submit
+from batchline.api.governance.submissions import InDecisions, InSubmission, submit
 from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance.approvals import APPROVE
@@ -78,6 +78,6 @@ async def retry_vms(
 
 
 @router.post("/approvals/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_approvals(requested: SubmitApprovals, scope: InSubmission) -> SubmittedBatch:
+async def submit_approvals(requested: SubmitApprovals, scope: InDecisions) -> SubmittedBatch:
     """Decide on several batches. Each decision is a child, and fails alone if it is refused."""
     return await submit(scope, requested, APPROVE.name)

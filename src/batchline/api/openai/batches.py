@@ -1,8 +1,7 @@
 """/v1/batches: create, list, get and cancel batches, as OpenAI's clients do."""
 
-from datetime import datetime
 from hashlib import sha256
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
@@ -14,11 +13,12 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
+from batchline.batches.batch_object import batch_object
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
-from batchline.model import Batch, BatchStatus, ids
+from batchline.model import Batch, ids
 from batchline.store import batches
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
@@ -200,24 +200,7 @@ async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> Bat
 
 
 def displayed(batch: Batch) -> BatchObject:
-    """A batch as OpenAI's clients know it. They have no paused batches, so those are in progress."""
-    errors = [BatchError(**msgspec.structs.asdict(error)) for error in batch.errors or ()]
-    return BatchObject(
-        id=ids.show(ids.BATCH, batch.id),
-        endpoint=batch.endpoint or "",
-        model=batch.model,
-        errors=BatchErrors(data=errors) if errors else None,
-        input_file_id=ids.show(ids.FILE, batch.file_id),
-        completion_window=batch.completion_window,
-        status=cast(Status, BatchStatus.IN_PROGRESS if batch.status is BatchStatus.PAUSED else batch.status),
-        # While the batch runs, its finished lines can be read under the id of the future file.
-        output_file_id=_file(batch.output_file_id if batch.ended_at else batch.planned_output_id),
-        error_file_id=_file(batch.error_file_id),
-        request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        usage=_usage(batch),
-        metadata=batch.metadata,
-        **_times(batch),
-    )
+    return BatchObject(**batch_object(batch))
 
 
 def _request(
@@ -263,39 +246,6 @@ async def _named(session: Session, caller: Actor, text: str, param: str) -> Batc
 
 async def _found(session: Session, caller: Actor, batch_id: UUID) -> Batch:
     return await _named(session, caller, ids.show(ids.BATCH, batch_id), "batch_id")
-
-
-def _usage(batch: Batch) -> BatchUsage:
-    return BatchUsage(
-        input_tokens=batch.input_tokens,
-        input_tokens_details=InputTokensDetails(cached_tokens=batch.cached_tokens),
-        output_tokens=batch.output_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=batch.reasoning_tokens),
-        total_tokens=batch.input_tokens + batch.output_tokens,
-    )
-
-
-def _times(batch: Batch) -> dict[str, Any]:
-    names = (
-        "created_at",
-        "in_progress_at",
-        "expires_at",
-        "finalizing_at",
-        "completed_at",
-        "failed_at",
-        "expired_at",
-        "cancelling_at",
-        "cancelled_at",
-    )
-    return {name: _seconds(getattr(batch, name)) for name in names}
-
-
-def _seconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp())
-
-
-def _file(file_id: UUID | None) -> str | None:
-    return None if file_id is None else ids.show(ids.FILE, file_id)
 
 
 def _invalid(param: str, rule: str) -> ApiError:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import typer
 from rich.table import Column, Table
 
@@ -25,11 +26,13 @@ from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.governance import access, children
 from batchline.governance.access import Actor
 from batchline.governance.operations import Operation
-from batchline.model import DEFAULT_TENANT, Approval, Child, GovernedBatch, ids
+from batchline.model import DEFAULT_TENANT, Approval, Child, ChildStatus, GovernedBatch, ParentStatus, ids
 from batchline.store import operations
 from batchline.store.session import Session
 
 _MAX_CHILDREN = 1000
+# Characters of an item in a table.
+_MAX_ITEM = 200
 
 
 def register(app: typer.Typer) -> None:
@@ -80,6 +83,7 @@ def _displayed(operation: Operation) -> dict[str, Any]:
         "max_attempts": operation.max_attempts,
         "approval": operation.approval,
         "self_approval": operation.self_approval,
+        "submitters": None if operation.submitters is None else list(operation.submitters),
         "redact": list(operation.redact),
         "executor": operation.executor,
         "upstream": operation.upstream,
@@ -89,6 +93,10 @@ def _displayed(operation: Operation) -> dict[str, Any]:
 def list_batches(
     pending: Annotated[bool, typer.Option("--pending", help="Only those that wait for an approval.")] = False,
     operation: Annotated[str | None, typer.Option("--operation", metavar="NAME")] = None,
+    status: Annotated[
+        ParentStatus | None,
+        typer.Option("--status", case_sensitive=False, help="Only those with this status."),
+    ] = None,
     limit: options.Limit = 20,
     tenant: Tenant = DEFAULT_TENANT,
     database: options.Database = None,
@@ -97,7 +105,8 @@ def list_batches(
 ) -> None:
     """List governed batches, newest first."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found = run_async(_page(runtime, tenant, pending, operation, limit))
+        approval = Approval.PENDING if pending else None
+        found = run_async(_page(runtime, tenant, approval, operation, status, limit))
         if as_json:
             print_json({"data": [show_governed(batch) for batch in found]})
             return
@@ -127,7 +136,12 @@ def list_batches(
 
 
 async def _page(
-    runtime: Runtime, tenant: str, pending: bool, operation: str | None, limit: int
+    runtime: Runtime,
+    tenant: str,
+    approval: Approval | None,
+    operation: str | None,
+    status: ParentStatus | None,
+    limit: int,
 ) -> list[GovernedBatch]:
     async with Session(runtime.url, "ops") as session:
         return await access.page(
@@ -135,39 +149,52 @@ async def _page(
             admin(tenant, None),
             limit=limit,
             operation=operation,
-            approval=Approval.PENDING if pending else None,
+            approval=approval,
+            status=status,
         )
 
 
 def show(
     batch: options.BatchId,
+    status: Annotated[
+        ChildStatus | None,
+        typer.Option("--status", case_sensitive=False, help="Only children with this status."),
+    ] = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show a governed batch and its children."""
+    """Show a governed batch and its children, with their items. Secrets are masked."""
     with reported_errors(as_json):
         registry = load_rules(config)[0].registry
         with open_runtime(database, data_dir) as runtime:
-            found, rows = run_async(_show(runtime, admin(tenant, None), read_governed_id(batch)))
+            found, rows = run_async(_show(runtime, admin(tenant, None), read_governed_id(batch), status))
         operation = registry.find(found.operation)
         displayed = [(child, children.reported(child, found, operation)) for child in rows]
         if as_json:
             print_json({**show_governed(found), "children": [show_child(*each) for each in displayed]})
             return
         tell(found, as_json)
-        table = Table("no", "status", "attempts", "answer", "", box=None)
+        table = Table("no", "status", "attempts", "item", "answer", "", box=None)
         for child, reported in displayed:
             code = "" if child.status_code is None else str(child.status_code)
             why = "" if reported.error is None else f"{reported.error.code}: {reported.error.message}"
-            table.add_row(str(child.sequence_no), child.status.value, str(child.attempt_count), code, why)
+            numbers = (str(child.sequence_no), child.status.value, str(child.attempt_count))
+            table.add_row(*numbers, _short(reported.item), code, why)
         out().print(table, markup=False)
 
 
-async def _show(runtime: Runtime, actor: Actor, batch_id: UUID) -> tuple[GovernedBatch, list[Child]]:
+def _short(item: Any) -> str:
+    text = msgspec.json.encode(item).decode()
+    return text if len(text) <= _MAX_ITEM else f"{text[:_MAX_ITEM]}… (--json shows all)"
+
+
+async def _show(
+    runtime: Runtime, actor: Actor, batch_id: UUID, status: ChildStatus | None
+) -> tuple[GovernedBatch, list[Child]]:
     async with Session(runtime.url, "ops") as session:
         with refusing():
             batch = await access.visible(session, actor, batch_id)
-        return batch, await operations.children(session, batch.id, after=0, limit=_MAX_CHILDREN)
+        return batch, await operations.children(session, batch.id, status=status, limit=_MAX_CHILDREN)

@@ -1,6 +1,7 @@
 """`batchline run`: its options. `run_batch` does the work."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,11 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
+from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.config.settings import UpstreamSettings
+from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.model import RunSettings
-from batchline.upstreams.urls import SCHEMES
+from batchline.upstreams import urls
 
 
 def register(app: typer.Typer) -> None:
@@ -36,9 +38,14 @@ def run_inputs(
     concurrency: options.Concurrency = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
+    body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
+    on_end: options.RunOnEnd = None,
+    on_end_command: options.RunOnEndCommand = None,
+    on_end_timeout: options.RunOnEndTimeout = None,
+    on_end_env: options.RunOnEndEnv = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -58,6 +65,7 @@ def run_inputs(
         )
         check_window(window)
         check_inputs(inputs)
+        hooks = hooks_in(_hook_settings(on_end, on_end_command, on_end_timeout, on_end_env))
         usual = inputs[0].with_suffix(".output.jsonl")
         target = target_at(output or usual)
         errors_target = target_at(errors or _errors_beside(target, usual))
@@ -72,8 +80,9 @@ def run_inputs(
             errors=errors_target,
             outputs=outputs,
             window=window,
-            concurrency=server.concurrency,
+            worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
+            hooks=hooks,
             as_json=as_json,
             command=run_batch.resume_command(),
         )
@@ -85,17 +94,36 @@ def run_inputs(
             (err() if outcome.interrupted else order.console()).print(
                 run_batch.summary_line(order, outcome), markup=False
             )
+        for line in run_batch.failed_hooks(order, outcome):
+            err().print(line, markup=False)
         raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
+
+
+def _hook_settings(
+    on_end: Any, on_end_command: Any, on_end_timeout: float | None, on_end_env: Any
+) -> WorkerSettings:
+    given = {
+        "on_end": on_end,
+        "on_end_command": on_end_command,
+        "on_end_timeout": on_end_timeout,
+        "on_end_env": on_end_env,
+    }
+    return WorkerSettings(**{key: value for key, value in given.items() if value is not None})
 
 
 def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
     """The upstream of `run` or `submit`, with the options that the user gave."""
     if url is None:
         raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
-    if not url.startswith(SCHEMES):
+    if not url.startswith(urls.SCHEMES):
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
-    return UpstreamSettings("", url.rstrip("/"), **options)
+    return UpstreamSettings("", urls.normalized(url), **options)
+
+
+def _worker_settings(concurrency: int, body_memory: int | None) -> WorkerSettings:
+    usual = WorkerSettings(concurrency=concurrency)
+    return usual if body_memory is None else replace(usual, body_memory=body_memory)
 
 
 def run_settings(upstream: UpstreamSettings) -> RunSettings:

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import os
+import shlex
 import signal
 import socket
 from collections.abc import Mapping
@@ -14,15 +15,23 @@ import typer
 
 from batchline.api.app import create_app
 from batchline.api.context import Context
+from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import Server, listen
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, folder_of, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, read_settings, registry, with_upstream
+from batchline.cli.server_settings import (
+    check_hook_file,
+    check_keys,
+    hooks_in,
+    read_settings,
+    registry,
+    with_upstream,
+)
 from batchline.cli.worker_process import WorkerProcess
 from batchline.config.definitions import settings_of
-from batchline.config.settings import ServerSettings, Settings
+from batchline.config.settings import ServerSettings, Settings, WorkerSettings
 from batchline.governance import keys
 from batchline.store.pool import Sessions
 
@@ -45,6 +54,10 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Require no keys. Only on a loopback address.")
     ] = False,
+    on_end: options.OnEnd = None,
+    on_end_command: options.OnEndCommand = None,
+    on_end_timeout: options.OnEndTimeout = None,
+    on_end_env: options.OnEndEnv = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     objects: options.ObjectsUrl = None,
@@ -62,8 +75,12 @@ def serve(
             raise CommandError(
                 f"--no-auth: without keys the server listens on loopback only, not on {server.host}"
             )
+        if no_worker and (on_end or on_end_command):
+            raise CommandError("--on-end: hooks run in workers; give it to `batchline worker`")
         if not no_worker:
             check_keys(server)
+            check_hook_file(settings)
+            hooks_in(settings.worker)
         # A mistake in an operation ends the command before anything is started.
         registry(server)
         server = replace(
@@ -84,7 +101,9 @@ async def _serve(
     runtime: Runtime, settings: ServerSettings, sock: socket.socket, worker: WorkerProcess | None
 ) -> None:
     sessions = Sessions(runtime.url, maximum=settings.sessions, streams=settings.streams)
-    server = Server(create_app(Context(sessions, runtime.objects, runtime.url, settings)), sock)
+    disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
+    context = Context(sessions, runtime.objects, runtime.url, settings, disk)
+    server = Server(create_app(context), sock)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, server, worker)
@@ -146,4 +165,15 @@ def _environment(settings: Settings) -> Mapping[str, str]:
     flags = {each.variable_name(): getattr(located, key) for key, each in settings_of(Settings).items()}
     objects = {settings_of(ServerSettings)["objects"].variable_name("server"): settings.server.objects}
     given = {name: str(value) for name, value in (flags | objects).items() if value is not None}
-    return {**os.environ, **given}
+    return {**os.environ, **given, **_hook_variables(settings.worker)}
+
+
+def _hook_variables(settings: WorkerSettings) -> Mapping[str, str]:
+    texts = {
+        "on_end": ",".join(settings.on_end),
+        "on_end_command": shlex.join(settings.on_end_command),
+        "on_end_timeout": str(settings.on_end_timeout),
+        "on_end_env": ",".join(settings.on_end_env),
+    }
+    known = settings_of(WorkerSettings)
+    return {known[key].variable_name("worker"): text for key, text in texts.items() if text}

@@ -16,7 +16,14 @@ from batchline.cli.display.console import out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.cli.server_settings import check_keys, read_settings, registry, without_any
+from batchline.cli.server_settings import (
+    check_hook_file,
+    check_keys,
+    hooks_in,
+    read_settings,
+    registry,
+    without_any,
+)
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
@@ -25,6 +32,7 @@ from batchline.executors.routing import RoutingExecutor
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
+from batchline.hooks.hook import Hooks
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -50,6 +58,10 @@ def work(
     lease: options.Lease = None,
     body_memory: options.BodyMemory = None,
     listen: options.Listen = None,
+    on_end: options.OnEnd = None,
+    on_end_command: options.OnEndCommand = None,
+    on_end_timeout: options.OnEndTimeout = None,
+    on_end_env: options.OnEndEnv = None,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -69,6 +81,8 @@ def work(
         server = settings.server
         check_keys(server)
         operations = registry(server)
+        check_hook_file(settings)
+        hooks = hooks_in(settings.worker)
         # Without a server, results are kept until somebody deletes them.
         served = bool(settings.config or until_eof)
         worker = dataclasses.replace(
@@ -78,7 +92,9 @@ def work(
             operations_retention=server.operations_retention if served else None,
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
-            claimed = run_async(_work(runtime, worker, server, operations, upstream, listen, until_eof))
+            claimed = run_async(
+                _work(runtime, worker, server, operations, hooks, upstream, listen, until_eof)
+            )
             if as_json:
                 print_json({"claimed": claimed})
             else:
@@ -90,6 +106,7 @@ async def _work(
     settings: WorkerSettings,
     server: ServerSettings,
     operations: Registry,
+    hooks: Hooks,
     upstream: str | None,
     listen: str | None,
     until_eof: bool,
@@ -120,6 +137,7 @@ async def _work(
             discovered=discovered,
             upstreams=upstreams,
             memory=memory,
+            hooks=hooks,
             listen_url=listen,
         ),
     )
@@ -168,7 +186,7 @@ def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
     """
     models = [model for model in upstream.models if model != ANY_MODEL]
     keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
-    return (*keys, upstream.base_url) if keys else ()
+    return (*keys, urls.normalized(upstream.base_url)) if keys else ()
 
 
 def _parent_ended(worker: Worker) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from batchline.cli.options import Exit
 from batchline.model import Batch, ids
+from batchline.store.hooks import HookDelivery
 
 
 class CommandError(Exception):
@@ -95,6 +96,24 @@ def show_batch(batch: Batch) -> dict[str, Any]:
         "finalize_failures": batch.finalize_failures,
         "finalize_error": batch.finalize_error,
         "summary": batch.summary,
+    }
+
+
+def show_hook_delivery(delivery: HookDelivery) -> dict[str, Any]:
+    """A delivery to a hook as all commands print it."""
+    return {
+        "hook": delivery.hook,
+        "event_id": ids.show(ids.EVENT, delivery.event_id),
+        "type": delivery.type,
+        "batch_id": ids.show(ids.BATCH, delivery.batch_id),
+        "state": delivery.state,
+        "attempts": delivery.attempts,
+        "occurred_at": _time(delivery.occurred_at),
+        "next_attempt_at": _time(delivery.available_at) if delivery.state == "waiting" else None,
+        "delivered_at": _time(delivery.delivered_at),
+        "abandoned_at": _time(delivery.failed_at),
+        "error": delivery.last_error,
+        "output": delivery.last_output,
     }
 
 

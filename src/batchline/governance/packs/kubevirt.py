@@ -28,10 +28,17 @@ _CLOUD_INIT = "cloudinit"
 def operations(settings: PackSettings) -> tuple[Operation, ...]:
     """The operations of the pack, with the settings applied. Raises InvalidOperation."""
     made = {operation.name: operation for operation in _defaults(settings.upstream)}
-    rules = settings.approval
+    rules, submitters = settings.approval, settings.submitters
     if isinstance(rules, str):
         rules = dict.fromkeys(made, rules)
-    for key, table in (("approval", rules or {}), ("largest_batch", settings.largest_batch)):
+    if isinstance(submitters, tuple):
+        submitters = dict.fromkeys(made, submitters)
+    tables: dict[str, Mapping[str, Any]] = {
+        "approval": rules or {},
+        "submitters": submitters or {},
+        "largest_batch": settings.largest_batch,
+    }
+    for key, table in tables.items():
         for name, value in table.items():
             if name not in made:
                 raise InvalidOperation(

@@ -8,7 +8,7 @@ cutover, so nothing else sees it. `adopt prepare` also creates the views `source
 from alembic import op
 
 revision = "0017"
-down_revision = "0012"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 -- poll: all checks of an idle worker in one statement. Is there work to claim, a batch to finalize, a maintenance
--- task due, an event to deliver? How many seconds until the next known thing is due (a retry, the end of a lease, a
--- deadline, a maintenance task, an event, a delivery, a finalization that failed before)?
+-- task due, an event to deliver, one of this worker's `hooks` to run? How many seconds until the next known thing is due
+-- (a retry, the end of a lease, a deadline, a maintenance task, an event, a delivery, a finalization that failed before)?
 -- No locks.
 WITH RECURSIVE
 -- When each lane's first free span is due, by a loose index scan: one probe per lane, not one row per span.
@@ -116,6 +116,17 @@ event AS (
 delivery AS (
     SELECT min(due_at) AS at FROM batchline.webhooks WHERE due_at IS NOT NULL
 ),
+hook AS (
+    SELECT min(due.available_at) AS at
+    FROM unnest(%(hooks)s::text[]) AS h (name)
+    CROSS JOIN LATERAL (
+        SELECT d.available_at
+        FROM batchline.hook_deliveries AS d
+        WHERE d.hook = h.name AND d.delivered_at IS NULL AND d.failed_at IS NULL
+        ORDER BY d.available_at
+        LIMIT 1
+    ) AS due
+),
 -- Of the batches that nobody else is finalizing: whether one can be finalized now, and else when the first can be. Not
 -- both: while an object store is unreachable, many are due and not tried, and each that joins them must not cost a poll.
 finalizing AS (
@@ -146,17 +157,20 @@ SELECT
             maintenance.at,
             event.at,
             delivery.at,
+            hook.at,
             closing.at,
             finalizing.at
         ) - now()
     )::float8 AS next_due,
     extract(epoch FROM freed.at - now())::float8 AS next_free,
-    coalesce(least(event.at, delivery.at) <= now(), false) AS news
+    coalesce(least(event.at, delivery.at) <= now(), false) AS news,
+    coalesce(hook.at <= now(), false) AS hooks_due
 FROM maintenance
 CROSS JOIN held
 CROSS JOIN closing
 CROSS JOIN deadline
 CROSS JOIN event
 CROSS JOIN delivery
+CROSS JOIN hook
 CROSS JOIN finalizing
 CROSS JOIN freed

@@ -2,7 +2,8 @@
 -- its one lane, one line per child, the batch, its lane, and its owner. All of it or nothing.
 --
 -- `custom_ids` and `bodies` are in the order of the children. A batch that waits for an approval or is submitted with
--- `hold` starts with its lane closed, so no worker claims from it. Locks: only its own rows.
+-- `hold` starts with its lane closed, so no worker claims from it. Its created_at is from the clock: the cooldown starts
+-- then, and the transaction may have waited for locks. Locks: only its own rows.
 WITH
 file AS (
     INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
@@ -28,7 +29,7 @@ line AS (
 ),
 batch AS (
     INSERT INTO batchline.batches (
-        id, tenant, file_id, endpoint, completion_window, settings, total, in_progress_at, expires_at, model,
+        id, tenant, file_id, endpoint, completion_window, settings, total, created_at, in_progress_at, expires_at, model,
         submitted_by, held_at
     )
     SELECT
@@ -39,6 +40,7 @@ batch AS (
         %(window)s,
         %(settings)s,
         file.line_count,
+        clock_timestamp(),
         now(),
         now() + make_interval(secs => %(window_seconds)s),
         %(operation)s,
@@ -49,7 +51,7 @@ batch AS (
 ),
 governed AS (
     INSERT INTO batchline.operation_batches (
-        batch_id, tenant, user_id, operation, request_id, fingerprint, reason, approval, held
+        batch_id, tenant, user_id, operation, request_id, fingerprint, reason, created_at, updated_at, approval, held
     )
     SELECT
         batch.id,
@@ -59,6 +61,8 @@ governed AS (
         %(request_id)s::uuid,
         %(fingerprint)s,
         %(reason)s,
+        batch.created_at,
+        batch.created_at,
         %(approval)s,
         %(hold)s
     FROM batch

@@ -1,0 +1,55 @@
+"""A batch as OpenAI's clients know it: the API's answer, and what hooks read."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from batchline.model import Batch, BatchStatus, ids
+
+_TIMES = (
+    *("created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at", "failed_at"),
+    *("expired_at", "cancelling_at", "cancelled_at"),
+)
+
+
+def batch_object(batch: Batch) -> dict[str, Any]:
+    """OpenAI's clients have no paused batches, so those are in progress."""
+    errors = [msgspec.structs.asdict(error) for error in batch.errors or ()]
+    paused = batch.status is BatchStatus.PAUSED
+    return {
+        "id": ids.show(ids.BATCH, batch.id),
+        "object": "batch",
+        "endpoint": batch.endpoint or "",
+        "model": batch.model,
+        "errors": {"object": "list", "data": errors} if errors else None,
+        "input_file_id": ids.show(ids.FILE, batch.file_id),
+        "completion_window": batch.completion_window,
+        "status": (BatchStatus.IN_PROGRESS if paused else batch.status).value,
+        # While the batch runs, its finished lines can be read under the id of the future file.
+        "output_file_id": _file(batch.output_file_id if batch.ended_at else batch.planned_output_id),
+        "error_file_id": _file(batch.error_file_id),
+        **{name: _seconds(getattr(batch, name)) for name in _TIMES},
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "usage": _usage(batch),
+        "metadata": batch.metadata,
+    }
+
+
+def _usage(batch: Batch) -> dict[str, Any]:
+    return {
+        "input_tokens": batch.input_tokens,
+        "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+        "output_tokens": batch.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+        "total_tokens": batch.input_tokens + batch.output_tokens,
+    }
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())
+
+
+def _file(file_id: UUID | None) -> str | None:
+    return None if file_id is None else ids.show(ids.FILE, file_id)

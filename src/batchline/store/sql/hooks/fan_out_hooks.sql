@@ -1,0 +1,16 @@
+-- fan_out_hooks: create one delivery of an event for each hook, and notify the workers. Returns the number of new
+-- deliveries. Safe to repeat: a hook gets an event once. Locks: only the new rows, in order of hook.
+WITH
+delivery AS (
+    INSERT INTO batchline.hook_deliveries (hook, event_id, batch_id, type, occurred_at)
+    SELECT h.name, o.id, o.batch_id, o.type, o.created_at
+    FROM batchline.outbox AS o
+    CROSS JOIN batchline.hooks AS h
+    WHERE o.id = %(event)s
+    ORDER BY h.name
+    ON CONFLICT DO NOTHING
+    RETURNING batch_id
+)
+SELECT count(*), pg_notify('batchline', 'hook ' || batch_id) IS NULL AS notified
+FROM delivery
+GROUP BY batch_id

@@ -1,0 +1,34 @@
+"""An event loop whose time jumps to the next timer instead of waiting for it.
+
+with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    runner.run(asyncio.sleep(3600))     # at once
+
+For what only waits. Whoever waits for a database or a process must use real time.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self, advance: Callable[[float], None]) -> None:
+        super().__init__()
+        self._advance = advance
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout:
+            self._advance(timeout)
+        return super().select(0)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        super().__init__(_JumpingSelector(self._advance))
+
+    def time(self) -> float:
+        return self._seconds
+
+    def _advance(self, seconds: float) -> None:
+        self._seconds += seconds

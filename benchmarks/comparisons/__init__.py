@@ -3,6 +3,7 @@
 from types import ModuleType
 
 from benchmarks.comparisons import (
+    adopt,
     baselines,
     create,
     create_eager,
@@ -50,4 +51,5 @@ COMPARISONS: dict[str, ModuleType] = {
     "queues-wake": queues_wake,
     "queues-crash": queues_crash,
     "queues-zombie": queues_zombie,
+    "adopt": adopt,
 }

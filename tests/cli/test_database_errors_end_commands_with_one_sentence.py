@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from batchline.model.ids import new_id
 from batchline.store import migrate, schema
 from tests.support.builders import a_database
+from tests.support.old_database import SHAPES
 from tests.support.pgbouncer import pooled
 from tests.support.processes import batchline
 
@@ -122,6 +123,43 @@ def test_tables_of_another_program_in_the_schema(empty: str, tmp_path: Path) -> 
     said = reported(tmp_path, empty, "migrate", "up")
     assert 'relation "files" already exists' in said
     assert "choose another schema" in said
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE batchline.alembic_version (version_num) AS SELECT 7",
+        "CREATE TABLE batchline.alembic_version (version text)",
+        "CREATE TABLE batchline.alembic_version (version_num json)",
+        "CREATE VIEW batchline.alembic_version AS SELECT NULL::text AS version_num",
+        "CREATE VIEW batchline.files AS SELECT 1",
+        "CREATE TYPE batchline.outcome AS ENUM ('good', 'bad')",
+        "CREATE FUNCTION batchline.span_size(int4multirange) RETURNS integer LANGUAGE sql RETURN 1",
+    ],
+)
+def test_a_schema_that_nobody_expects(empty: str, tmp_path: Path, statement: str) -> None:
+    run_sql(empty, f"CREATE SCHEMA batchline; {statement}")
+    reported(tmp_path, empty, "migrate", "up")
+
+
+def test_a_version_that_does_not_match_the_tables(database_url: str, tmp_path: Path) -> None:
+    run_sql(database_url, "UPDATE batchline.alembic_version SET version_num = '0001'")
+    said = reported(tmp_path, database_url, "migrate", "up")
+    assert 'column "errors" of relation "files" already exists' in said
+    assert "nothing was changed" in said
+
+
+def test_a_view_of_somebody_else_that_is_in_the_way_of_a_downgrade(database_url: str, tmp_path: Path) -> None:
+    run_sql(database_url, "CREATE VIEW public.mine AS SELECT id FROM batchline.batches")
+    said = reported(tmp_path, database_url, "migrate", "down", "base")
+    assert "other objects depend on" in said
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_the_tables_of_a_database_to_adopt_are_no_obstacle(empty: str, tmp_path: Path, shape: str) -> None:
+    run_sql(empty, SHAPES[shape])
+    done = batchline("migrate", "up", "--database", empty, "--data-dir", str(tmp_path / "data"))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_version_table_of_another_program(empty: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from batchline.cli.main import command_line
 from batchline.store.session import Session
 from tests.support import external
 from tests.support.builders import sql
+from tests.support.old_database import OldDatabase
 from tests.support.pgbouncer import pooled
 from tests.support.processes import batchline, read_lines, simulated, start, stop, write_requests
 
@@ -94,7 +95,7 @@ def every_command() -> set[str]:
 
 
 @pytest.mark.attack
-def test_every_command_works(pooler: str, tmp_path: Path) -> None:
+def test_every_command_works(pooler: str, database_url: str, tmp_path: Path) -> None:
     with simulated() as upstream:
         command = Commands(pooler, tmp_path, upstream.url)
         run_batches(command, tmp_path)
@@ -104,10 +105,26 @@ def test_every_command_works(pooler: str, tmp_path: Path) -> None:
         command("keys revoke", made["id"])
         serve(command)
         command("doctor")
+        adopt(command, database_url)
     command("migrate status")
     command("migrate down", "base")
     command("migrate up")
     assert command.tried == every_command()
+
+
+def adopt(command: Commands, database_url: str) -> None:
+    """There and back, with an end."""
+    old = OldDatabase(database_url, "fusillade")
+    batch = old.batch(old.file(30))
+    old.end(batch, range(1, 20), "completed")
+    command("adopt prepare")
+    command("adopt cutover")
+    command("adopt verify")
+    command("adopt status")
+    command("adopt rollback")
+    assert old.states(batch) == {"completed": 19, "pending": 11}
+    command("adopt finish")
+    old.close()
 
 
 def run_batches(command: Commands, folder: Path) -> None:

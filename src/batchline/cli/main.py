@@ -31,6 +31,7 @@ MODULES = {
     "settings": ("settings",),
     "doctor": ("doctor",),
     "migrate": ("migrate",),
+    "adopt": ("adopt",),
     "simulate": ("simulate",),
 }
 

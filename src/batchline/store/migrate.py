@@ -13,7 +13,7 @@ import psycopg
 
 from batchline.store import schema
 from batchline.store.address import parse
-from batchline.store.errors import StoreUnusable, translate
+from batchline.store.errors import StoreUnusable, summary, translate
 from batchline.store.schema import SchemaStatus
 
 _HERE = Path(__file__).parent / "migrations"
@@ -108,6 +108,17 @@ def _check_known(name: str, found: SchemaStatus) -> None:
     )
 
 
+def _explained(error: psycopg.Error, name: str) -> Exception:
+    """The error for a person. A migration may meet any tables, so an unknown error need not be a bug."""
+    meaning = translate(error)
+    if meaning is not error:
+        return meaning
+    return StoreUnusable(
+        f"schema {name} is not what the migrations expect, and nothing was changed: {summary(error)};"
+        " if another program uses this schema, choose another one with ?schema=NAME in --database"
+    )
+
+
 @contextmanager
 def _migration(url: str) -> Iterator[_Migration]:
     address = parse(url)
@@ -132,7 +143,7 @@ def _migration(url: str) -> Iterator[_Migration]:
         raise StoreUnusable(str(error)) from error
     except sqlalchemy.exc.DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
-            raise translate(error.orig) from error
+            raise _explained(error.orig, address.schema) from error
         raise
     finally:
         engine.dispose()

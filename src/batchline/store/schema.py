@@ -9,9 +9,9 @@ from batchline.store.address import InvalidSchemaName, parse
 from batchline.store.errors import summary, translate
 
 # The newest version that this program knows.
-HEAD = "0016"
+HEAD = "0017"
 # The oldest version that it can use. While a change is rolled out in two halves, this is older than HEAD.
-OLDEST_USABLE = "0016"
+OLDEST_USABLE = "0017"
 
 _USUAL_REMEDY = "check the host, the port and the names in --database"
 _REMEDIES = (
@@ -79,7 +79,7 @@ def _value(connection: psycopg.Connection[Row], schema: str, table: str, column:
     name = f"{schema}.{table}"
     if _row(connection, f"SELECT to_regclass('{name}') IS NULL")[0]:
         return None
-    value: str | None = _row(connection, f"SELECT max({column}) FROM {name}")[0]
+    value: str | None = _row(connection, f"SELECT max({column})::text FROM {name}")[0]
     return value
 
 

@@ -48,12 +48,17 @@ note AS (
     UNION ALL
     SELECT 'orphans', NULL, r.lane_id, format('%%s results belong to a lane that does not exist', count(*))
     FROM batchline.results AS r
-    WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM batchline.lanes AS n WHERE n.id = r.lane_id)
+    WHERE %(batch)s::uuid IS NULL
+      AND NOT EXISTS (SELECT FROM batchline.lanes AS n WHERE n.id = r.lane_id)
+      -- Copied for an adoption, and reserved.
+      AND NOT EXISTS (SELECT FROM batchline.adopted_lanes AS n WHERE n.lane_id = r.lane_id)
     GROUP BY r.lane_id
     UNION ALL
     SELECT 'orphans', NULL, NULL, format('file no. %%s does not exist, but %%s of its lines are left', l.file_no, count(*))
     FROM batchline.lines AS l
-    WHERE %(batch)s::uuid IS NULL AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = l.file_no)
+    WHERE %(batch)s::uuid IS NULL
+      AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = l.file_no)
+      AND NOT EXISTS (SELECT FROM batchline.adopted_files AS f WHERE f.file_no = l.file_no)
     GROUP BY l.file_no
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message

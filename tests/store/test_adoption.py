@@ -7,9 +7,10 @@ import psycopg
 import pytest
 
 from batchline.adopt import phases, verification
+from batchline.batches import retention
 from batchline.batches.output import answered_line, failed_line
 from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item, Verdict
-from batchline.store import adoption, batches, doctor, spans
+from batchline.store import adoption, batches, deletion, doctor, spans
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
@@ -348,6 +349,39 @@ async def test_work_goes_back_and_forth_without_a_second_copy(db: Session, old: 
     found = await read(db, batch)
     assert (found.completed, found.failed) == (4, 1)
     assert len(await take(db, worker)) == 3
+    await check(db)
+
+
+async def test_maintenance_leaves_the_batches_of_a_second_cutover_alone(
+    db: Session, old: OldDatabase
+) -> None:
+    batch = old.batch(old.file(8))
+    old.end(batch, (1, 2), "completed")
+    await adopt(db)
+    await phases.roll_back(db)
+    await phases.cut_over(db, SETTINGS)
+    worker = a_worker()
+    await spans.settle(db, worker.id, [answered(item) for item in await take(db, worker, 3)])
+    assert await retention.drop_deleted_batches(db)
+    assert await states(db, batch) == {"completed": 5, "pending": 3}
+    await check(db)
+
+
+async def test_a_rollback_leaves_nothing_of_a_batch_that_was_deleted_here(
+    db: Session, old: OldDatabase
+) -> None:
+    batch = old.batch(old.file(6))
+    old.end(batch, (1, 2), "completed")
+    await adopt(db)
+    worker = a_worker()
+    first, *_ = await take(db, worker, 3)
+    await spans.settle(db, worker.id, [retry(first)])
+    await kill(db, worker)
+    assert await deletion.delete(db, batch, force=True) is not None
+    await phases.roll_back(db)
+    assert (await doctor.examine(db)).findings == ()
+    await phases.cut_over(db, SETTINGS)
+    assert await retention.drop_deleted_batches(db)
     await check(db)
 
 

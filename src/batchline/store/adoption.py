@@ -578,6 +578,7 @@ async def add_held(connection: StoreConnection) -> None:
 
 async def remove_adopted(connection: StoreConnection) -> int:
     ((batches,),) = await run(connection, statement("remove_adopted"), {})
+    await run(connection, statement("keep_adopted_lanes"), {})
     return int(batches)
 
 

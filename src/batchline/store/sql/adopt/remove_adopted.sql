@@ -2,6 +2,8 @@
 -- stays under its reserved numbers, so that a second cutover is short. Files that a batch of Batchline's own uses stay.
 -- Output files are deleted as by a user.
 --
+-- A batch that a user has deleted has rows left, too, until maintenance has deleted them. keep_adopted_lanes runs next.
+--
 -- The caller holds locks on spans, batches and lanes that exclude claims and settles. Lanes go with their batches.
 WITH
 batch AS (
@@ -11,16 +13,19 @@ batch AS (
     RETURNING b.id, b.output_file_id, b.error_file_id
 ),
 lane AS (
-    SELECT n.lane_id FROM batchline.adopted_lanes AS n JOIN batch ON batch.id = n.batch_id
+    SELECT n.lane_id, n.batch_id
+    FROM batchline.adopted_lanes AS n
+    JOIN batchline.adopted_batches AS a ON a.batch_id = n.batch_id
+    WHERE a.reason IS NULL
 ),
 span AS (
-    DELETE FROM batchline.spans AS s USING batch WHERE s.batch_id = batch.id
+    DELETE FROM batchline.spans AS s USING lane WHERE s.batch_id = lane.batch_id AND s.lane_id = lane.lane_id
 ),
 cursor_row AS (
     DELETE FROM batchline.cursors AS c USING lane WHERE c.lane_id = lane.lane_id
 ),
 counter AS (
-    DELETE FROM batchline.counters AS c USING batch WHERE c.batch_id = batch.id
+    DELETE FROM batchline.counters AS c USING lane WHERE c.batch_id = lane.batch_id
 ),
 attempt AS (
     DELETE FROM batchline.retry_attempts AS r USING lane WHERE r.lane_id = lane.lane_id

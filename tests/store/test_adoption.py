@@ -1,6 +1,8 @@
 """Adoption of databases with one row per request, phase by phase, on both shapes of old tables."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -14,7 +16,7 @@ from batchline.store import adoption, batches, deletion, doctor, spans
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
-from tests.support.builders import a_batch, a_worker, complete, kill, read, retry, sql, take
+from tests.support.builders import a_batch, a_worker, complete, kill, read, retry, sql, take, until
 from tests.support.old_database import SHAPES, OldDatabase
 
 SETTINGS = CutoverSettings("default", False, None, 86_400.0)
@@ -30,6 +32,19 @@ def old(request: pytest.FixtureRequest, database_url: str) -> Iterator[OldDataba
 async def adopt(db: Session) -> phases.CutOver:
     await phases.prepare(db, "public")
     return await phases.cut_over(db, SETTINGS)
+
+
+class Meanwhile:
+    """Does something once, when a phase reaches a step."""
+
+    def __init__(self, point: str, act: Callable[[], Awaitable[None]]) -> None:
+        self._point = point
+        self._act: Callable[[], Awaitable[None]] | None = act
+
+    async def reached(self, point: str, amount: int) -> None:
+        if point == self._point and self._act is not None:
+            act, self._act = self._act, None
+            await act()
 
 
 async def check(db: Session) -> None:
@@ -477,6 +492,121 @@ async def test_finish_before_a_cutover_deletes_what_was_copied(db: Session, old:
     # It can begin again.
     await adopt(db)
     await check(db)
+
+
+# Two commands at once
+
+
+@pytest.fixture
+async def other(database_url: str) -> AsyncIterator[Session]:
+    async with Session(database_url, "other") as session:
+        yield session
+
+
+class Behind:
+    """Another command, which waits for a step of the first one to end."""
+
+    def __init__(self, observer: OldDatabase, command: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._observer = observer
+        self._command = command
+        self._task: asyncio.Task[object] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._command())
+        await until(self._waits)
+
+    async def result(self) -> object:
+        assert self._task is not None
+        return await self._task
+
+    async def _waits(self) -> bool:
+        return bool(
+            self._observer.run(
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+
+
+async def test_finish_behind_a_rollback_drops_nothing(
+    db: Session, other: Session, old: OldDatabase
+) -> None:
+    batch = old.batch(old.file(4))
+    await adopt(db)
+    behind = Behind(old, lambda: phases.finish(other, drop=True))
+    await phases.roll_back(db, steps=Meanwhile("committing", behind.start))
+    with pytest.raises(AdoptionRefused, match="another command has changed the phase meanwhile"):
+        await behind.result()
+    assert old.states(batch) == {"pending": 4}
+
+
+async def test_finish_behind_a_cutover_deletes_nothing(
+    db: Session, other: Session, old: OldDatabase
+) -> None:
+    batch = old.batch(old.file(4))
+    old.end(batch, (1, 2), "completed")
+    await phases.prepare(db, "public")
+    behind = Behind(old, lambda: phases.finish(other))
+    await phases.cut_over(db, SETTINGS, steps=Meanwhile("committing", behind.start))
+    with pytest.raises(AdoptionRefused, match="another command has changed the phase meanwhile"):
+        await behind.result()
+    await check(db)
+
+
+async def test_a_second_rollback_behind_the_first_changes_nothing(
+    db: Session, other: Session, old: OldDatabase
+) -> None:
+    batch = old.batch(old.file(4))
+    await adopt(db)
+    behind = Behind(old, lambda: phases.roll_back(other))
+    await phases.roll_back(db, steps=Meanwhile("committing", behind.start))
+    with pytest.raises(AdoptionRefused, match="another command has changed the phase meanwhile"):
+        await behind.result()
+    assert old.states(batch) == {"pending": 4}
+
+
+async def test_prepare_behind_a_cutover_is_refused(
+    db: Session, other: Session, old: OldDatabase
+) -> None:
+    old.batch(old.file(4))
+    await phases.prepare(db, "public")
+    behind = Behind(old, lambda: phases.prepare(other, "public"))
+    await phases.cut_over(db, SETTINGS, steps=Meanwhile("committing", behind.start))
+    with pytest.raises(AdoptionRefused, match="the cutover is done"):
+        await behind.result()
+    await check(db)
+
+
+@pytest.mark.parametrize("point", ["begun", "batches found", "results copied"])
+async def test_a_cutover_during_prepare_stops_the_prepare(
+    db: Session, other: Session, old: OldDatabase, point: str
+) -> None:
+    batch = old.batch(old.file(6))
+    old.end(batch, (1,), "completed")
+    await phases.prepare(db, "public")
+
+    async def cut_over() -> None:
+        await phases.cut_over(other, SETTINGS)
+        worker = a_worker()
+        await spans.settle(other, worker.id, [answered(item) for item in await take(other, worker, 2)])
+
+    with pytest.raises(AdoptionRefused, match="another command has changed the phase meanwhile"):
+        await phases.prepare(db, "public", steps=Meanwhile(point, cut_over))
+    assert await states(db, batch) == {"completed": 3, "pending": 3}
+    await check(db)
+
+
+async def test_of_two_first_prepares_the_second_does_not_begin_again(
+    db: Session, other: Session, old: OldDatabase
+) -> None:
+    old.batch(old.file(4))
+    async with adoption.step(db) as first:
+        source = await adoption.source_of(first, "public")
+        await adoption.begin(first, source)
+        second = Behind(old, lambda: phases.prepare(other, "public"))
+        await second.start()
+    with pytest.raises(AdoptionRefused, match="another command has changed the phase meanwhile"):
+        await second.result()
 
 
 async def test_verify_finds_a_changed_line_a_changed_result_and_a_lost_one(

@@ -36,7 +36,7 @@ class NoSteps:
 
 def committing(session: Session) -> Transaction:
     """Each step commits."""
-    return lambda: adoption.step(session)
+    return lambda: adoption.step(session, phases=adoption.COPYING)
 
 
 def within(connection: StoreConnection) -> Transaction:
@@ -88,14 +88,14 @@ async def copy_results(session: Session, source: Source, steps: Steps) -> int:
     """Copy the finished requests that have no result yet, from where an earlier command stopped."""
     state = await adoption.find(session)
     page, span, total = state.next_page if state else 0, _MIN_PAGES, 0
-    async with adoption.step(session) as connection:
+    async with adoption.step(session, phases=adoption.COPYING) as connection:
         if page == 0:
             await adoption.begin_pass(connection)
             await adoption.drop_stale(connection, await adoption.changed_since(connection))
         # Pages that are added meanwhile are left to the next pass: writers may be as fast as we are.
         end = await adoption.pages(connection, source)
     while page < end:
-        async with adoption.step(session) as connection:
+        async with adoption.step(session, phases=adoption.COPYING) as connection:
             async with adoption.by_key(connection):
                 requests = await adoption.finished_requests(connection, first=page, beyond=page + span)
             results = await _composed(requests)
@@ -105,7 +105,7 @@ async def copy_results(session: Session, source: Source, steps: Steps) -> int:
         total += added
         span = next_span(span, sum(len(one.output) for one in results))
         await steps.reached("results copied", added)
-    async with adoption.step(session) as connection:
+    async with adoption.step(session, phases=adoption.COPYING) as connection:
         await adoption.end_pass(connection)
     return total
 

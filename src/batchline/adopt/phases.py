@@ -96,7 +96,7 @@ async def prepare(session: Session, schema: str, steps: Steps | None = None) -> 
         results += more
         if more <= _SMALL_SHARE * results:
             break
-    async with adoption.step(session) as connection:
+    async with adoption.step(session, phases=adoption.COPYING) as connection:
         await adoption.set_phase(connection, "prepared", "prepared")
         size = await adoption.size(connection)
     return PrepareReport(source.shape, size, lines, results, time.monotonic() - started)
@@ -119,9 +119,9 @@ async def plan_prepare(session: Session, schema: str) -> PrepareReport:
 
 
 async def _begin(session: Session, schema: str) -> Source:
-    state = await adoption.find(session)
-    _refuse_prepare(state, schema)
     async with adoption.step(session) as connection:
+        state = await adoption.find_in(connection)
+        _refuse_prepare(state, schema)
         source = await adoption.source_of(connection, schema)
         if state is None or state.phase == "finished":
             await adoption.begin(connection, source)
@@ -181,9 +181,7 @@ async def cut_over(
         await copying.copy_files(copying.committing(session), reported)
         await copying.copy_results(session, source, reported)
         await adoption.analyze(session)
-    async with adoption.step(session, rolled_back=rehearse) as connection:
-        # Another command may have been faster.
-        _expect(await adoption.find_in(connection), "prepared", "cutover")
+    async with adoption.step(session, phases=("prepared",), rolled_back=rehearse) as connection:
         started = time.monotonic()
         if not rehearse:
             await adoption.lock_old_tables(connection, source)
@@ -219,7 +217,7 @@ async def _ready_for_cutover(session: Session, daemons_stopped: bool, rehearse: 
         raise AdoptionRefused("the cutover is done already; `batchline adopt verify` checks it")
     _expect(state, "prepared", "cutover")
     assert state is not None
-    async with adoption.step(session, rolled_back=rehearse) as connection:
+    async with adoption.step(session, phases=("prepared",), rolled_back=rehearse) as connection:
         source = await adoption.source_of(connection, state.source)
         await adoption.create_views(connection, source)
         if not rehearse:
@@ -266,8 +264,7 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
     reported, started = steps or NoSteps(), time.monotonic()
     source = await _ready_for_rollback(session, leave_own)
     results = await _write_back_online(session, source, reported)
-    async with adoption.step(session) as connection:
-        _expect(await adoption.find_in(connection), "adopted", "rollback")
+    async with adoption.step(session, phases=("adopted",)) as connection:
         await adoption.lock_our_tables(connection)
         await _refuse_busy_workers(connection)
         own = await _refuse_own_batches(connection, leave_own)
@@ -314,7 +311,7 @@ async def _ready_for_rollback(session: Session, leave_own: bool) -> Source:
     state = await adoption.find(session)
     _expect(state, "adopted", "rollback")
     assert state is not None
-    async with adoption.step(session) as connection:
+    async with adoption.step(session, phases=("adopted",)) as connection:
         await _refuse_own_batches(connection, leave_own)
         return await adoption.source_of(connection, state.source)
 
@@ -326,7 +323,7 @@ async def _write_back_online(session: Session, source: Source, steps: Steps) -> 
     """
     page, span, total = 0, 64, 0
     while True:
-        async with adoption.step(session) as connection:
+        async with adoption.step(session, phases=("adopted",)) as connection:
             if page >= await adoption.pages(connection, source):
                 return total
             async with adoption.by_key(connection):
@@ -383,7 +380,7 @@ async def finish(
         raise AdoptionRefused("there is no adoption to finish; `batchline adopt prepare` begins one")
     if state.phase != "adopted":
         return await _abandon(session, drop, reported, dry_run)
-    async with adoption.step(session, rolled_back=dry_run) as connection:
+    async with adoption.step(session, phases=("adopted",), rolled_back=dry_run) as connection:
         source = await adoption.source_of(connection, state.source)
         left_out = await adoption.left_out(connection)
         if drop and left_out and not lose_unadopted and not dry_run:
@@ -408,7 +405,7 @@ async def _abandon(session: Session, drop: bool, steps: Steps, dry_run: bool) ->
     if dry_run:
         return Finished(True, (), ())
     while True:
-        async with adoption.step(session) as connection:
+        async with adoption.step(session, phases=adoption.COPYING) as connection:
             file_no = await adoption.any_file(connection)
             if file_no is None:
                 await adoption.forget(connection)

@@ -4,7 +4,7 @@ Every step is one transaction that begins by locking the row of the adoption. So
 works at a time, and a command that is killed leaves either all of a step or nothing of it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal
@@ -28,6 +28,9 @@ from batchline.store.statements import statement
 
 Phase = Literal["prepare", "prepared", "adopted", "finished"]
 Event = Literal["prepared", "cutover", "rollback", "finish"]
+
+# The phases in which what was copied belongs to no batch yet.
+COPYING: Collection[Phase] = ("prepare", "prepared")
 
 # Seconds to wait for a lock: meanwhile all other writers wait behind us.
 _LOCK_TIMEOUT = 5
@@ -199,8 +202,13 @@ async def find_in(connection: StoreConnection) -> Adoption | None:
 
 
 @asynccontextmanager
-async def step(session: Session, *, rolled_back: bool = False) -> AsyncIterator[StoreConnection]:
-    """A transaction of a phase. With `rolled_back`, for a trial, nothing of it stays."""
+async def step(
+    session: Session, *, phases: Collection[Phase] | None = None, rolled_back: bool = False
+) -> AsyncIterator[StoreConnection]:
+    """A transaction of a phase. With `rolled_back`, for a trial, nothing of it stays.
+
+    Refuses if the adoption is in none of `phases`: another command may have been faster.
+    """
     async with (
         session.open_ended() as connection,
         connection.transaction(force_rollback=rolled_back),
@@ -210,8 +218,14 @@ async def step(session: Session, *, rolled_back: bool = False) -> AsyncIterator[
         await connection.execute("SET LOCAL enable_seqscan = on")
         await connection.execute("SET LOCAL work_mem = '64MB'")
         await connection.execute("SET LOCAL batchline.adopting = 'on'")
-        await run(connection, statement("lock_adoption"), {})
+        rows = await run(connection, statement("lock_adoption"), {})
+        if phases is not None and (not rows or rows[0][0] not in phases):
+            raise _overtaken()
         yield connection
+
+
+def _overtaken() -> AdoptionRefused:
+    return AdoptionRefused("another command has changed the phase meanwhile; see `batchline adopt status`")
 
 
 async def read_whole(connection: StoreConnection) -> None:
@@ -243,7 +257,9 @@ async def source_of(connection: StoreConnection, schema: str) -> Source:
 
 
 async def begin(connection: StoreConnection, source: Source) -> None:
-    await run(connection, statement("begin_adoption"), {"source": source.schema, "shape": source.shape})
+    params = {"source": source.schema, "shape": source.shape}
+    if not await run(connection, statement("begin_adoption"), params):
+        raise _overtaken()
 
 
 async def create_views(connection: StoreConnection, source: Source) -> None:

@@ -1,5 +1,5 @@
 -- begin_adoption: record that an adoption of the tables in `source` begins, or begins again after it was finished or
--- abandoned. Locks: its row.
+-- abandoned. Returns no row if another command has begun one. Locks: its row.
 INSERT INTO batchline.adoption (source, shape, phase)
 VALUES (%(source)s, %(shape)s, 'prepare')
 ON CONFLICT (one_row) DO UPDATE
@@ -13,3 +13,5 @@ SET source = excluded.source,
     prepared_at = NULL,
     cutover_at = NULL,
     finished_at = NULL
+WHERE adoption.phase = 'finished'
+RETURNING phase

@@ -192,6 +192,65 @@ async def test_a_file_that_grew_since_prepare_is_copied_again(db: Session, old: 
     await check(db)
 
 
+async def test_a_template_that_changes_during_the_cutover_makes_nothing_run_again(
+    db: Session, database_url: str
+) -> None:
+    # The other shape does not say when a template was changed.
+    old = OldDatabase(database_url, "fusillade")
+    batch = old.batch(old.file(6))
+    old.end(batch, (1, 2, 3), "completed")
+    await phases.prepare(db, "public")
+
+    async def change() -> None:
+        old.run("UPDATE request_templates SET updated_at = clock_timestamp() WHERE line_number = 5")
+
+    await phases.cut_over(db, SETTINGS, steps=Meanwhile("results copied", change))
+    assert await states(db, batch) == {"completed": 3, "pending": 3}
+    await check(db)
+    old.close()
+
+
+async def test_a_file_that_changes_after_a_killed_cutover_is_read_from_the_first_page(
+    db: Session, database_url: str
+) -> None:
+    old = OldDatabase(database_url, "fusillade")
+    batch = old.batch(old.file(2000))
+    old.end(batch, range(1, 2001), "completed")
+    # The first pages have requests that have ended.
+    old.run("VACUUM FULL requests")
+    await phases.prepare(db, "public")
+
+    async def fail() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        await phases.cut_over(db, SETTINGS, steps=Meanwhile("results copied", fail))
+    state = await adoption.find(db)
+    assert state is not None
+    assert state.next_page > 0
+    old.run("UPDATE request_templates SET updated_at = clock_timestamp() WHERE line_number = 5")
+    await phases.cut_over(db, SETTINGS)
+    assert await states(db, batch) == {"completed": 2000}
+    old.close()
+
+
+async def test_a_cutover_refuses_if_a_finished_request_was_not_copied(db: Session, old: OldDatabase) -> None:
+    batch = old.batch(old.file(4))
+    old.end(batch, (1, 2), "completed")
+    old.end(batch, (3,), "canceled")
+    await phases.prepare(db, "public")
+
+    async def lose() -> None:
+        await sql(db, "DELETE FROM batchline.results WHERE line_no IN (2, 3)")
+
+    with pytest.raises(AdoptionRefused, match="2 finished requests were not copied") as refused:
+        await phases.cut_over(db, SETTINGS, steps=Meanwhile("results copied", lose))
+    assert refused.value.details == [f"batch_{batch.hex}: 2 are missing"]
+    assert await batches.get(db, batch) is None
+    await phases.cut_over(db, SETTINGS)
+    await check(db)
+
+
 async def test_after_the_cutover_the_old_tables_are_read_only(db: Session, old: OldDatabase) -> None:
     batch = old.batch(old.file(3))
     await adopt(db)

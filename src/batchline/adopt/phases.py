@@ -193,6 +193,7 @@ async def cut_over(
         batches, unfinished = await adoption.create_adopted(connection, settings)
         await reported.reached("batches created", batches)
         if not rehearse:
+            await _refuse_missing_results(connection)
             await adoption.fence(connection, source)
         await adoption.set_phase(connection, "adopted", "cutover")
         sent = await adoption.possibly_sent(connection, "cutover")
@@ -243,6 +244,18 @@ def _refuse_unadopted(left_out: Sequence[LeftOut], allowed: bool) -> None:
             f"{sum(one.unfinished for one in lost)} unfinished requests cannot be adopted; nothing was"
             " changed: let the old daemons finish or cancel them, or leave them with --leave-unadopted",
             [describe_left_out(one) for one in lost],
+        )
+
+
+async def _refuse_missing_results(connection: StoreConnection) -> None:
+    """Keep finished requests from running again, whatever the reason that they were not copied."""
+    missing = await adoption.missing_results(connection)
+    if missing:
+        raise AdoptionRefused(
+            f"{sum(results for _, results in missing)} finished requests were not copied, and would run again;"
+            " nothing was changed: run the same command again; if that does not help, delete what was copied"
+            " with `batchline adopt finish`, and prepare again",
+            [f"{ids.show(ids.BATCH, batch_id)}: {results} are missing" for batch_id, results in missing],
         )
 
 

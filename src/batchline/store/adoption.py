@@ -305,6 +305,7 @@ async def any_file(connection: StoreConnection) -> int | None:
 
 async def forget_file(connection: StoreConnection, file_no: int) -> None:
     await run(connection, statement("forget_file"), {"file_no": file_no})
+    await run(connection, statement("restart_pass"), {})
 
 
 async def new_files(connection: StoreConnection) -> list[UUID]:
@@ -488,6 +489,12 @@ async def create_adopted(connection: StoreConnection, settings: CutoverSettings)
     await run(connection, statement("add_adopted_history"), {})
     await run(connection, statement("add_in_flight"), {})
     return int(batches), int(unfinished)
+
+
+async def missing_results(connection: StoreConnection) -> list[tuple[UUID, int]]:
+    """Batches that were just created with fewer results than finished requests, and how many are missing."""
+    rows = await run(connection, statement("missing_results"), {})
+    return [(batch_id, missing) for batch_id, missing in rows]
 
 
 async def fence(connection: StoreConnection, source: Source) -> None:

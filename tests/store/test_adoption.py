@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +11,15 @@ import pytest
 
 from batchline.adopt import phases, verification
 from batchline.batches import retention
+from batchline.batches.deletion import delete as delete_batch
 from batchline.batches.output import answered_line, failed_line
+from batchline.files.objects import Objects
 from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item, Verdict
 from batchline.store import adoption, batches, deletion, doctor, spans
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
-from tests.support.builders import a_batch, a_worker, complete, kill, read, retry, sql, take, until
+from tests.support.builders import a_batch, a_worker, complete, finalize, kill, read, retry, sql, take, until
 from tests.support.old_database import SHAPES, OldDatabase
 
 SETTINGS = CutoverSettings("default", False, None, 86_400.0)
@@ -456,6 +459,48 @@ async def test_a_rollback_leaves_nothing_of_a_batch_that_was_deleted_here(
     assert (await doctor.examine(db)).findings == ()
     await phases.cut_over(db, SETTINGS)
     assert await retention.drop_deleted_batches(db)
+    await check(db)
+
+
+async def test_retention_keeps_what_a_rollback_needs_until_finish(
+    db: Session, old: OldDatabase, tmp_path: Path
+) -> None:
+    batch = old.batch(old.file(4))
+    await adopt(db)
+    worker = a_worker()
+    await spans.settle(db, worker.id, [answered(item) for item in await take(db, worker)])
+    await finalize(db, worker, await read(db, batch))
+    objects = Objects.at(tmp_path)
+    # The files are deleted, and the batch has ended long ago.
+    await sql(db, "UPDATE batchline.files SET deleted_at = now()")
+    assert await retention.enforce(db, objects, 0.0)
+    await phases.roll_back(db)
+    assert old.states(batch) == {"completed": 4}
+    await phases.cut_over(db, SETTINGS)
+    await check(db)
+    # After finish it goes.
+    await finalize(db, worker, await read(db, batch))
+    await phases.finish(db)
+    assert await retention.enforce(db, objects, 0.0)
+    assert await sql(db, "SELECT count(*) FROM batchline.results") == [(0,)]
+
+
+async def test_a_batch_that_was_deleted_here_does_not_run_there(
+    db: Session, old: OldDatabase, tmp_path: Path
+) -> None:
+    batch = old.batch(old.file(6))
+    old.end(batch, (1,), "completed")
+    await adopt(db)
+    worker = a_worker()
+    await spans.settle(db, worker.id, [answered(item) for item in await take(db, worker, 2)])
+    await kill(db, worker)
+    await delete_batch(db, Objects.at(tmp_path), await read(db, batch), force=True)
+    await phases.roll_back(db)
+    assert old.states(batch) == {"completed": 1, "canceled": 5}
+    assert old.run("SELECT count(*) FROM requests WHERE canceled_at IS NOT NULL") == [(5,)]
+    # Its lines are still here, for a second cutover.
+    await phases.cut_over(db, SETTINGS)
+    assert await states(db, batch) == {"completed": 1, "failed": 5}
     await check(db)
 
 

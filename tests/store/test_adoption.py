@@ -15,11 +15,11 @@ from batchline.batches.deletion import delete as delete_batch
 from batchline.batches.output import answered_line, failed_line
 from batchline.files.objects import Objects
 from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item, Verdict
-from batchline.store import adoption, batches, deletion, doctor, spans
+from batchline.store import adoption, batches, deletion, doctor, providers, spans
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
-from tests.support.builders import a_batch, a_worker, complete, finalize, kill, read, retry, sql, take, until
+from tests.support.builders import ANYTHING, a_batch, a_worker, complete, finalize, kill, park, read, retry, sql, take, until
 from tests.support.old_database import SHAPES, OldDatabase
 
 SETTINGS = CutoverSettings("default", False, None, 86_400.0)
@@ -525,6 +525,27 @@ async def test_items_of_a_dead_worker_are_counted_and_listed_by_a_rollback(
     done = await phases.roll_back(db)
     assert [(one.line_no, one.found_by) for one in done.possibly_sent] == [(1, "rollback"), (2, "rollback")]
     assert old.states(batch) == {"pending": 5}
+
+
+async def test_tasks_of_providers_are_listed_by_a_rollback_and_cancelled(
+    db: Session, old: OldDatabase
+) -> None:
+    batch = old.batch(old.file(5))
+    await phases.prepare(db, "public")
+    await phases.cut_over(db, CutoverSettings("default", False, "provider", 86_400.0))
+    worker = a_worker()
+    first, second, _ = await take(db, worker, 3)
+    assert await park(db, worker, [first, second], "task-1") == 2
+    await spans.release(db, worker.id)
+    await sql(db, "UPDATE batchline.spans SET submission = 'unknown' WHERE task_id IS NULL")
+    done = await phases.roll_back(db)
+    assert [one.line_no for one in done.possibly_sent] == [1, 2, 3]
+    assert old.states(batch) == {"pending": 5}
+    (task,) = await providers.take_abandoned(db, ANYTHING)
+    assert (task.upstream, task.task_id) == ("provider", "task-1")
+    assert task.item is not None
+    assert (task.item.claim.url, task.item.claim.model) == ("/v1/chat/completions", "model")
+    assert task.item.claim.settings.upstream == "provider"
 
 
 async def test_batches_created_since_the_cutover_are_refused_or_stay(db: Session, old: OldDatabase) -> None:

@@ -10,7 +10,7 @@ batch AS (
     DELETE FROM batchline.batches AS b
     USING batchline.adopted_batches AS a
     WHERE b.id = a.batch_id AND a.reason IS NULL
-    RETURNING b.id, b.output_file_id, b.error_file_id
+    RETURNING b.id, b.settings, b.output_file_id, b.error_file_id
 ),
 lane AS (
     SELECT n.lane_id, n.batch_id
@@ -19,7 +19,20 @@ lane AS (
     WHERE a.reason IS NULL
 ),
 span AS (
-    DELETE FROM batchline.spans AS s USING lane WHERE s.batch_id = lane.batch_id AND s.lane_id = lane.lane_id
+    DELETE FROM batchline.spans AS s
+    USING lane
+    WHERE s.batch_id = lane.batch_id AND s.lane_id = lane.lane_id
+    RETURNING s.upstream, s.task_id, s.batch_id, s.lane_id
+),
+-- To be cancelled at their providers, without the batch that says where and how.
+task AS (
+    INSERT INTO batchline.abandoned_tasks (upstream, task_id, batch_id, lane_id, url, model, settings)
+    SELECT span.upstream, span.task_id, span.batch_id, span.lane_id, n.url, n.model, batch.settings
+    FROM span
+    JOIN batch ON batch.id = span.batch_id
+    JOIN batchline.lanes AS n ON n.id = span.lane_id
+    WHERE span.task_id IS NOT NULL
+    ON CONFLICT DO NOTHING
 ),
 cursor_row AS (
     DELETE FROM batchline.cursors AS c USING lane WHERE c.lane_id = lane.lane_id

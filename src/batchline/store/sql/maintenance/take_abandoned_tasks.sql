@@ -18,9 +18,17 @@ taken AS (
     SET attempts = t.attempts + 1, available_at = now() + interval '1 minute'
     FROM due
     WHERE t.upstream = due.upstream AND t.task_id = due.task_id
-    RETURNING t.upstream, t.task_id, t.batch_id, t.lane_id, t.attempts
+    RETURNING t.*
 )
-SELECT t.upstream, t.task_id, t.batch_id, t.lane_id, t.attempts, n.url, n.model, b.settings
+SELECT
+    t.upstream,
+    t.task_id,
+    t.batch_id,
+    t.lane_id,
+    t.attempts,
+    coalesce(t.url, n.url),
+    coalesce(t.model, n.model),
+    coalesce(t.settings, b.settings)
 FROM taken AS t
 LEFT JOIN batchline.lanes AS n ON n.id = t.lane_id
 LEFT JOIN batchline.batches AS b ON b.id = t.batch_id

@@ -19,7 +19,20 @@ from batchline.store import adoption, batches, deletion, doctor, providers, span
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
-from tests.support.builders import ANYTHING, a_batch, a_worker, complete, finalize, kill, park, read, retry, sql, take, until
+from tests.support.builders import (
+    ANYTHING,
+    a_batch,
+    a_worker,
+    complete,
+    finalize,
+    kill,
+    park,
+    read,
+    retry,
+    sql,
+    take,
+    until,
+)
 from tests.support.old_database import SHAPES, OldDatabase
 
 SETTINGS = CutoverSettings("default", False, None, 86_400.0)
@@ -387,7 +400,7 @@ async def test_a_rollback_gives_back_what_finished_and_what_did_not(db: Session,
         await phases.roll_back(db)
     # What had finished is written back already; the rest waits for the worker to stop.
     assert old.states(batch) == {"completed": 3, "failed": 1, "canceled": 1, "pending": 5}
-    await spans.release(db, worker.id)
+    await spans.release(db, worker.id, sent=False)
     done = await phases.roll_back(db)
     assert done.possibly_sent == []
     assert old.states(batch) == {"completed": 3, "failed": 1, "canceled": 1, "pending": 5}
@@ -569,6 +582,43 @@ async def test_batches_created_since_the_cutover_are_refused_or_stay(db: Session
     assert (await doctor.examine(db)).findings == ()
 
 
+async def test_a_rollback_does_not_wait_for_readers_of_the_old_tables(
+    db: Session, old: OldDatabase, database_url: str
+) -> None:
+    batch = old.batch(old.file(4))
+    await adopt(db)
+    with psycopg.connect(database_url) as reader:
+        reader.execute("SELECT count(*) FROM requests")
+        async with asyncio.timeout(20):
+            await phases.roll_back(db)
+        old.end(batch, (1,), "completed")
+        # The second cutover does not either, and makes the tables read-only again.
+        async with asyncio.timeout(20):
+            await phases.cut_over(db, SETTINGS)
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        old.run("UPDATE requests SET state = 'pending'")
+    await check(db)
+    await phases.roll_back(db)
+    await phases.finish(db)
+    assert old.run("SELECT count(*) FROM pg_trigger WHERE tgname = 'batchline_adopted'") == [(0,)]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+async def test_a_reader_of_the_old_tables_makes_finish_refuse(
+    db: Session, old: OldDatabase, database_url: str, drop: bool
+) -> None:
+    old.batch(old.file(4))
+    await adopt(db)
+    with psycopg.connect(database_url) as reader:
+        reader.execute("SELECT count(*) FROM requests")
+        with pytest.raises(AdoptionRefused, match="a transaction reads the old tables"):
+            async with asyncio.timeout(20):
+                await phases.finish(db, drop=drop)
+    await check(db)
+    await phases.finish(db, drop=drop)
+    assert old.run("SELECT count(*) FROM pg_trigger WHERE tgname = 'batchline_adopted'") == [(0,)]
+
+
 async def test_finish_leaves_the_old_tables_unless_told_to_drop_them(db: Session, old: OldDatabase) -> None:
     batch = old.batch(old.file(3))
     old.end(batch, (1,), "completed")
@@ -653,9 +703,7 @@ class Behind:
         )
 
 
-async def test_finish_behind_a_rollback_drops_nothing(
-    db: Session, other: Session, old: OldDatabase
-) -> None:
+async def test_finish_behind_a_rollback_drops_nothing(db: Session, other: Session, old: OldDatabase) -> None:
     batch = old.batch(old.file(4))
     await adopt(db)
     behind = Behind(old, lambda: phases.finish(other, drop=True))
@@ -665,9 +713,7 @@ async def test_finish_behind_a_rollback_drops_nothing(
     assert old.states(batch) == {"pending": 4}
 
 
-async def test_finish_behind_a_cutover_deletes_nothing(
-    db: Session, other: Session, old: OldDatabase
-) -> None:
+async def test_finish_behind_a_cutover_deletes_nothing(db: Session, other: Session, old: OldDatabase) -> None:
     batch = old.batch(old.file(4))
     old.end(batch, (1, 2), "completed")
     await phases.prepare(db, "public")
@@ -690,9 +736,7 @@ async def test_a_second_rollback_behind_the_first_changes_nothing(
     assert old.states(batch) == {"pending": 4}
 
 
-async def test_prepare_behind_a_cutover_is_refused(
-    db: Session, other: Session, old: OldDatabase
-) -> None:
+async def test_prepare_behind_a_cutover_is_refused(db: Session, other: Session, old: OldDatabase) -> None:
     old.batch(old.file(4))
     await phases.prepare(db, "public")
     behind = Behind(old, lambda: phases.prepare(other, "public"))

@@ -282,12 +282,12 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
         await _refuse_busy_workers(connection)
         own = await _refuse_own_batches(connection, leave_own)
         await adoption.lock_old_tables(connection, source)
+        await adoption.lift_fence(connection)
         await reported.reached("locked", 0)
         rest, pending = await _write_back_rest(connection, source)
         await reported.reached("unfinished reset", pending)
         await adoption.add_held(connection)
         batches = await adoption.remove_adopted(connection)
-        await adoption.lift_fence(connection, source)
         await adoption.set_phase(connection, "prepared", "rollback")
         sent = await adoption.possibly_sent(connection, "rollback")
         await reported.reached("committing", 0)
@@ -402,7 +402,7 @@ async def finish(
                 " save them, and then say --lose-unadopted",
                 [describe_left_out(one) for one in left_out],
             )
-        await adoption.lift_fence(connection, source)
+        await adoption.drop_fence(connection)
         await adoption.forget(connection)
         if drop:
             await adoption.drop_old_tables(connection, source)
@@ -421,6 +421,7 @@ async def _abandon(session: Session, drop: bool, steps: Steps, dry_run: bool) ->
         async with adoption.step(session, phases=adoption.COPYING) as connection:
             file_no = await adoption.any_file(connection)
             if file_no is None:
+                await adoption.drop_fence(connection)
                 await adoption.forget(connection)
                 await adoption.set_phase(connection, "finished", "finish")
                 break

@@ -5,7 +5,7 @@ works at a time, and a command that is killed leaves either all of a step or not
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -32,7 +32,7 @@ Event = Literal["prepared", "cutover", "rollback", "finish"]
 # The phases in which what was copied belongs to no batch yet.
 COPYING: Collection[Phase] = ("prepare", "prepared")
 
-# Seconds to wait for a lock: meanwhile all other writers wait behind us.
+# Seconds to wait for a lock.
 _LOCK_TIMEOUT = 5
 _FENCE = "batchline_adopted"
 # Ordinals that one span covers at most.
@@ -451,19 +451,21 @@ async def living_daemons(
 async def lock_old_tables(connection: StoreConnection, source: Source) -> None:
     """Keep everybody from writing to the old tables until the transaction ends. Readers go on."""
     tables = sql.SQL(", ").join(source.table(name) for name in reversed(source.old_tables))
+    async with _short_wait(connection, "a transaction writes to the old tables", "stop what writes to them"):
+        await connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(tables))
+
+
+@asynccontextmanager
+async def _short_wait(connection: StoreConnection, cause: str, remedy: str) -> AsyncIterator[None]:
+    """Wait for locks for a short time only: meanwhile others wait behind us."""
     try:
         await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'".encode())
-        await connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(tables))
+        yield
         await connection.execute("SET LOCAL lock_timeout = 0")
-    except errors.LockNotAvailable as error:
+    except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
         raise AdoptionRefused(
-            f"a transaction on the old tables did not end within {_LOCK_TIMEOUT} s; nothing was changed:"
-            " stop what writes to them, and run the same command again"
-        ) from error
-    except errors.DeadlockDetected as error:
-        raise AdoptionRefused(
-            "writers to the old tables are in the way; nothing was changed:"
-            " stop what writes to them, and run the same command again"
+            f"{cause} and did not end within {_LOCK_TIMEOUT} s; nothing was changed:"
+            f" {remedy}, and run the same command again"
         ) from error
 
 
@@ -499,19 +501,39 @@ async def missing_results(connection: StoreConnection) -> list[tuple[UUID, int]]
 
 async def fence(connection: StoreConnection, source: Source) -> None:
     """Make the old tables read-only for everybody else."""
-    for name in (FILES, TEMPLATES, BATCHES, REQUESTS):
+    trigger, function = sql.Identifier(_FENCE), sql.Identifier(connection.schema, "adopted_fence_v1")
+    for table in map(source.table, (FILES, TEMPLATES, BATCHES, REQUESTS)):
         query = sql.SQL(
-            "CREATE TRIGGER {} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
+            "CREATE OR REPLACE TRIGGER {} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
             " FOR EACH STATEMENT EXECUTE FUNCTION {}()"
         )
-        function = sql.Identifier(connection.schema, "adopted_fence_v1")
-        await connection.execute(query.format(sql.Identifier(_FENCE), source.table(name), function))
+        await connection.execute(query.format(trigger, table, function))
+        await connection.execute(sql.SQL("ALTER TABLE {} ENABLE TRIGGER {}").format(table, trigger))
 
 
-async def lift_fence(connection: StoreConnection, source: Source) -> None:
-    for name in (FILES, TEMPLATES, BATCHES, REQUESTS):
-        query = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}")
-        await connection.execute(query.format(sql.Identifier(_FENCE), source.table(name)))
+async def lift_fence(connection: StoreConnection) -> None:
+    """Let others write to the old tables again. The caller has locked them.
+
+    The triggers stay, disabled: to drop them would wait for readers, with all workers locked out.
+    """
+    for table in await _fenced(connection):
+        query = sql.SQL("ALTER TABLE {} DISABLE TRIGGER {}")
+        await connection.execute(query.format(table, sql.Identifier(_FENCE)))
+
+
+async def drop_fence(connection: StoreConnection) -> None:
+    """Drop the triggers, which needs a moment without readers."""
+    async with _without_readers(connection):
+        for table in await _fenced(connection):
+            await connection.execute(sql.SQL("DROP TRIGGER {} ON {}").format(sql.Identifier(_FENCE), table))
+
+
+async def _fenced(connection: StoreConnection) -> list[sql.Identifier]:
+    return [sql.Identifier(*names) for names in await run(connection, statement("fenced_tables"), {})]
+
+
+def _without_readers(connection: StoreConnection) -> AbstractAsyncContextManager[None]:
+    return _short_wait(connection, "a transaction reads the old tables", "wait until it has ended, or end it")
 
 
 async def possibly_sent(
@@ -539,14 +561,8 @@ async def lock_our_tables(connection: StoreConnection) -> None:
     tables = sql.SQL(", ").join(
         sql.Identifier(connection.schema, name) for name in ("spans", "batches", "lanes")
     )
-    try:
-        await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'".encode())
+    async with _short_wait(connection, "a transaction of a worker was open", "stop the workers"):
         await connection.execute(sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(tables))
-        await connection.execute("SET LOCAL lock_timeout = 0")
-    except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
-        raise AdoptionRefused(
-            "workers are in the way; nothing was changed: stop them, and run the same command again"
-        ) from error
 
 
 async def unwritten_results(
@@ -627,7 +643,8 @@ async def drop_old_tables(connection: StoreConnection, source: Source) -> None:
     """Drop the old tables together. Views or tables of others that depend on them keep them from that."""
     tables = sql.SQL(", ").join(source.table(name) for name in source.old_tables)
     try:
-        await connection.execute(sql.SQL("DROP TABLE {}").format(tables))
+        async with _without_readers(connection):
+            await connection.execute(sql.SQL("DROP TABLE {}").format(tables))
     except errors.DependentObjectsStillExist as error:
         raise AdoptionRefused(
             "other objects depend on the old tables; nothing was dropped: drop these first",

@@ -807,6 +807,18 @@ async def test_overdue_batches_get_time_and_owners_become_tenants(db: Session, o
     assert left
 
 
+async def test_a_batch_without_a_deadline_gets_none(db: Session, old: OldDatabase) -> None:
+    old.run("ALTER TABLE batches ALTER COLUMN expires_at DROP NOT NULL")
+    batch = old.batch(old.file(2), expires_at=None)
+    await adopt(db)
+    assert (await read(db, batch)).expires_at is None
+    assert await sql(db, "SELECT deadline > '9999-01-01' FROM batchline.lanes") == [(True,)]
+    worker = a_worker()
+    await complete(db, worker, await take(db, worker))
+    assert (await read(db, batch)).status is BatchStatus.FINALIZING
+    await check(db)
+
+
 async def test_scattered_results_leave_bounded_spans(db: Session, old: OldDatabase) -> None:
     batch = old.batch(old.file(25_000))
     old.end(batch, range(1, 25_000, 2), "completed")

@@ -16,7 +16,10 @@ batch AS MATERIALIZED (
         old.*,
         coalesce(old.cancelling_at, old.cancelled_at) AS closed_at,
         b.unfinished = 0 OR coalesce(old.cancelling_at, old.cancelled_at) IS NOT NULL AS frozen,
-        greatest(old.expires_at, now() + make_interval(secs => %(grace)s)) AS deadline,
+        -- One without a deadline keeps none.
+        CASE
+            WHEN old.expires_at IS NOT NULL THEN greatest(old.expires_at, now() + make_interval(secs => %(grace)s))
+        END AS deadline,
         CASE WHEN %(by_owner)s::boolean THEN coalesce(nullif(old.owner, ''), %(tenant)s::text) ELSE %(tenant)s::text END
             AS tenant
     FROM batchline.adopted_batches AS b
@@ -116,7 +119,8 @@ lane AS (
         batch.batch_id,
         batch.tenant,
         coalesce(%(upstream)s::text, part.model),
-        batch.deadline,
+        -- As in create_batch.
+        coalesce(batch.deadline, '9999-12-31 00:00:00+00'),
         batch.file_no,
         part.lane_no,
         part.model,

@@ -15,7 +15,7 @@ from batchline.batches.deletion import delete as delete_batch
 from batchline.batches.output import answered_line, failed_line
 from batchline.files.objects import Objects
 from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item, Verdict
-from batchline.store import adoption, batches, deletion, doctor, providers, spans
+from batchline.store import adoption, batches, deletion, doctor, migrate, providers, spans
 from batchline.store.adoption import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
@@ -847,6 +847,22 @@ async def test_a_schema_without_such_tables_is_refused_in_one_sentence(db: Sessi
     with pytest.raises(StoreUnusable, match="table request_templates is missing"):
         await phases.plan_prepare(db, "public")
     assert await adoption.find(db) is None
+
+
+async def test_the_schema_does_not_go_down_while_batchline_has_the_work(
+    db: Session, old: OldDatabase, database_url: str
+) -> None:
+    batch = old.batch(old.file(3))
+    await adopt(db)
+    with pytest.raises(StoreUnusable, match="Batchline has adopted this database"):
+        await asyncio.to_thread(migrate.down, database_url, "0016")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        old.run("UPDATE requests SET state = 'pending'")
+    await check(db)
+    await phases.roll_back(db)
+    await asyncio.to_thread(migrate.down, database_url, "0016")
+    assert old.run("SELECT count(*) FROM pg_trigger WHERE tgname = 'batchline_adopted'") == [(0,)]
+    assert old.states(batch) == {"pending": 3}
 
 
 async def test_old_tables_in_the_schema_of_another_name(db: Session, database_url: str) -> None:

@@ -7,6 +7,8 @@ cutover, so nothing else sees it. `adopt prepare` also creates the views `source
 
 from alembic import op
 
+from batchline.store.errors import StoreUnusable
+
 revision = "0017"
 down_revision = "0016"
 branch_labels = None
@@ -126,8 +128,8 @@ END
 $$;
 """
 
-# CASCADE drops the fence, so the old tables can be written again. What was copied for a cutover that did not
-# happen belongs to nothing.
+# CASCADE drops the triggers that a rollback has disabled. What was copied for a cutover that did not happen
+# belongs to nothing.
 DOWN = """
 DELETE FROM lines AS l
 USING adopted_files AS f
@@ -148,4 +150,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.get_bind().exec_driver_sql(DOWN)
+    bind = op.get_bind()
+    phase = bind.exec_driver_sql("SELECT phase FROM adoption FOR UPDATE").scalar()
+    if phase == "adopted":
+        raise StoreUnusable(
+            "Batchline has adopted this database, and old daemons would run its requests again; nothing was"
+            " changed: run `batchline adopt rollback` or `batchline adopt finish` first"
+        )
+    bind.exec_driver_sql(DOWN)

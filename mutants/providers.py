@@ -39,7 +39,7 @@ PROVIDERS = (
     Mutant(
         "lines that are being submitted do not count as tasks",
         f"{_FUNCTIONS}/claim_tasks_v1.sql",
-        "WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL AND s.worker_id <> ALL (expired)",
+        "WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL",
         "WHERE false",
         _STORE,
     ),

@@ -72,6 +72,7 @@ class Owned:
     upload: str
     part: str
     webhook: str
+    response: str
 
     @property
     def ids(self) -> dict[str, str]:
@@ -81,6 +82,7 @@ class Owned:
             "batch_id": self.batch,
             "upload_id": self.upload,
             "webhook_endpoint_id": self.webhook,
+            "response_id": self.response,
         }
 
 
@@ -93,8 +95,9 @@ def owner(server: Server, tenant: str) -> Owned:
         upload = client.uploads.create(bytes=5, filename="x", mime_type="text/plain", purpose="batch")
         part = client.uploads.parts.create(upload.id, data=b"hello")
         webhook = client.webhooks.create(name="w", url=PUBLIC_URL, event_types=["batch.completed"])
+        response = client.responses.create(model="m", input="hi", background=True)
     assert batch.output_file_id is not None
-    return Owned(key, file.id, batch.output_file_id, batch.id, upload.id, part.id, webhook.id)
+    return Owned(key, file.id, batch.output_file_id, batch.id, upload.id, part.id, webhook.id, response.id)
 
 
 def whole_tenant(server: Server, tenant: str) -> list[Any]:
@@ -122,6 +125,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/test"): {"event_type": "batch.completed"},
 }
 
+QUERIES = {"/v1/batches/{batch_id}/attempts": {"custom_id": "a"}}
+
 
 def test_no_path_of_the_document_takes_another_tenants_ids(server: Server) -> None:
     theirs, stranger = owner(server, "victim"), server.key("stranger")
@@ -142,7 +147,7 @@ def test_no_path_of_the_document_takes_another_tenants_ids(server: Server) -> No
                         sent = {"files": {"data": b"mine"}}
                     elif method == "POST":
                         sent = {"json": BODIES.get((method, path), {})}
-                    answer = http.request(method, address, **sent)
+                    answer = http.request(method, address, params=QUERIES.get(path), **sent)
                     assert answer.status_code == 404, f"{method} {path} answered {answer.status_code}"
                     assert error_of(answer)["code"] == "not_found"
                     tried += 1

@@ -326,9 +326,12 @@ def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
     settings = replace(SETTINGS, limits=replace(GENEROUS, requests_per_minute=5, user_requests_percent=100))
     body = {"items": items(1), "request_id": str(uuid4())}
     with serving(database_url, tmp_path, settings, REGISTRY) as server:
-        client = server.http(server.key("acme", Role.ADMIN, "anna"))
+        # Not an admin: the limit of all users refuses no request of an admin.
+        client = server.http(server.key("acme", Role.USER, "anna"))
         client.base_url = server.url
-        with client as anna:
+        admin = server.http(server.key("acme", Role.ADMIN, "boss"))
+        admin.base_url = server.url
+        with client as anna, admin as boss:
 
             def submit_again(**changes: Any) -> httpx2.Response:
                 return anna.post("/api/v1/operations/resize/batches", json={**body, **changes})
@@ -350,7 +353,7 @@ def test_a_replay_is_answered_also_in_a_minute_with_too_many_requests(
             refused(submit_again(reason="another"), 422, "REQUEST_ID_REUSED")
             refused(submit_again(request_id=str(uuid4())), 429, "RATE_LIMIT_EXCEEDED")
             refused(submit_again(request_id=None), 429, "RATE_LIMIT_EXCEEDED")
-            displayed = anna.get("/metrics").text
+            displayed = boss.get("/metrics").text
             assert 'batch_submit_total{batch_type="resize",result="rate_limited"} 2.0' in displayed
             assert 'rate_limit_rejections_total{limit_type="global_requests_per_minute"} 2.0' in displayed
 

@@ -672,12 +672,13 @@ def test_a_poll_looks_at_the_first_delivery_to_each_hook(ground: Ground) -> None
 
 def test_the_search_for_unfrozen_batches_reads_running_ones_once_and_spans_of_none(ground: Ground) -> None:
     running = ground.stage.value("SELECT count(*) FROM batchline.batches WHERE finalizing_at IS NULL")
-    ground.stage.db.execute(
-        "INSERT INTO batchline.batches (id, tenant, file_id, completion_window, settings, total, expires_at,"
-        " finalizing_at, completed_at) SELECT gen_random_uuid(), 't0', gen_random_uuid(), '24h', '{}', 1,"
-        " now(), now(), now() FROM generate_series(1, 50000)"
-    )
-    plan = ground.explain("unfrozen", limit=100)
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute(
+            "INSERT INTO batchline.batches (id, tenant, file_id, completion_window, settings, total,"
+            " expires_at, finalizing_at, completed_at) SELECT gen_random_uuid(), 't0', gen_random_uuid(),"
+            " '24h', '{}', 1, now(), now(), now() FROM generate_series(1, 50000)"
+        )
+        plan = ground.explain("unfrozen", limit=100)
 
     assert not plan.seq_scans - {"counters"}
     assert plan.rows["batches"] <= running

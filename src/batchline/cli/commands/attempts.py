@@ -12,7 +12,7 @@ from batchline.cli import options
 from batchline.cli.display.console import CommandError, out, print_json, read_batch_id
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.model import ItemHistory
+from batchline.model import ItemHistory, ids
 from batchline.store import attempts as store_attempts
 from batchline.store.session import Session
 
@@ -42,8 +42,8 @@ async def _read(runtime: Runtime, batch_id: UUID, custom_id: str) -> ItemHistory
         item = await store_attempts.of_item(session, batch_id, custom_id)
     if item is None:
         raise CommandError(
-            f"batch {batch_id} has no item {custom_id!r}, or its results have been deleted;"
-            " `batchline list` shows all batches"
+            f"{ids.show(ids.BATCH, batch_id)} has no item {custom_id!r}, or its results have been deleted;"
+            " check the batch id and the custom_id"
         )
     return item
 

@@ -14,7 +14,10 @@ RETRIED = 300
 
 def verify(site: Site) -> None:
     with simulated("--latency", "200") as upstream:
-        with site.server("--no-worker", "--upstream", upstream.url) as (url, key):
+        config = site.folder / "batchline.toml"
+        config.write_text("[server]\nmax_lines = 100_000\n")
+        options = ("--no-worker", "--config", str(config), "--upstream", upstream.url)
+        with site.server(*options) as (url, key):
             client = openai.OpenAI(base_url=f"{url}/v1", api_key=key)
             batch = _creation(site, client)
         _claim(site, batch, upstream)
@@ -44,7 +47,7 @@ def _creation(site: Site, client: openai.OpenAI) -> str:
     client.batches.cancel(batches[0])
     counts = site.counts(batches[1])
     site.check(
-        "every line is pending, without a row", counts["pending"] == counts["total"], f"{counts['total']:,}"
+        "every line is pending, without a row", counts["pending"] == counts["total"] == lines, f"{lines:,}"
     )
     return batches[1]
 
@@ -114,7 +117,7 @@ def _retry(site: Site) -> None:
     """Failed attempts are kept. What a killed worker held is run by the next one, once."""
     inputs = write_lines(site.folder / "retries.jsonl", RETRIED)
     with simulated("--latency", "20", "--error-rate", "0.2") as upstream:
-        batch = site.read("submit", str(inputs), "--upstream", upstream.url)["id"]
+        batch = site.read("submit", str(inputs), "--upstream", upstream.url, "--max-attempts", "20")["id"]
         with site.worker("--concurrency", "8", "--lease", "2") as worker:
             wait_for("executions", lambda: upstream.stats()["executed"] > RETRIED / 3)
             worker.kill()

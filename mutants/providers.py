@@ -74,7 +74,7 @@ PROVIDERS = (
     Mutant(
         "a task that is not known yet has vanished",
         _PROVIDER,
-        "if now - self._missing.setdefault(task_id, now) < chosen.recheck:",
+        "if now - first < chosen.recheck:",
         "if now < self._missing.setdefault(task_id, now):",
         _EXECUTOR,
     ),

@@ -75,7 +75,7 @@ PROVIDERS = (
         "a task that is not known yet has vanished",
         _PROVIDER,
         "if now - first < chosen.recheck:",
-        "if now < self._missing.setdefault(task_id, now):",
+        "if False:",
         _EXECUTOR,
     ),
     Mutant(

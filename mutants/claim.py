@@ -144,8 +144,8 @@ CLAIM = (
     Mutant(
         "a claim waits for a dead worker's spans that another claim has locked",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "      AND (s.task_id IS NOT NULL OR NOT tasks_only)\n    FOR UPDATE SKIP LOCKED",
-        "      AND (s.task_id IS NOT NULL OR NOT tasks_only)\n    FOR UPDATE",
+        "WHERE s.worker_id = ANY (expired) AND s.lane_id = lane\n    FOR UPDATE SKIP LOCKED",
+        "WHERE s.worker_id = ANY (expired) AND s.lane_id = lane\n    FOR UPDATE",
         _CLAIM,
     ),
     Mutant(

@@ -39,7 +39,7 @@ PROVIDERS = (
     Mutant(
         "lines that are being submitted do not count as tasks",
         f"{_FUNCTIONS}/claim_tasks_v1.sql",
-        "WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL AND s.worker_id <> ALL (expired)",
+        "WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL",
         "WHERE false",
         _STORE,
     ),
@@ -74,8 +74,8 @@ PROVIDERS = (
     Mutant(
         "a task that is not known yet has vanished",
         _PROVIDER,
-        "if now - self._missing.setdefault(task_id, now) < chosen.recheck:",
-        "if now < self._missing.setdefault(task_id, now):",
+        "if now - first < chosen.recheck:",
+        "if False:",
         _EXECUTOR,
     ),
     Mutant(

@@ -123,6 +123,14 @@ def test_a_failed_response_says_why(
     assert displayed.error.message == (error[1] or "The upstream refused the request.")
 
 
+def test_a_response_is_read_with_the_parameters_of_the_official_client(client: openai.OpenAI) -> None:
+    made = created(client)
+    read = client.responses.retrieve(made.id, include=["message.output_text.logprobs"], stream=False)
+    assert read.id == made.id
+    with pytest.raises(openai.BadRequestError, match="not streamed"):
+        client.responses.retrieve(made.id, stream=True)
+
+
 def test_a_response_can_be_cancelled_twice(server: Server, client: openai.OpenAI) -> None:
     response = created(client)
     assert client.responses.cancel(response.id).status == "cancelled"

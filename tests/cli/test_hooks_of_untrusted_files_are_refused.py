@@ -22,8 +22,9 @@ def a_file(folder: Path, content: str, mode: int) -> Path:
 
 
 @pytest.mark.parametrize("content", [HOOK, FUNCTION])
-def test_a_file_that_everybody_can_write_must_have_no_hooks(tmp_path: Path, content: str) -> None:
-    path = a_file(tmp_path, content, 0o646)
+@pytest.mark.parametrize("mode", [0o646, 0o664])
+def test_a_file_that_others_can_write_must_have_no_hooks(tmp_path: Path, content: str, mode: int) -> None:
+    path = a_file(tmp_path, content, mode)
     with pytest.raises(CommandError, match="another user can write it"):
         check_hook_file(read_settings({"config": path}))
 
@@ -39,7 +40,7 @@ def test_a_file_of_another_user_must_have_no_hooks(tmp_path: Path, monkeypatch: 
 
 
 def test_hooks_of_a_file_of_this_user_and_hooks_of_flags_are_accepted(tmp_path: Path) -> None:
-    check_hook_file(read_settings({"config": a_file(tmp_path, HOOK, 0o664)}))
+    check_hook_file(read_settings({"config": a_file(tmp_path, HOOK, 0o644)}))
     anybodys = a_file(tmp_path, NO_HOOK, 0o666)
     check_hook_file(read_settings({"config": anybodys}))
     check_hook_file(read_settings({"config": anybodys, "on_end_command": ("true",)}))

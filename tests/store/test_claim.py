@@ -395,6 +395,76 @@ def test_tenants_are_filled_up_to_one_level(
     assert not stage.broken()
 
 
+def test_excluded_keys_are_left_to_others(stage: Stage) -> None:
+    stage.batch(2, keys=("mine",)), stage.batch(2, keys=("other",)), stage.batch(2, keys=("other-too",))
+    hand = stage.hand()
+    scope = spans.Scope(excluded=("mine",), excluded_prefixes=("other-",)).params()
+    worker = {"worker": hand.id, "name": "hand", "lease": hand.lease}
+
+    rows = hand.run("claim", {**scope, **worker, "limit": 10, "max_tasks": None})
+
+    assert [spans.claim_of(row).key for row in rows] == ["other"]
+
+
+def test_of_more_lanes_than_lines_are_wanted_the_most_urgent_are_claimed(stage: Stage) -> None:
+    batches = [stage.batch(1, seconds=1000 - n) for n in range(6)]
+
+    assert set(lanes(stage.hand().take(2))) == {batches[5].lanes[0], batches[4].lanes[0]}
+
+
+@pytest.mark.parametrize("closed", ["paused", "late"])
+def test_a_tenant_with_nothing_but_retries_of_a_closed_batch_takes_no_share(
+    stage: Stage, closed: str
+) -> None:
+    waiting = stage.batch(100, tenant="a", seconds=-1 if closed == "late" else 60)
+    stage.span(waiting, range(100))
+    if closed == "paused":
+        stage.hand().close(waiting.id, "pause")
+    stage.batch(100, tenant="b")
+
+    assert len(stage.hand().take(100)) == 100
+
+
+def test_fetch_reads_nothing_of_a_span_that_another_worker_has_taken_over(stage: Stage) -> None:
+    stage.batch(1)
+    stage.db.execute(
+        "INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)"
+        " VALUES (1, 1, 0, 1, 'a', '{}')"
+    )
+    try:
+        anna, bert = stage.hand(), stage.hand()
+        (lost,) = anna.claim(1)
+        stage.lease(anna.id, -1)
+        (taken,) = bert.claim(1)
+        assert taken.span_id == lost.span_id
+        params = {"spans": [taken.span_id], "largest": 100}
+        assert anna.run("fetch", {**params, "worker": anna.id}) == []
+        assert len(bert.run("fetch", {**params, "worker": bert.id})) == 1
+    finally:
+        stage.db.execute("DELETE FROM batchline.lines")
+
+
+def test_only_the_holder_parks_and_only_what_is_not_settled(stage: Stage) -> None:
+    stage.batch(2)
+    anna, bert = stage.hand(), stage.hand()
+    items = anna.take(2)
+    assert bert.park(items, "stolen") == 0
+    anna.settle([scenes.completed(items[0])])
+
+    assert anna.park(items, "task") == 1
+    assert not stage.broken()
+
+
+def test_a_release_frees_nothing_of_other_workers(stage: Stage) -> None:
+    batch = stage.batch(4)
+    anna, bert = stage.hand(), stage.hand()
+    anna.take(2)
+    (his,) = bert.claim(2)
+
+    assert anna.release() == [batch.id]
+    assert stage.rows("SELECT id FROM batchline.spans WHERE worker_id IS NOT NULL") == [(his.span_id,)]
+
+
 # Two at once
 
 

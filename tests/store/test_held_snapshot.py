@@ -50,7 +50,7 @@ def pages(hand: Hand, name: str, params: dict[str, object]) -> int:
 
 
 def claim_params(hand: Hand) -> dict[str, object]:
-    worker = {"worker": hand.id, "name": "hand", "lease": hand.lease, "limit": LINES}
+    worker = {"worker": hand.id, "name": "hand", "lease": hand.lease, "limit": LINES, "max_tasks": None}
     return {**spans.Scope().params(), **worker}
 
 

@@ -412,6 +412,49 @@ def test_a_closing_batch_waits_for_a_worker_to_the_very_end_of_its_lease(stage: 
     assert not stage.broken()
 
 
+def test_a_batch_has_one_row_of_counters_however_often_it_is_settled(stage: Stage) -> None:
+    stage.batch(9)
+    hand = stage.hand()
+    for _ in range(4):
+        hand.settle([completed(item) for item in hand.take(2)])
+    assert stage.rows("SELECT completed FROM batchline.counters") == [(8,)]
+
+
+def test_a_late_verdict_beside_one_that_counts_is_not_in_the_audit_log(stage: Stage) -> None:
+    batch = stage.batch(4)
+    stage.db.execute("UPDATE batchline.batches SET submitted_by = 'user' WHERE id = %s", (batch.id,))
+    anna, bert = stage.hand(), stage.hand()
+    first, second = anna.take(2), anna.take(2)
+    stage.lease(anna.id, -1)
+    bert.settle([completed(item) for item in first])
+
+    anna.settle([completed(item) for item in first + second])
+
+    written = stage.rows(
+        "SELECT sequence_no FROM batchline.audit_log WHERE batch_id = %s ORDER BY 1", batch.id
+    )
+    assert written == [(0,), (1,), (2,), (3,)]
+
+
+def test_of_two_concludes_at_once_one_freezes_the_batch(stage: Stage) -> None:
+    batch = stage.batch(4)
+    anna, bert = stage.hand(), stage.hand()
+    anna.close(batch.id, "cancel")
+
+    with anna.holding():
+        assert anna.conclude(batch.id)
+        later = stage.meanwhile(bert, lambda: bert.conclude(batch.id))
+        assert later.waits()
+
+    assert not later.result()
+
+
+def test_a_batch_that_is_not_closing_is_not_concluded(stage: Stage) -> None:
+    batch = stage.batch(4)
+    assert stage.rows("SELECT batchline.conclude_now_v1(%s)", batch.id) == [(False,)]
+    assert not stage.finalizing(batch)
+
+
 def test_a_cancelled_batch_keeps_how_far_its_lanes_were_claimed_and_leaves_no_cursor(stage: Stage) -> None:
     batch = stage.batch(9)
     hand = stage.hand()

@@ -83,9 +83,13 @@ async def upstream_that(*behaviours: Behaviour, sock: socket.socket | None = Non
     try:
         yield upstream
     finally:
-        for transport in list(upstream.connections):
-            transport.abort()
         server.close()
+        # A connection that was just accepted is known one step later.
+        await asyncio.sleep(0)
+        while upstream.connections:
+            for transport in list(upstream.connections):
+                transport.abort()
+            await asyncio.sleep(0)
         await server.wait_closed()
 
 

@@ -19,12 +19,14 @@ SERVICES = (
     "dispatcher",
     "finalizer",
     "heartbeat",
+    "hooks",
     "listener",
     "maintenance",
     "outbox",
     "poller",
     "reconciler",
     "settler",
+    "task canceller",
 )
 
 

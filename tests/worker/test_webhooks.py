@@ -19,7 +19,7 @@ from batchline.model.ids import BATCH, EVENT, new_id, show
 from batchline.store import audit, maintenance, webhooks
 from batchline.store.session import Session, run
 from batchline.store.statements import statement
-from batchline.store.webhooks import Attempt, Message, Taken, Webhook
+from batchline.store.webhooks import DeliveryAttempt, Message, Taken, Webhook
 from batchline.webhooks import signing as words
 from batchline.webhooks.sender import Sender
 from batchline.worker.outbox import ABANDON_AFTER, LEASE, Outbox
@@ -29,8 +29,8 @@ from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Received, receiving
 from tests.support.webhooks import ALLOWED, an_ended_batch, outbox, settled
 
-DELIVERED = Attempt(delivered=True, status=200)
-REFUSED = Attempt(delivered=False, status=500, error="the receiver answered 500")
+DELIVERED = DeliveryAttempt(delivered=True, status=200)
+REFUSED = DeliveryAttempt(delivered=False, status=500, error="the receiver answered 500")
 # What a change says of itself in the audit log.
 TESTED = audit.AuditEvent(DEFAULT_TENANT, "test", "webhook.tested")
 CLIENT = openai.OpenAI(api_key="none")
@@ -81,7 +81,7 @@ async def must_take(db: Session) -> tuple[Taken, Message]:
 
 
 async def settle(
-    db: Session, taken: Taken, attempt: Attempt = DELIVERED, *, delay: float = 0.0, rest: float = 0.0
+    db: Session, taken: Taken, attempt: DeliveryAttempt = DELIVERED, *, delay: float = 0.0, rest: float = 0.0
 ) -> bool | None:
     return await webhooks.settle(db, taken, attempt, delay=delay, rest=rest, abandon=ABANDON_AFTER)
 
@@ -249,7 +249,7 @@ async def test_a_webhook_that_is_taken_before_its_delivery_is_seen_gets_it_after
     assert taken.message is None
     await an_ended_batch(db)
     await tell(db)
-    await settle(db, taken, Attempt(delivered=False))
+    await settle(db, taken, DeliveryAttempt(delivered=False))
     await must_take(db)
     assert await sql(db, "SELECT failures FROM batchline.webhooks") == [(0,)]
     assert await reported_of(db, webhook) == [(1, False, False)]
@@ -428,7 +428,7 @@ async def test_a_receiver_that_never_answers_costs_its_time_limit(database_url: 
         sender = Sender(allow_private=True, timeout=0.2)
         sent = await sender.send(receiver.url, message, [words.new_secret()])
         go_on.set()
-    assert sent.attempt == Attempt(delivered=False, error="no complete answer in time")
+    assert sent.attempt == DeliveryAttempt(delivered=False, error="no complete answer in time")
 
 
 async def test_a_failure_is_tried_again_soon_and_written_down(db: Session) -> None:
@@ -594,7 +594,7 @@ def test_a_certificate_is_checked_against_the_name_and_not_the_address(
     with certificate.open("a") as both:
         both.write((tmp_path / "certificate.pem").read_text())
 
-    def send(host: str) -> Attempt:
+    def send(host: str) -> DeliveryAttempt:
         message = Message(new_id(), new_id(), "batch.completed", datetime.now(UTC), 1)
         sender = Sender(allow_private=True, lookup=lambda host, port: ["127.0.0.1"])
         url = f"https://{host}:{receiver.port}/hook"

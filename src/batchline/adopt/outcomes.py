@@ -23,20 +23,20 @@ class _Failure(msgspec.Struct):
     details: Any = None
 
 
-class _Response(msgspec.Struct):
+class _OldResponse(msgspec.Struct):
     status_code: int
     body: msgspec.Raw
 
 
-class _Error(msgspec.Struct):
+class _OldError(msgspec.Struct):
     code: str
     message: str
 
 
 class _OutputLine(msgspec.Struct):
     custom_id: str
-    response: _Response | None = None
-    error: _Error | None = None
+    response: _OldResponse | None = None
+    error: _OldError | None = None
 
 
 def adopted_result(request: FinishedRequest) -> AdoptedResult:
@@ -130,7 +130,7 @@ def _failure(line: _OutputLine) -> bytes:
             "body": bytes(line.response.body).decode(),
         }
         return msgspec.json.encode(_Failure("NonRetriableHttpStatus", details))
-    error = line.error or _Error(_UNKNOWN, "no error was recorded")
+    error = line.error or _OldError(_UNKNOWN, "no error was recorded")
     details = {"error": f"{error.code}: {error.message}", "code": error.code, "message": error.message}
     return msgspec.json.encode(_Failure("NetworkError", details))
 

@@ -1,5 +1,6 @@
 """Background responses: each is a batch of one line. Creates them, and shows them as OpenAI does."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from batchline.store.responses import StoredResponse
 from batchline.store.session import Session
 
 URL = "/v1/responses"
+# A larger result is read and written in a thread.
+_MAX_ON_LOOP = 64 * 1024
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # What a response repeats of its request, and what it says where the request says nothing.
@@ -90,7 +93,11 @@ async def create(session: Session, requested: ResponseRequest) -> Batch:
 async def show(session: Session, batch: Batch) -> bytes | None:
     """The response of a batch, as JSON; None if the batch is not a response, or its result was deleted."""
     stored = await store_responses.get(session, batch.id)
-    return None if stored is None else displayed(batch, stored)
+    if stored is None:
+        return None
+    if len(stored.output or b"") <= _MAX_ON_LOOP:
+        return displayed(batch, stored)
+    return await asyncio.to_thread(displayed, batch, stored)
 
 
 def displayed(batch: Batch, stored: StoredResponse) -> bytes:

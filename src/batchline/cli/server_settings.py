@@ -90,9 +90,9 @@ def check_hook_file(settings: Settings) -> None:
     if path is None or not any(origin.startswith(str(path)) for origin in origins):
         return
     found = path.stat()
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CommandError(
-            f"{path} has hooks, and another user can write it; run `chown` and `chmod o-w` on it first"
+            f"{path} has hooks, and another user can write it; run `chown` and `chmod go-w` on it first"
         )
 
 

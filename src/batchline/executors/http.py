@@ -161,7 +161,7 @@ class HttpExecutor:
                 answer = self._received(item, route, started, response, body, delayed=delayed)
                 if len(body) <= _MAX_ON_LOOP:
                     return judge(item, route, answer)
-                return await self._beside(partial(judge, item, route, answer))
+                return await self.beside(len(body), partial(judge, item, route, answer))
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
 
@@ -182,7 +182,7 @@ class HttpExecutor:
             except TimeoutError:
                 raise _Stalled(size, self._settings.piece_timeout) from None
             if piece is None:
-                return await self._beside(partial(_joined, pieces))
+                return await self.beside(size, partial(_joined, pieces))
             pieces.append(piece)
             size += len(piece)
         raise _TooLarge(limit)
@@ -199,8 +199,10 @@ class HttpExecutor:
             route.upstream.answered()
         return Answer(status, body, _request_id(item, route, response), requested)
 
-    async def _beside(self, act: Callable[[], T]) -> T:
-        """The result of `act`, which takes long and so runs in a thread."""
+    async def beside(self, size: int, act: Callable[[], T]) -> T:
+        """The result of `act` on so many bytes. It takes long for many, and then runs in a thread."""
+        if size <= _MAX_ON_LOOP:
+            return act()
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
     def _route(self, item: Item) -> Route:

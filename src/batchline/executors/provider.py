@@ -59,8 +59,8 @@ class ProviderExecutor:
         self._http = http
         self._providers = providers
         self._timing = http.upstreams.timing
-        # When the provider first said that it does not know a task.
-        self._missing: dict[str, float] = {}
+        # When the provider first and last said that it does not know a task.
+        self._missing: dict[str, tuple[float, float]] = {}
         self._warned: set[str] = set()
 
     def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
@@ -123,7 +123,10 @@ class ProviderExecutor:
         if not isinstance(answer, Answer) or answer.status >= 500 or answer.status in _UNSURE:
             return self._unknown(item, chosen)
         if 200 <= answer.status < 300:
-            task_id = provider.accepted(answer.body)
+            try:
+                task_id = provider.accepted(answer.body)
+            except ValueError as error:
+                return Failed(item, failed_line(item, "invalid_task_id", str(error)[:MAX_MESSAGE]))
             return self._unknown(item, chosen) if task_id is None else Parked(item, task_id, _SHORTEST)
         return self._refused(item, answer, chosen)
 
@@ -137,6 +140,9 @@ class ProviderExecutor:
             return self._unknown(item, chosen)
         if chosen.recovery is not Recovery.METADATA:
             return None
+        if not provider.carries_key(item.body):
+            self._warn("items are held: their metadata has no room for the key", provider=chosen.name)
+            return SubmissionUnknown(item, _HELD)
         key = item.idempotency_key
         answer = await self._http.exchange(item, partial(_get, provider.search(key), ""))
         if not isinstance(answer, Answer) or answer.status != 200:
@@ -186,7 +192,9 @@ class ProviderExecutor:
         if answer.status == 404:
             return self._vanished(item, task_id, chosen)
         self._missing.pop(task_id, None)
-        state = provider.state(answer.body) if answer.status == 200 else None
+        size, state = len(answer.body), None
+        if answer.status == 200:
+            state = await self._http.beside(size, partial(provider.state, answer.body))
         if state is None:
             self._warn("the provider does not say how a task is", provider=chosen.name, status=answer.status)
             return Parked(
@@ -196,7 +204,7 @@ class ProviderExecutor:
             case Progress.RUNNING:
                 return Parked(item, task_id, self._next(state))
             case Progress.SUCCEEDED:
-                return _succeeded(item, answer)
+                return await self._http.beside(size, partial(_succeeded, item, answer))
             case Progress.FAILED:
                 return self._failed(item, state)
 
@@ -210,7 +218,12 @@ class ProviderExecutor:
         now = self._timing.clock()
         if len(self._missing) >= _MAX_MISSING:
             self._missing.clear()
-        if now - self._missing.setdefault(task_id, now) < chosen.recheck:
+        first, last = self._missing.get(task_id, (now, now))
+        if now - last > 2 * max(_LONGEST, chosen.recheck):
+            # Another worker may have found the task meanwhile.
+            first = now
+        self._missing[task_id] = (first, now)
+        if now - first < chosen.recheck:
             return Parked(item, task_id, rounded_up(min(chosen.recheck, _LONGEST)))
         del self._missing[task_id]
         message = f"The provider has lost task {task_id}."

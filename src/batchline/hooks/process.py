@@ -65,15 +65,19 @@ async def run_hook(
 
 async def _ended(process: asyncio.subprocess.Process, timeout: float) -> str | None:
     """Wait for the end; why it is not a success."""
+    in_time = True
     try:
         async with asyncio.timeout(timeout):
-            code = await process.wait()
+            await process.wait()
     except TimeoutError:
-        return f"it did not end within {timeout:g} s and was killed"
+        in_time = False
     finally:
         # Also what the hook has left behind.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        code = await process.wait()
+    if not in_time:
+        return f"it did not end within {timeout:g} s and was killed"
     if code < 0:
         return f"signal {_name(-code)} ended it"
     return None if code == 0 else f"it ended with exit code {code}"
@@ -94,20 +98,31 @@ class _Output:
         self._received = 0
 
     async def read(self, descriptor: int) -> None:
-        stream = asyncio.StreamReader(limit=_BLOCK)
-        with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(stream), pipe
-            )
-            try:
-                while block := await stream.read(_BLOCK):
-                    self._received += len(block)
-                    self._last = (self._last + block)[-KEPT:]
-                    if self._received > _FREE:
-                        await asyncio.sleep(_PAUSE)
-            finally:
-                transport.close()
+        """Read to the end, and close the descriptor. Not through a transport: uvloop's closes it twice, and
+        by the second time it may belong to another file."""
+        os.set_blocking(descriptor, False)
+        try:
+            while block := await _next_block(descriptor):
+                self._received += len(block)
+                self._last = (self._last + block)[-KEPT:]
+                if self._received > _FREE:
+                    await asyncio.sleep(_PAUSE)
+        finally:
+            os.close(descriptor)
 
     def text(self) -> str:
         """As the database stores it: without NUL, and without secrets that can be recognized."""
         return masked_text(self._last.decode(errors="replace").replace("\0", "�"))
+
+
+async def _next_block(descriptor: int) -> bytes:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            with suppress(BlockingIOError):
+                return os.read(descriptor, _BLOCK)
+    finally:
+        loop.remove_reader(descriptor)

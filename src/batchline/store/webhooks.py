@@ -70,7 +70,7 @@ class Taken(msgspec.Struct, frozen=True):
         return f"Taken({self.webhook_id}, {self.message})"
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class DeliveryAttempt(msgspec.Struct, frozen=True):
     """The outcome of sending: delivered, the receiver's status, or why it could not be reached."""
 
     delivered: bool
@@ -185,7 +185,7 @@ async def take(session: Session, *, lease: float) -> Taken | None:
 
 
 async def settle(
-    session: Session, taken: Taken, attempt: Attempt, *, delay: float, rest: float, abandon: float
+    session: Session, taken: Taken, attempt: DeliveryAttempt, *, delay: float, rest: float, abandon: float
 ) -> bool | None:
     """Record the outcome and release the webhook.
 

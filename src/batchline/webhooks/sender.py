@@ -15,7 +15,7 @@ from pyreqwest.exceptions import DecodeError, TransportError
 from pyreqwest.response import Response
 
 from batchline import __version__
-from batchline.store.webhooks import Attempt, Message
+from batchline.store.webhooks import DeliveryAttempt, Message
 from batchline.upstreams.faults import MAX_MESSAGE, reason_of
 from batchline.upstreams.retry import requested_delay
 from batchline.webhooks import signing
@@ -26,7 +26,7 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    attempt: Attempt
+    attempt: DeliveryAttempt
     # Seconds that the receiver asks to wait.
     requested: float = 0.0
 
@@ -63,19 +63,19 @@ class Sender:
                 async with request as response:
                     return _outcome(response)
         except AddressRefused as error:
-            return Sent(Attempt(delivered=False, error=str(error)))
+            return Sent(DeliveryAttempt(delivered=False, error=str(error)))
         except (TransportError, DecodeError) as error:
-            return Sent(Attempt(delivered=False, error=reason_of(error)[:MAX_MESSAGE]))
+            return Sent(DeliveryAttempt(delivered=False, error=reason_of(error)[:MAX_MESSAGE]))
 
 
 def _outcome(response: Response) -> Sent:
     status = response.status
     if 200 <= status < 300:
-        return Sent(Attempt(delivered=True, status=status))
+        return Sent(DeliveryAttempt(delivered=True, status=status))
     error = f"the receiver answered {status} {phrases.get(status, '')}".rstrip()
     if 300 <= status < 400:
         error += "; redirects are not followed"
-    return Sent(Attempt(delivered=False, status=status, error=error), _requested(response))
+    return Sent(DeliveryAttempt(delivered=False, status=status, error=error), _requested(response))
 
 
 def _requested(response: Response) -> float:

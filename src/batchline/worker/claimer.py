@@ -130,7 +130,7 @@ class Claimer(Service):
         worker = self._lease.worker
         announced, self._announced = self._announced, None
         claims, items = await self._send_claim(worker, want, announced)
-        self._count(sum(claim.size for claim in claims), want)
+        self._count(claims, want)
         if not claims:
             # It may be another producer's. Each of them looks at it before any of them looks at everything.
             return announced is not None
@@ -163,10 +163,11 @@ class Claimer(Service):
         self.claimed += len(items)
         self._intake.put(items, left_out)
 
-    def _count(self, items: int, wanted: int) -> None:
-        if items:
-            _log.info(f"claimed {items} of {wanted} wanted")
-            self._context.budget.take(items)
+    def _count(self, claims: Sequence[Claim], wanted: int) -> None:
+        if claims:
+            _log.info(f"claimed {sum(claim.size for claim in claims)} of {wanted} wanted")
+            # To ask for the task of an item is not to run it again.
+            self._context.budget.take(sum(claim.size for claim in claims if claim.task_id is None))
             self._context.on_claimed()
 
     async def _send_claim(

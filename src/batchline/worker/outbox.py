@@ -15,7 +15,7 @@ import structlog
 
 from batchline.store import hooks, maintenance, webhooks
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.webhooks import Attempt, Taken
+from batchline.store.webhooks import DeliveryAttempt, Taken
 from batchline.upstreams.retry import Backoff
 from batchline.webhooks.sender import Sender, Sent
 from batchline.worker.service import Service
@@ -112,11 +112,13 @@ class Outbox(Service):
 
     async def _send(self, taken: Taken) -> Sent:
         if taken.message is None:
-            return Sent(Attempt(delivered=False))
+            return Sent(DeliveryAttempt(delivered=False))
         secrets = [taken.secret, *([taken.previous_secret] if taken.previous_secret else [])]
         try:
             return await self._sender.send(taken.url, taken.message, secrets)
         except Exception:  # noqa: BLE001
             # One message's unexpected error must not affect the others.
             _log.exception("delivery failed unexpectedly", webhook=str(taken.webhook_id))
-            return Sent(Attempt(delivered=False, error="the worker failed at this delivery; see its log"))
+            return Sent(
+                DeliveryAttempt(delivered=False, error="the worker failed at this delivery; see its log")
+            )

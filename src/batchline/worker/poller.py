@@ -55,7 +55,7 @@ class Poller(Service):
 
     def wake(self) -> None:
         """Poll now. To poll is not work that a drain waits for, so the poller stays idle."""
-        self.reset()
+        self._interval = self._settings.poll_min
         self._woken.set()
 
     def reset(self) -> None:

@@ -42,6 +42,7 @@ class Producer:
         max_tasks: int | None = None,
     ) -> None:
         self.scope = scope
+        self.max_tasks = max_tasks
         self._settler = context.settler
         self._on_idle = on_idle
         rate, slots = Rate(context.clock), Slots(limit)
@@ -52,6 +53,10 @@ class Producer:
     @property
     def holding(self) -> bool:
         return bool(len(self.buffer) or self.dispatcher.in_flight)
+
+    @property
+    def idle(self) -> bool:
+        return not self.holding and self.claimer.idle.is_set()
 
     def spans(self) -> set[int]:
         return self.buffer.spans() | self.dispatcher.spans()

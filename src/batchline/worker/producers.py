@@ -3,8 +3,8 @@
 Slots belong to an upstream. The upstreams of the settings are known at the start; others become known by a
 claim. `UpstreamFinder` claims from upstreams that no producer works on, opens a producer for each that it
 finds, and leaves that upstream to it. If a lasting producer sends to the same upstream, both share its slots.
-A producer that has nothing left to do is closed. So an idle worker has
-none of them, and new work costs one claim, however many upstreams there have been.
+A producer that has nothing left to do is closed, except that of a provider, which keeps to the limit of its
+tasks. So an idle worker has few of them, and new work costs one claim, however many upstreams there were.
 """
 
 import asyncio
@@ -147,7 +147,10 @@ class UpstreamFinder:
 
     def wanted(self) -> int:
         if len(self._open) >= MAX_OPEN:
-            return 0
+            idle = next((each for each in self._open.values() if each.idle), None)
+            if idle is None:
+                return 0
+            self._close(idle)
         return 1 if self._one_at_a_time else min(self._of.concurrency, _FIRST_CLAIM)
 
     def room_for(self, count: int) -> int | None:
@@ -170,6 +173,9 @@ class UpstreamFinder:
         return producer
 
     def _close(self, producer: Producer) -> None:
+        if producer.max_tasks is not None and len(self._open) < MAX_OPEN:
+            # It claims within the limit of tasks. The finder would claim without one, each time it is closed.
+            return
         (key,) = producer.scope.keys or ()
         del self._open[key]
         self._close_producer(producer)

@@ -239,8 +239,11 @@ class Settler(Service):
             await self._give_back(item)
 
     async def _give_back(self, item: Item) -> None:
+        task_id = item.claim.task_id
+        # The provider's task goes on. Without its id, the item would be submitted a second time.
+        back = Deferred(item, _REFUSED_DELAY) if task_id is None else Parked(item, task_id, _REFUSED_DELAY)
         try:
-            await self._send([Deferred(item, _REFUSED_DELAY)])
+            await self._send([back])
         except StatementRefused as error:
             _log.error("an item cannot be given back", request=item.request_id, reason=str(error))
 

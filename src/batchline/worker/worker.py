@@ -253,18 +253,18 @@ class Worker:
         self._executor.wind_down()
         await first(stop(*self.producers.dispatchers), self._abort_if_settles_fail())
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
-        asyncio.get_running_loop().call_later(patience, self._abort.set)
-        await stop(self.settler)
-        await stop(self.finalizer)
-        # A slow receiver keeps no worker from leaving for long.
-        await stop(self.outbox, patience=self._settings.grace)
+        with self._aborting_after(patience):
+            await stop(self.settler)
+            await stop(self.finalizer)
+            # A slow receiver keeps no worker from leaving for long.
+            await stop(self.outbox, patience=self._settings.grace)
         # A hook that runs is waited for, as a request in flight is. It has a time limit.
-        await stop(self.hooks)
+        await stop(self.hooks, patience=self._settings.on_end_timeout + patience)
         await stop(self._heartbeat)
 
     @contextmanager
     def _aborting_after(self, seconds: float) -> Iterator[None]:
-        """These services are cancelled at once. One that ignores it keeps no worker from leaving."""
+        """A service that ignores its cancellation keeps no worker from leaving."""
         timer = asyncio.get_running_loop().call_later(seconds, self._abort.set)
         try:
             yield

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.auth import Called
@@ -81,7 +81,18 @@ async def create_response(
 
 
 @router.get("/{response_id}", response_class=Response, responses={**_DISPLAYED, **documented(404)})
-async def get_response(response_id: str, context: InContext, caller: Called) -> Response:
+async def get_response(
+    response_id: str,
+    context: InContext,
+    caller: Called,
+    stream: bool = False,
+    # The official client may send these. There is nothing to include, and nothing is streamed.
+    include: Annotated[list[str] | None, Query(alias="include[]")] = None,
+    include_obfuscation: bool | None = None,
+    starting_after: int | None = None,
+) -> Response:
+    if stream:
+        raise ApiError(400, "Responses are not streamed here. Leave out stream.", param="stream")
     async with context.sessions.one() as session:
         return await _displayed(session, await _named(session, caller, response_id))
 

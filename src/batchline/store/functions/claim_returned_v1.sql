@@ -2,7 +2,8 @@
 -- due spans, the longest waiting first, then those of the `expired` workers.
 --
 -- A span is split when it is too large; a provider's task is taken whole. Returns each span given, with its items.
--- `tasks_only`: only providers' tasks. Lines of an expired worker may have been submitted to a provider: their span says so.
+-- `tasks_only`: only lines that count as tasks already: a provider has them, or may have them. Lines of an expired worker may
+-- have been submitted to a provider, and their span says so then.
 --
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --
@@ -24,7 +25,7 @@ due AS (
     SELECT s.id, s.outstanding, s.task_id, s.submission, s.available_at AS since
     FROM batchline.spans AS s
     WHERE s.worker_id IS NULL AND s.lane_id = lane AND s.available_at <= now()
-      AND (s.task_id IS NOT NULL OR NOT tasks_only)
+      AND (s.task_id IS NOT NULL OR s.submission IS NOT NULL OR NOT tasks_only)
     ORDER BY s.available_at, s.id
     LIMIT max_items
     FOR UPDATE SKIP LOCKED
@@ -38,7 +39,6 @@ abandoned AS (
         'infinity'::timestamptz AS since
     FROM batchline.spans AS s
     WHERE s.worker_id = ANY (expired) AND s.lane_id = lane
-      AND (s.task_id IS NOT NULL OR NOT tasks_only)
     FOR UPDATE SKIP LOCKED
 ),
 -- One row per item, of which the first of each span is kept: so the limit ends the reading, and with it the locking, as

@@ -50,7 +50,7 @@ BEGIN
     FROM (
         SELECT s.lane_id, s.outstanding
         FROM batchline.spans AS s
-        WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL AND s.worker_id <> ALL (expired)
+        WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL
         UNION ALL
         SELECT s.lane_id, s.outstanding
         FROM batchline.spans AS s

@@ -29,7 +29,7 @@ BEGIN
     FROM batchline.spans AS s
     WHERE s.batch_id = batch
       AND (
-          s.id <> ALL (locked)
+          s.id NOT IN (SELECT unnest(locked))
           OR EXISTS (SELECT FROM batchline.workers AS w WHERE w.id = s.worker_id AND w.lease_until >= now())
       )
     LIMIT 1;

@@ -16,7 +16,7 @@ KEY = "batchline_key"
 # OpenAI's limit of metadata.
 _MAX_PAIRS = 16
 # What a path and a column can hold. OpenAI's ids are `resp_` and hexadecimal digits.
-_TASK_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_TASK_ID = re.compile(r"[A-Za-z0-9_.:=~-]{1,500}")
 _RUNNING = frozenset({"queued", "in_progress"})
 _SUCCEEDED = frozenset({"completed", "incomplete"})
 # Codes of failures that say nothing about the item.
@@ -51,11 +51,7 @@ class OpenAIBackground:
     path = "/v1/responses"
 
     def submission(self, key: str, body: bytes) -> bytes:
-        try:
-            fields = _decode_body(body)
-            metadata = _decode_metadata(fields.get("metadata", b"null")) or {}
-        except _DECODE_ERRORS as error:
-            raise UnsubmittableItem(f"the body is no request for a response: {error}") from None
+        fields, metadata = _read(body)
         if len(metadata) < _MAX_PAIRS:
             metadata[KEY] = key
             fields["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
@@ -64,11 +60,15 @@ class OpenAIBackground:
         fields.pop("stream", None)
         return msgspec.json.encode(fields)
 
+    def carries_key(self, body: bytes) -> bool:
+        return len(_read(body)[1]) < _MAX_PAIRS
+
     def accepted(self, answer: bytes) -> str | None:
         try:
-            return _task_id(_decode(answer).id)
+            response = _decode(answer)
         except _DECODE_ERRORS:
             return None
+        return _task_id(response.id)
 
     def search(self, key: str) -> str:
         return urlencode({f"metadata[{KEY}]": key})
@@ -78,8 +78,13 @@ class OpenAIBackground:
             page = _decode_page(answer)
         except _DECODE_ERRORS as error:
             raise ValueError(f"the answer is no list of responses: {error}") from None
-        # A server that ignores the query lists others, too.
-        return next((_task_id(each.id) for each in page.data if (each.metadata or {}).get(KEY) == key), None)
+        for each in page.data:
+            if (each.metadata or {}).get(KEY) == key:
+                return _task_id(each.id)
+        if page.data:
+            # So a task that is not listed may exist.
+            raise ValueError("the server ignores the search: it lists responses with other keys")
+        return None
 
     def state(self, answer: bytes) -> TaskState | None:
         try:
@@ -103,5 +108,16 @@ class OpenAIBackground:
         return TaskState(Progress.FAILED, code=code, message=message, passing=code in _PASSING)
 
 
-def _task_id(text: str) -> str | None:
-    return text if _TASK_ID.fullmatch(text) else None
+def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
+    """The fields of a request, and its metadata. Raises UnsubmittableItem."""
+    try:
+        fields = _decode_body(body)
+        return fields, _decode_metadata(fields.get("metadata", b"null")) or {}
+    except _DECODE_ERRORS as error:
+        raise UnsubmittableItem(f"the body is no request for a response: {error}") from None
+
+
+def _task_id(text: str) -> str:
+    if not _TASK_ID.fullmatch(text):
+        raise ValueError(f"the id of the provider's task cannot be stored: {text[:100]!r}")
+    return text

@@ -36,8 +36,13 @@ class Provider(Protocol):
         """The body that submits an item under an idempotency key. Raises UnsubmittableItem."""
         ...
 
+    def carries_key(self, body: bytes) -> bool:
+        """Whether the submission of this item can be found by its key. Raises UnsubmittableItem."""
+        ...
+
     def accepted(self, answer: bytes) -> str | None:
-        """The task's id in the answer to a submission; None if there is none."""
+        """The task's id in the answer to a submission; None if there is none. Raises ValueError if it cannot
+        be stored."""
         ...
 
     def search(self, key: str) -> str:
@@ -45,8 +50,8 @@ class Provider(Protocol):
         ...
 
     def found(self, key: str, answer: bytes) -> str | None:
-        """The task that was submitted under this key, in the answer to a search. Raises ValueError if the
-        answer is no list of tasks."""
+        """The task that was submitted under this key, in the answer to a search; None if there is none.
+        Raises ValueError if the answer does not tell."""
         ...
 
     def state(self, answer: bytes) -> TaskState | None:

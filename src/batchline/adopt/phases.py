@@ -252,9 +252,9 @@ async def _refuse_missing_results(connection: StoreConnection) -> None:
     missing = await adoption.missing_results(connection)
     if missing:
         raise AdoptionRefused(
-            f"{sum(results for _, results in missing)} finished requests were not copied, and would run again;"
-            " nothing was changed: run the same command again; if that does not help, delete what was copied"
-            " with `batchline adopt finish`, and prepare again",
+            f"{sum(results for _, results in missing)} finished requests were not copied, and"
+            " would run again; nothing was changed: run the same command again; if that does not help, delete"
+            " what was copied with `batchline adopt finish`, and prepare again",
             [f"{ids.show(ids.BATCH, batch_id)}: {results} are missing" for batch_id, results in missing],
         )
 

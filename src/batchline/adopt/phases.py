@@ -181,7 +181,7 @@ async def cut_over(
         await copying.copy_files(copying.committing(session), reported)
         await copying.copy_results(session, source, reported)
         await adoption.analyze(session)
-    async with adoption.step(session, phases=("prepared",), rolled_back=rehearse) as connection:
+    async with adoption.step(session, phases=adoption.PREPARED, rolled_back=rehearse) as connection:
         started = time.monotonic()
         if not rehearse:
             await adoption.lock_old_tables(connection, source)
@@ -218,7 +218,7 @@ async def _ready_for_cutover(session: Session, daemons_stopped: bool, rehearse: 
         raise AdoptionRefused("the cutover is done already; `batchline adopt verify` checks it")
     _expect(state, "prepared", "cutover")
     assert state is not None
-    async with adoption.step(session, phases=("prepared",), rolled_back=rehearse) as connection:
+    async with adoption.step(session, phases=adoption.PREPARED, rolled_back=rehearse) as connection:
         source = await adoption.source_of(connection, state.source)
         await adoption.create_views(connection, source)
         if not rehearse:
@@ -277,7 +277,7 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
     reported, started = steps or NoSteps(), time.monotonic()
     source = await _ready_for_rollback(session, leave_own)
     results = await _write_back_online(session, source, reported)
-    async with adoption.step(session, phases=("adopted",)) as connection:
+    async with adoption.step(session, phases=adoption.ADOPTED) as connection:
         await adoption.lock_our_tables(connection)
         await _refuse_busy_workers(connection)
         own = await _refuse_own_batches(connection, leave_own)
@@ -324,7 +324,7 @@ async def _ready_for_rollback(session: Session, leave_own: bool) -> Source:
     state = await adoption.find(session)
     _expect(state, "adopted", "rollback")
     assert state is not None
-    async with adoption.step(session, phases=("adopted",)) as connection:
+    async with adoption.step(session, phases=adoption.ADOPTED) as connection:
         await _refuse_own_batches(connection, leave_own)
         return await adoption.source_of(connection, state.source)
 
@@ -336,7 +336,7 @@ async def _write_back_online(session: Session, source: Source, steps: Steps) -> 
     """
     page, span, total = 0, 64, 0
     while True:
-        async with adoption.step(session, phases=("adopted",)) as connection:
+        async with adoption.step(session, phases=adoption.ADOPTED) as connection:
             if page >= await adoption.pages(connection, source):
                 return total
             async with adoption.by_key(connection):
@@ -393,7 +393,7 @@ async def finish(
         raise AdoptionRefused("there is no adoption to finish; `batchline adopt prepare` begins one")
     if state.phase != "adopted":
         return await _abandon(session, drop, reported, dry_run)
-    async with adoption.step(session, phases=("adopted",), rolled_back=dry_run) as connection:
+    async with adoption.step(session, phases=adoption.ADOPTED, rolled_back=dry_run) as connection:
         source = await adoption.source_of(connection, state.source)
         left_out = await adoption.left_out(connection)
         if drop and left_out and not lose_unadopted and not dry_run:

@@ -4,7 +4,7 @@ Every step is one transaction that begins by locking the row of the adoption. So
 works at a time, and a command that is killed leaves either all of a step or nothing of it.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal
@@ -29,8 +29,10 @@ from batchline.store.statements import statement
 Phase = Literal["prepare", "prepared", "adopted", "finished"]
 Event = Literal["prepared", "cutover", "rollback", "finish"]
 
-# The phases in which what was copied belongs to no batch yet.
-COPYING: Collection[Phase] = ("prepare", "prepared")
+# Phases in which a step may run. COPYING: what was copied belongs to no batch yet.
+COPYING: tuple[Phase, ...] = ("prepare", "prepared")
+PREPARED: tuple[Phase, ...] = ("prepared",)
+ADOPTED: tuple[Phase, ...] = ("adopted",)
 
 # Seconds to wait for a lock.
 _LOCK_TIMEOUT = 5
@@ -203,7 +205,7 @@ async def find_in(connection: StoreConnection) -> Adoption | None:
 
 @asynccontextmanager
 async def step(
-    session: Session, *, phases: Collection[Phase] | None = None, rolled_back: bool = False
+    session: Session, *, phases: Sequence[Phase] | None = None, rolled_back: bool = False
 ) -> AsyncIterator[StoreConnection]:
     """A transaction of a phase. With `rolled_back`, for a trial, nothing of it stays.
 

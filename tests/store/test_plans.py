@@ -193,6 +193,15 @@ class Plan:
                     seq_scans.add(table)
         return cls(root["Total Cost"], seq_scans, rows)
 
+    def with_functions(self, counted: "Plan") -> "Plan":
+        """This plan, and what functions that it calls have read of other tables."""
+        hidden = set(counted.rows) - set(self.rows)
+        return Plan(
+            self.cost,
+            self.seq_scans | (counted.seq_scans & hidden),
+            Counter({**counted.rows, **self.rows}),
+        )
+
     @classmethod
     def inside(cls, cost: float, before: "Counts", after: "Counts") -> "Plan":
         """What was done inside a function: EXPLAIN does not look into it."""
@@ -239,8 +248,7 @@ class Ground:
                 row = cursor.fetchone()
                 assert row is not None
                 plan = Plan.of(row[0][0]["Plan"])
-                if not plan.rows:
-                    plan = Plan.inside(plan.cost, before, counts(cursor))
+                plan = plan.with_functions(Plan.inside(plan.cost, before, counts(cursor)))
                 assert plan.cost < JIT_ABOVE_COST, "PostgreSQL would compile this, each time it runs"
                 return plan
             finally:

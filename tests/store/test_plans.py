@@ -249,7 +249,9 @@ class Ground:
                 assert row is not None
                 plan = Plan.of(row[0][0]["Plan"])
                 plan = plan.with_functions(Plan.inside(plan.cost, before, counts(cursor)))
-                assert plan.cost < JIT_ABOVE_COST, "PostgreSQL would compile this, each time it runs"
+                # Before 18, each scan of a small table without an index, which is disabled, adds 10^10.
+                cost = plan.cost % 1e10
+                assert cost < JIT_ABOVE_COST, "PostgreSQL would compile this, each time it runs"
                 return plan
             finally:
                 cursor.execute("DEALLOCATE guarded")
@@ -464,8 +466,8 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
     )
 
     assert not plan.seq_scans
-    # Found, locked, read, returned.
-    assert plan.rows["lanes"] <= 5
+    # Found, locked, read, returned. PostgreSQL 15 counts one more.
+    assert plan.rows["lanes"] <= 6
     assert plan.rows["batches"] == 1
     assert plan.rows["lines"] <= 64
 
@@ -546,8 +548,8 @@ def test_a_poll_looks_at_the_front_of_each_index(ground: Ground, keys: list[str]
 
     assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
     if keys is None:
-        # One span for each holder, and the first free one of each lane.
-        assert plan.rows["spans"] <= WORKERS + IN_FLIGHT_LANES
+        # One span for each holder, and the first free one of each lane. Before 18, averages are rounded.
+        assert plan.rows["spans"] <= WORKERS + IN_FLIGHT_LANES + 1
         assert plan.rows["lanes"] <= 2 * WORKERS + IN_FLIGHT_LANES
 
 

@@ -99,8 +99,8 @@ class Installed:
 
 def main() -> None:
     programs, *command = sys.argv[1:]
-    # For tests, which crash processes and never the machine. Compiling the queries of their own connections would
-    # take longer than all else; sessions switch that off themselves.
+    # For tests, which crash processes and never the machine. Compiling the queries of their own connections
+    # would take longer than all else; sessions switch that off themselves.
     settings = {"max_connections": "300", "fsync": "off", "jit": "off"}
     with tempfile.TemporaryDirectory(prefix="batchline-installed-") as folder:
         server = Installed.make(Path(programs), Path(folder, "server"), settings)

@@ -10,14 +10,14 @@ RETENTION = (
     Mutant(
         "the age of a batch counts from its creation, so a running one is purged",
         f"{_MAINTENANCE}/purge_old_batches.sql",
-        "WHERE ended_at < now()",
-        "WHERE created_at < now()",
+        "WHERE b.ended_at < now()",
+        "WHERE b.created_at < now()",
         _RETENTION,
     ),
     Mutant(
         "governed batches are purged as early as ordinary ones",
         f"{_MAINTENANCE}/purge_old_batches.sql",
-        " AND submitted_by IS NULL",
+        "      AND b.submitted_by IS NULL\n",
         "",
         ("tests/store/test_operations_retention.py",),
     ),

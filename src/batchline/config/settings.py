@@ -70,7 +70,7 @@ class WorkerSettings:
         60.0, time(0.1), "How long such a function or program may run.", flag=True
     )
     on_end_env: tuple[str, ...] = setting(
-        (), kinds.VARIABLES, "Variables that it gets, besides PATH, HOME and the like.", flag=True
+        (), kinds.VARIABLES, "Variables that it gets in addition to PATH, HOME and the like.", flag=True
     )
     # As the server has them. None: results are kept until their files are deleted.
     results_retention: float | None = None

@@ -219,6 +219,8 @@ async def run_to_the_end(db: Session, worker: WorkerId, scope: Scope = ANYTHING)
 async def finish(db: Session, worker: WorkerId, batch_id: UUID) -> Batch | None:
     """End a batch that `worker` has taken for finalizing, with the files that its counters call for."""
     batch = await read(db, batch_id)
+    if batch.finalizing_at is None:
+        return None
     return await batches.finish(
         db,
         worker.id,
@@ -227,6 +229,7 @@ async def finish(db: Session, worker: WorkerId, batch_id: UUID) -> Batch | None:
         errors=_made(batch, "error", batch.total - batch.completed),
         summary={},
         event_id=new_id(),
+        finalizing_at=batch.finalizing_at,
     )
 
 

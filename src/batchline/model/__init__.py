@@ -25,6 +25,7 @@ from batchline.model.operation import (
     GovernedBatch,
     ParentStatus,
 )
+from batchline.model.retry import RetrySelection, Unfinished
 from batchline.model.tenant import ANYBODY, DEFAULT_TENANT, ApiKey, RequestKind, Role
 from batchline.model.usage import NO_USAGE, Usage
 from batchline.model.verdict import (
@@ -73,11 +74,13 @@ __all__ = [
     "Recovery",
     "RequestKind",
     "Retry",
+    "RetrySelection",
     "Role",
     "RunSettings",
     "Settled",
     "SubmissionUnknown",
     "TimedOut",
+    "Unfinished",
     "Usage",
     "Verdict",
 ]

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -118,6 +119,10 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
+    # Lines that an earlier end left without a result, as `cancelled` or `expired`, and that the running retry
+    # has left out.
+    left_out: int = 0
+    left_out_as: Literal["cancelled", "expired"] | None = None
     # Until it is frozen: items that were claimed at least once, and of these those that wait for another try,
     # and those that can be claimed again now.
     claimed: int = 0
@@ -147,8 +152,9 @@ class Batch(msgspec.Struct, frozen=True):
     def counts(self) -> "ItemCounts":
         """How many items are in which state. An item that was never claimed is pending, or never runs if the
         batch is closed."""
-        claimed = self.finished if self.finalizing_at is not None else self.claimed
-        unclaimed = self.total - claimed
+        # The cursors have passed what a retry has left out.
+        claimed = self.finished if self.finalizing_at is not None else self.claimed - self.left_out
+        unclaimed = self.total - claimed - self.left_out
         cancelling, expiring = self.cancelling_at is not None, self.expiring_at is not None
         return ItemCounts(
             total=self.total,
@@ -157,6 +163,9 @@ class Batch(msgspec.Struct, frozen=True):
             pending=self.returned + (0 if cancelling or expiring else unclaimed),
             in_progress=claimed - self.finished - self.retrying - self.returned,
             retrying=self.retrying,
-            cancelled=unclaimed if cancelling else 0,
-            expired=unclaimed if expiring and not cancelling else 0,
+            cancelled=(unclaimed if cancelling else 0) + self._left_out("cancelled"),
+            expired=(unclaimed if expiring and not cancelling else 0) + self._left_out("expired"),
         )
+
+    def _left_out(self, ending: Literal["cancelled", "expired"]) -> int:
+        return self.left_out if self.left_out_as == ending else 0

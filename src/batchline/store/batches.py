@@ -1,6 +1,7 @@
 """Batches: create, read, close, conclude, and the commit that ends them."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -191,14 +192,17 @@ async def finish(
     errors: File | None,
     summary: dict[str, object],
     event_id: UUID,
+    finalizing_at: datetime,
 ) -> Batch | None:
-    """End the batch; None when this worker is not its finalizer any more."""
+    """End the batch; None when this worker is not its finalizer any more. `finalizing_at` is that of the end
+    that these files are for: after a retry there is another."""
     made: Sequence[File] = [file for file in (output, errors) if file is not None]
     rows = await session.records(
         statement("finish_batch"),
         {
             "batch": batch_id,
             "worker": worker_id,
+            "finalizing_at": finalizing_at,
             "output_file": output.id if output else None,
             "error_file": errors.id if errors else None,
             "summary": Jsonb(summary),

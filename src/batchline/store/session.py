@@ -118,12 +118,12 @@ class Session:
             return await _execute(connection, cursor, statement, params, prepare=True)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[StoreConnection]:
+    async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:
         """Run several statements in one transaction, within one time limit.
 
         The server has the same limit, so that it releases the locks if this process hangs between statements.
         """
-        async with self._guarded() as connection, connection.transaction():
+        async with self._guarded(self._timeout + extra_time) as connection, connection.transaction():
             limit = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
             await connection.execute(limit.encode())
             try:

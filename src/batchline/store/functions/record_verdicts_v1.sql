@@ -41,7 +41,7 @@ verdicts AS (
     )
 ),
 span AS (
-    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id, s.task_id, s.submission
+    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempt_limit, s.worker_id, s.task_id, s.submission
     FROM batchline.spans AS s
     WHERE s.id = ANY (spans)
     ORDER BY s.id
@@ -53,6 +53,7 @@ accepted AS (
         s.lane_id,
         s.batch_id,
         s.attempt,
+        s.attempt_limit,
         s.task_id,
         CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
     FROM verdicts AS v
@@ -98,17 +99,18 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, available_at, submission)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit, available_at, submission)
     SELECT
         lane_id,
         batch_id,
         range_agg(ordinals),
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
+        attempt_limit,
         now() + make_interval(secs => delay),
         submission
     FROM accepted
     WHERE kind >= 2
-    GROUP BY lane_id, batch_id, attempt, kind, delay, submission
+    GROUP BY lane_id, batch_id, attempt, attempt_limit, kind, delay, submission
 ),
 attempted AS (
     INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)

@@ -6,7 +6,8 @@
 -- union. The outstanding ordinals come from outside the pass (LATERAL); otherwise a join that spills to disk would
 -- write them once per row.
 --
--- A frozen batch has no spans: its results lie within [0, next) and need not fill it.
+-- A frozen batch has no spans: its results lie within [0, next) and need not fill it. In a batch with lines that a retry has
+-- left out (left_out), these have neither, so the sum over its lanes is compared.
 WITH
 lane AS MATERIALIZED (
     SELECT
@@ -16,6 +17,7 @@ lane AS MATERIALIZED (
         n.lane_no,
         n.next,
         b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
+        b.left_out,
         -- The file of an ended batch may be deleted with its lines.
         b.ended_at IS NULL OR EXISTS (
             SELECT FROM batchline.files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
@@ -34,7 +36,7 @@ lane AS MATERIALIZED (
     WHERE %(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid
 ),
 counted AS MATERIALIZED (
-    SELECT n.id, n.batch_id, n.next, n.frozen, n.has_lines, n.held, c.*
+    SELECT n.id, n.batch_id, n.next, n.frozen, n.left_out, n.has_lines, n.held, c.*
     FROM lane AS n
     CROSS JOIN LATERAL (
         SELECT
@@ -69,7 +71,21 @@ finding AS (
         id AS lane_id,
         format('%%s items are claimed, but %%s have results and %%s are outstanding', next, results, held) AS message
     FROM counted
-    WHERE results + held <> next AND NOT frozen
+    WHERE results + held <> next AND NOT frozen AND left_out = 0
+    UNION ALL
+    SELECT
+        'partition',
+        batch_id,
+        NULL,
+        format(
+            '%%s items were left out by a retry, but %%s have neither a result nor are outstanding',
+            left_out,
+            sum(next - results - held)
+        )
+    FROM counted
+    WHERE NOT frozen AND left_out > 0
+    GROUP BY batch_id, left_out
+    HAVING sum(next - results - held) <> left_out
     UNION ALL
     SELECT 'result_range', batch_id, id, format('%%s results belong to items outside [0,%%s)', outside, next)
     FROM counted

@@ -1,0 +1,46 @@
+-- put_back_failed: turn failed results of an ended batch back into work: those with fewer than `max_attempts` attempts (NULL:
+-- any) and one of these `codes` (NULL: any). Returns their number and their tokens.
+--
+-- Each becomes a row of retry_attempts, whole, and is outstanding again in a free span of the next attempt. So the history is
+-- kept, and so is the invariant. `more_attempts` is how many attempts it gets from now on; NULL: what is left of the batch's.
+-- A span covers at most `span_items` ordinals, so that no claim has to rewrite a large multirange.
+--
+-- Runs under the lock on the batch row, before reopen_batch in the same transaction. The batch has ended and has no spans, so
+-- no settle and no finalizer can run meanwhile. Locks: the results.
+WITH
+failed AS (
+    DELETE FROM batchline.results AS r
+    USING batchline.lanes AS n
+    WHERE n.batch_id = %(batch)s
+      AND r.lane_id = n.id
+      AND r.outcome = 'failed'
+      AND (%(max_attempts)s::integer IS NULL OR r.attempt < %(max_attempts)s::integer)
+      AND (
+          %(codes)s::text[] IS NULL
+          OR batchline.failure_code_v1(r.status_code, r.output) = ANY (%(codes)s::text[])
+      )
+    RETURNING r.*
+),
+history AS (
+    INSERT INTO batchline.retry_attempts
+        (batch_id, lane_id, ordinal, attempt, error_code, message, not_before, created_at)
+    SELECT
+        %(batch)s, lane_id, ordinal, attempt, batchline.failure_code_v1(status_code, output), output, now(), finished_at
+    FROM failed
+),
+again AS (
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit)
+    SELECT
+        lane_id,
+        %(batch)s,
+        range_agg(int4range(ordinal, ordinal + 1)),
+        attempt + 1,
+        attempt + %(more_attempts)s::integer
+    FROM failed
+    GROUP BY lane_id, attempt, ordinal / %(span_items)s::integer
+)
+SELECT
+    count(*)::integer AS lines,
+    coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
+    coalesce(sum(output_tokens), 0)::bigint AS output_tokens
+FROM failed

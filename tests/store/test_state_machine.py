@@ -773,7 +773,9 @@ class LifeOfItems(RuleBasedStateMachine):
             self.spans[claim.span_id] = replace(span, holder=None, due=delay == 0)
         elif span and accepted:
             self.shrink(claim.span_id, accepted)
-            self.unborn.append(SpanModel(span.lane, accepted, span.attempt, due=delay == 0, task=task))
+            self.unborn.append(
+                SpanModel(span.lane, accepted, span.attempt, span.limit, due=delay == 0, task=task)
+            )
 
     @when(lambda self: any(span.task for span in self.spans.values()))
     def park_under_a_known_task(self, which: int, other: int) -> None:

@@ -6,7 +6,7 @@ answers in input order. The files of its earlier end stay as they are.
 
 import re
 
-from batchline.batches.creation import window_or_none
+from batchline.batches.creation import InvalidWindow, window_or_none
 from batchline.model import Batch, BatchStatus, RetrySelection, Unfinished
 from batchline.store import retry as store_retry
 from batchline.store.outputs import NEVER_RUN
@@ -15,6 +15,7 @@ from batchline.store.session import Session
 
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _RUNNING = "batch_in_progress"
+_USUAL_WINDOW = "24h"
 
 
 class InvalidSelection(ValueError):
@@ -116,12 +117,20 @@ def _wanted(batch: Batch, selection: RetrySelection, max_attempts: int | None) -
     code = f"batch_{ending.value}"
     assert code in NEVER_RUN
     return PutBack(
-        window_or_none(batch.completion_window),
+        _window(batch),
         failed=selection.includes(Unfinished.FAILED),
         codes=selection.codes,
         unrun=selection.includes(ending) and (selection.codes is None or code in selection.codes),
         more_attempts=batch.settings.max_attempts if max_attempts is None else max_attempts,
     )
+
+
+def _window(batch: Batch) -> float | None:
+    """The completion window again. That of an adopted batch may be one that this program does not know."""
+    try:
+        return window_or_none(batch.completion_window)
+    except InvalidWindow:
+        return window_or_none(_USUAL_WINDOW)
 
 
 async def _no_match(held: Retrying) -> str:

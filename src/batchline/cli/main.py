@@ -22,6 +22,7 @@ MODULES = {
     "worker": ("worker",),
     "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
     "attempts": ("attempts",),
+    "retry": ("retry",),
     "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),

@@ -21,6 +21,7 @@ import structlog
 from rich.console import Console
 
 from batchline.batches import creation as ordering
+from batchline.cli.commands.retry import reopened
 from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
@@ -73,6 +74,7 @@ class RunOrder:
     window: str
     worker: WorkerSettings
     fresh: bool
+    retry_failed: bool
     hooks: Hooks
     as_json: bool
     command: str
@@ -80,6 +82,10 @@ class RunOrder:
     def console(self) -> Console:
         """The console for messages: stdout, unless the lines go there."""
         return err() if self.output.is_stdout else out()
+
+    @property
+    def retry_command(self) -> str:
+        return self.command if self.retry_failed else f"{self.command} --retry-failed"
 
     @property
     def silent(self) -> bool:
@@ -169,23 +175,29 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
     known = await asyncio.to_thread(fingerprint, order.inputs)
     key = ordering.resume_key(known.digest, upstream)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
-    if found is not None and found.ended_at is not None:
+    if found is not None and _is_done(order, found):
         return found, True
     await _check_upstream(order.settings)
     if found is not None:
-        await _patiently(lambda: _continue(order, session, found))
-        return found, True
+        return await _patiently(lambda: _continue(order, session, found)), True
     # Forget the old batch only now that nothing prevents a new one.
     await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     return await _patiently(lambda: _create(order, runtime, session, known, key)), False
 
 
-async def _continue(order: RunOrder, session: Session, found: Batch) -> None:
+def _is_done(order: RunOrder, found: Batch) -> bool:
+    return found.ended_at is not None and not (order.retry_failed and found.completed < found.total)
+
+
+async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
+    if found.ended_at is not None:
+        found = await reopened(session, found, order.settings.max_attempts)
     await batches.change_settings(session, found.id, order.settings)
     if found.paused_at is not None:
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
+    return found
 
 
 async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint, key: str) -> Batch:
@@ -389,8 +401,7 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     missing = batch.total - batch.completed
     if missing:
         parts.append(f"{missing:,} not completed, see {order.errors.name}")
-    if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
-        parts.append("--fresh runs it again")
+        parts.append(f"to run only these again:\n  {order.retry_command}")
     return "; ".join(parts)
 
 
@@ -424,6 +435,7 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "output": order.output.name if batch.output_file_id else None,
         "errors": order.errors.name if batch.error_file_id else None,
         "resume": order.command if outcome.interrupted else None,
+        "retry": order.retry_command if batch.ended_at and batch.completed < batch.total else None,
         "summary": batch.summary,
         "hooks": [show_hook_delivery(each) for each in outcome.hook_deliveries],
     }

@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, get and cancel batches, as OpenAI's clients do."""
+"""/v1/batches: create, list, get and cancel batches, as OpenAI's clients do, and retry their lines."""
 
 from hashlib import sha256
 from typing import Annotated, Literal
@@ -15,10 +15,11 @@ from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.batches.batch_object import batch_object, unix_seconds
 from batchline.batches.creation import BatchRequest, create_requested
+from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
-from batchline.model import Batch, ItemHistory, ids
+from batchline.model import Batch, ItemHistory, RetrySelection, Unfinished, ids
 from batchline.store import attempts, batches
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
@@ -29,6 +30,7 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=Authentic
 
 _SCOPE = "batches"
 _MAX_KEY = 255
+_MAX_CODES = 100
 
 Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -65,6 +67,28 @@ class CreateBatch(BaseModel):
 
     def fingerprint(self) -> bytes:
         return sha256(msgspec.json.encode(self.model_dump(), order="sorted")).digest()
+
+
+class RetryBatch(BaseModel):
+    """Which lines run again. None: all that are not completed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    only: Annotated[list[Literal["failed", "expired", "cancelled"]], Field(min_length=1)] | None = None
+    codes: (
+        Annotated[
+            list[Annotated[str, Field(examples=["http_401"])]], Field(min_length=1, max_length=_MAX_CODES)
+        ]
+        | None
+    ) = None
+    causes: Annotated[list[str], Field(min_length=1, max_length=_MAX_CODES)] | None = None
+
+    def selection(self) -> RetrySelection:
+        return RetrySelection(
+            None if self.only is None else frozenset(map(Unfinished, self.only)),
+            None if self.codes is None else tuple(self.codes),
+            None if self.causes is None else tuple(self.causes),
+        )
 
 
 # Responses
@@ -245,6 +269,27 @@ async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> Bat
     raise ApiError(
         409, f"Batch {batch_id} cannot be cancelled: {why}.", code="cannot_cancel", headers=NO_RETRY
     )
+
+
+@router.post("/{batch_id}/retry", responses=documented(404, 409, 413))
+async def retry_batch(
+    batch_id: str, context: InContext, caller: Called, requested: RetryBatch | None = None
+) -> BatchObject:
+    """Run lines of an ended batch that are not completed again, in the same batch. OpenAI's API has no such
+    call."""
+    selection = (requested or RetryBatch()).selection()
+    async with context.sessions.one() as session:
+        batch = await _named(session, caller, batch_id, "batch_id")
+        try:
+            await retry(session, batch, selection, tenant=caller.tenant)
+        except InvalidSelection as error:
+            raise _invalid(error.param, str(error)) from None
+        except NotRetryable as error:
+            message = f"Batch {batch_id} cannot be retried: {error}."
+            raise ApiError(409, message, code=error.code, headers=NO_RETRY) from None
+        except BatchGone:
+            raise not_found("batch", batch_id, "batch_id") from None
+        return displayed(await _found(session, caller, batch.id))
 
 
 def displayed(batch: Batch) -> BatchObject:

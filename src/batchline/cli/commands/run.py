@@ -44,6 +44,13 @@ def run_inputs(
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="If it has ended, run the lines again that are not completed, and only these.",
+        ),
+    ] = False,
     force: options.Force = False,
     on_end: options.RunOnEnd = None,
     on_end_command: options.RunOnEndCommand = None,
@@ -89,6 +96,7 @@ def run_inputs(
             window=window,
             worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
+            retry_failed=retry_failed,
             hooks=hooks,
             as_json=as_json,
             command=run_batch.resume_command(),

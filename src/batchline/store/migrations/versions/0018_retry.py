@@ -124,7 +124,7 @@ NO_SPAN = """
             THEN CASE b.left_out_as WHEN 'cancelled' THEN 'canceled' ELSE 'expired' END"""
 
 # Batches that leave lines out are closed again as they were, and a worker ends them: what was put back and
-# has no result counts as never run. Without a list, the files of earlier ends stay until somebody deletes them.
+# has no result counts as never run. The files of earlier ends stay until somebody deletes them.
 BACK = """
 DELETE FROM spans AS s USING batches AS b WHERE b.left_out > 0 AND s.batch_id = b.id;
 UPDATE lanes AS n SET open = false FROM batches AS b WHERE b.left_out > 0 AND n.batch_id = b.id;

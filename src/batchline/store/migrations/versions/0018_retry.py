@@ -73,7 +73,12 @@ SELECT
     b.finalize_error{more}
 FROM batches AS b
 LEFT JOIN LATERAL (
-    SELECT * FROM counters WHERE counters.batch_id = b.id ORDER BY counters.seq DESC LIMIT 1
+    -- The columns of 0012: the view would keep later ones from being dropped.
+    SELECT batch_id, seq, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens
+    FROM counters
+    WHERE counters.batch_id = b.id
+    ORDER BY counters.seq DESC
+    LIMIT 1
 ) AS c ON true
 """
 LEFT_OUT = ",\n    b.left_out,\n    b.left_out_as"
@@ -112,7 +117,9 @@ JOIN current_lanes AS n ON n.batch_id = b.id
 JOIN lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
 LEFT JOIN results AS r ON r.lane_id = n.id AND r.line_no = l.line_no
 LEFT JOIN LATERAL (
-    SELECT * FROM spans
+    -- The columns of 0013.
+    SELECT id, lane_id, batch_id, outstanding, worker_id, available_at, attempt, upstream, task_id, claimed_at
+    FROM spans
     WHERE spans.batch_id = b.id AND spans.lane_id = n.id AND spans.outstanding @> l.ordinal
     LIMIT 1
 ) AS s ON l.ordinal < n.next AND r.outcome IS NULL

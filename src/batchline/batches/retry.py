@@ -135,12 +135,12 @@ def _window(batch: Batch) -> float | None:
 
 async def _no_match(held: Retrying) -> str:
     counts = held.batch.counts
-    there = [f"{lines:,} {code}" for code, lines in await held.failure_codes()]
-    there += [
+    existing = [f"{lines:,} {code}" for code, lines in await held.failure_codes()]
+    existing += [
         f"{lines:,} batch_{ending}"
         for ending, lines in (("cancelled", counts.cancelled), ("expired", counts.expired))
         if lines
     ]
-    if not there:
+    if not existing:
         return "every line is completed"
-    return f"no line matches; the lines that are not completed have the codes: {', '.join(there)}"
+    return f"no line matches; the lines that are not completed have the codes: {', '.join(existing)}"

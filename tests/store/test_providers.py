@@ -301,8 +301,10 @@ async def test_the_query_of_the_document_finds_a_task_that_stands_for_two_items(
 
 async def test_unknown_submissions_are_counted_and_the_doctor_notes_them(db: Session) -> None:
     batch = await one_in_every_state(db, a_worker())
-    assert await providers.counts(db, batch.id) == [ProviderCounts("model", 1, 1)]
-    assert await providers.counts(db) == [ProviderCounts("model", 1, 1)]
+    assert await providers.counts(db, Scope(batch_id=batch.id)) == [ProviderCounts("model", 1, 1)]
+    assert await providers.counts(db, Scope()) == [ProviderCounts("model", 1, 1)]
+    assert await providers.counts(db, Scope(keys=("other",))) == []
+    assert await providers.counts(db, Scope(excluded=("model",))) == []
     report = await doctor.examine(db)
     assert report.clean
     assert [note.message for note in report.notes if note.check == "submission_unknown"] == [

@@ -19,9 +19,9 @@ class ProviderCounts(msgspec.Struct, frozen=True):
     submission_unknown: int
 
 
-async def counts(session: Session, batch_id: UUID | None = None) -> list[ProviderCounts]:
-    """By upstream, of one batch or of all. Upstreams with neither are left out."""
-    rows = await session.rows(statement("provider_counts"), {"batch": batch_id})
+async def counts(session: Session, scope: Scope) -> list[ProviderCounts]:
+    """By upstream, within the scope. Upstreams with neither are left out."""
+    rows = await session.rows(statement("provider_counts"), scope.params())
     return [ProviderCounts(upstream, tasks or 0, unknown or 0) for upstream, tasks, unknown in rows]
 
 

@@ -556,7 +556,6 @@ async def test_tasks_of_providers_are_listed_by_a_rollback_and_cancelled(
     assert old.states(batch) == {"pending": 5}
     (task,) = await providers.take_abandoned(db, ANYTHING)
     assert (task.upstream, task.task_id) == ("provider", "task-1")
-    assert task.item is not None
     assert (task.item.claim.url, task.item.claim.model) == ("/v1/chat/completions", "model")
     assert task.item.claim.settings.upstream == "provider"
 

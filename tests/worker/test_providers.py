@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from batchline.batches import deletion
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
@@ -219,6 +220,24 @@ async def test_the_tasks_of_a_batch_that_was_ended_are_cancelled_at_the_provider
             await overrun(db, batch.id)
         await working
         assert (await read(db, batch)).status is how
+        assert upstream.stats()["tasks"]["cancelled"] == 20
+    assert await sql(db, "SELECT count(*) FROM batchline.abandoned_tasks") == [(0,)]
+
+
+async def test_the_tasks_of_a_running_batch_that_is_deleted_are_cancelled_at_the_provider(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    with simulated("--task", "3600000") as upstream:
+        settings = settings_for(upstream, Recovery.KEY)
+        batch = await responses(db, 20, settings)
+        working = asyncio.create_task(drain(database_url, tmp_path, settings))
+        await until(lambda: asyncio.sleep(0, accepted(upstream) == 20))
+        await deletion.delete(db, Objects.at(tmp_path), batch, force=True)
+        await working
+        # The worker may have left before it was notified. The next one finds what is left.
+        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
+        await sql(db, "UPDATE batchline.abandoned_tasks SET available_at = now()")
+        await drain(database_url, tmp_path, settings)
         assert upstream.stats()["tasks"]["cancelled"] == 20
     assert await sql(db, "SELECT count(*) FROM batchline.abandoned_tasks") == [(0,)]
 

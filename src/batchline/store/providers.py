@@ -31,13 +31,12 @@ _SECONDS = 60.0
 
 
 class AbandonedTask(msgspec.Struct, frozen=True):
-    """A task whose batch has ended without it. `item` names it to its provider; None: the batch was
-    deleted."""
+    """A task whose batch has ended without it or was deleted. `item` names it to its provider."""
 
     upstream: str
     task_id: str
     attempts: int
-    item: Item | None
+    item: Item
 
 
 async def take_abandoned(session: Session, scope: Scope) -> list[AbandonedTask]:
@@ -60,12 +59,10 @@ def _item(
     task_id: str,
     batch_id: UUID,
     lane_id: int,
-    url: str | None,
-    model: str | None,
+    url: str,
+    model: str,
     settings: object,
-) -> Item | None:
-    if url is None or model is None or settings is None:
-        return None
+) -> Item:
     run_settings = msgspec.convert(settings, RunSettings)
     claim = Claim(0, lane_id, batch_id, 1, task_id, 1, url, model, upstream, _SECONDS, run_settings)
     return Item(claim, 0, 0, b"", b"")

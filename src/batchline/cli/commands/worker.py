@@ -184,9 +184,9 @@ async def _work(
 def _describe_held(held: HeldLines) -> str:
     full = " They fill its limit of tasks, so other lines wait behind them." if held.limit_full else ""
     return (
-        f"{held.lines:,} lines are held as submission_unknown: the provider of {held.upstream} may have accepted"
-        f" them.{full} To submit them again, set provider_recovery to resubmit and run a worker after five"
-        " minutes. To give them up, cancel their batches."
+        f"{held.lines:,} lines are held as submission_unknown: the provider of {held.upstream} may have"
+        f" accepted them.{full} To submit them again, set provider_recovery to resubmit and run a worker"
+        " after five minutes. To give them up, cancel their batches."
     )
 
 

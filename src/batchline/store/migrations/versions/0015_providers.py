@@ -18,12 +18,15 @@ ALTER TABLE spans ADD COLUMN submission text CHECK (submission IN ('interrupted'
 CREATE INDEX spans_submission ON spans (lane_id) WHERE submission IS NOT NULL AND worker_id IS NULL;
 ALTER TABLE results ADD COLUMN task_id text;
 
--- Tasks that a provider may still work on, though their batch has ended: to be cancelled there.
+-- Tasks of batches that have ended or were deleted, to be cancelled at their providers.
 CREATE TABLE abandoned_tasks (
     upstream      text NOT NULL,
     task_id       text NOT NULL,
     batch_id      uuid NOT NULL,
     lane_id       bigint NOT NULL,
+    url           text NOT NULL,
+    model         text NOT NULL,
+    settings      jsonb NOT NULL,
     attempts      integer NOT NULL DEFAULT 0,
     available_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (upstream, task_id)

@@ -9,7 +9,7 @@
 --
 -- Returns each task that was parked: its batch, its items, and `closing` if the batch is being cancelled or has expired, as
 -- settle does: the caller must run conclude after this has committed. It is read without a lock; a batch that begins to
--- close just now is concluded by a poll.
+-- close just now is concluded by a poll. NULL: the batch was deleted.
 --
 -- Locks: the spans in id order.
 WITH
@@ -74,5 +74,6 @@ SELECT
         SELECT b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL
         FROM batchline.batches AS b
         WHERE b.id = a.batch_id
-    ) AS closing
+    ) AS closing,
+    a.task_id
 FROM accepted AS a

@@ -736,6 +736,19 @@ def test_the_status_of_a_batch_with_many_retries_reads_each_of_them_once(ground:
         assert stage.counts(batch).retrying == many
 
 
+@pytest.mark.parametrize("parked", ["waiting"], indirect=True)
+def test_the_status_of_a_batch_reads_no_task_of_100_000(ground: Ground, parked: int) -> None:
+    batch = ground.stage.value("SELECT batch_id FROM batchline.spans WHERE task_id IS NOT NULL LIMIT 1")
+    waiting = ground.stage.value(
+        "SELECT count(*) FROM batchline.spans WHERE batch_id = %s AND worker_id IS NULL AND task_id IS NULL",
+        batch,
+    )
+    plan = ground.explain("get_batch", batch=batch)
+
+    assert not plan.seq_scans
+    assert plan.rows["spans"] <= waiting
+
+
 def test_a_page_of_batches_reads_the_batches_of_the_page(ground: Ground) -> None:
     plan = ground.explain(
         "list_batches", tenant="t1", after_at="infinity", after_id=UUID(int=2**128 - 1), limit=20

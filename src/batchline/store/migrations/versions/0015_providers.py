@@ -16,6 +16,8 @@ depends_on = None
 COLUMNS = """
 ALTER TABLE spans ADD COLUMN submission text CHECK (submission IN ('interrupted', 'unknown'));
 CREATE INDEX spans_submission ON spans (lane_id) WHERE submission IS NOT NULL AND worker_id IS NULL;
+-- Free spans without a task: the status of a batch must not read every task.
+CREATE INDEX spans_waiting ON spans (lane_id) WHERE worker_id IS NULL AND task_id IS NULL;
 ALTER TABLE results ADD COLUMN task_id text;
 
 -- Tasks of batches that have ended or were deleted, to be cancelled at their providers.
@@ -131,5 +133,6 @@ def downgrade() -> None:
         DROP TABLE abandoned_tasks;
         DROP FUNCTION claim_tasks_v1;
         ALTER TABLE results DROP COLUMN task_id;
+        DROP INDEX spans_waiting;
         ALTER TABLE spans DROP COLUMN submission;
     """)

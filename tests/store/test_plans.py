@@ -90,6 +90,7 @@ TYPES = {
     "upstreams": "text[]",
     "urls": "text[]",
     "window": "text",
+    "seconds": "float8",
     "window_seconds": "float8",
     "worker": "uuid",
 }
@@ -631,6 +632,22 @@ def test_purging_results_reads_a_chunk_of_them(ground: Ground, busy_batch: UUID)
 
     assert not plan.seq_scans
     assert plan.rows["results"] == 2 * 100, "each is found, and deleted"
+
+
+def test_dropping_old_events_reads_a_chunk_of_them(ground: Ground) -> None:
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute(
+            """
+            INSERT INTO batchline.outbox (id, batch_id, type, delivered_at)
+            SELECT gen_random_uuid(), gen_random_uuid(), 'batch.completed', now() - make_interval(hours => n)
+            FROM generate_series(1, 5000) AS n
+            """
+        )
+        ground.stage.db.execute("SET LOCAL enable_seqscan = off")
+        plan = ground.explain("drop_old_events", seconds=3600.0, chunk=100)
+
+    assert not plan.seq_scans
+    assert plan.rows["outbox"] == 2 * 100, "each is found, and deleted"
 
 
 # Pages of downloads

@@ -109,6 +109,7 @@ def work(
             allow_private_webhooks=server.allow_private_webhooks,
             results_retention=server.results_retention if served else None,
             operations_retention=server.operations_retention if served else None,
+            events_retention=server.events_retention,
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
             claimed, held = run_async(

@@ -8,6 +8,7 @@ ledger tells lines apart.
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from uuid import UUID
 
 import psycopg
@@ -21,25 +22,7 @@ _PAUSE = 0.1
 _CLAIMED = 2_000
 _CONCURRENCY = 64
 
-_TABLES = """
-CREATE TABLE files (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), name text NOT NULL);
-CREATE TABLE request_templates (
-    id uuid PRIMARY KEY DEFAULT gen_random_uuid(), file_id uuid REFERENCES files, custom_id text,
-    line_number integer NOT NULL, method text NOT NULL, path text NOT NULL, body text NOT NULL,
-    model text NOT NULL
-);
-CREATE TABLE batches (
-    id uuid PRIMARY KEY DEFAULT gen_random_uuid(), file_id uuid REFERENCES files,
-    created_at timestamptz NOT NULL DEFAULT now(), expires_at timestamptz, cancelling_at timestamptz
-);
-CREATE TABLE requests (
-    id uuid PRIMARY KEY DEFAULT gen_random_uuid(), batch_id uuid REFERENCES batches,
-    template_id uuid REFERENCES request_templates, state text NOT NULL, custom_id text, model text NOT NULL,
-    retry_attempt integer NOT NULL DEFAULT 0, not_before timestamptz, daemon_id uuid, claimed_at timestamptz,
-    started_at timestamptz, response_status smallint, response_body text, completed_at timestamptz,
-    error text, failed_at timestamptz, canceled_at timestamptz
-);
-"""
+_TABLES = Path(__file__).parents[1] / "examples/seeds/old_tables.sql"
 _FILL = """
 WITH file AS (INSERT INTO files (name) VALUES ('input.jsonl') RETURNING id),
 template AS (
@@ -79,8 +62,6 @@ CROSS JOIN LATERAL (
 ) AS s
 """
 _INDEXES = """
-CREATE INDEX ON request_templates (file_id, line_number);
-CREATE INDEX ON requests (batch_id, state);
 CREATE INDEX ON requests (template_id);
 CREATE INDEX ON requests (batch_id) WHERE state = 'pending';
 VACUUM ANALYZE
@@ -111,7 +92,7 @@ WHERE id = ANY (%(ids)s)
 def fill(url: str, batches: int, lines: int) -> None:
     params = {"lines": lines, "answer": ANSWER, "in_flight": IN_FLIGHT}
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(_TABLES.encode())
+        connection.execute(_TABLES.read_bytes())
         for _ in range(batches):
             connection.execute(_FILL.encode(), params)
         for statement in _INDEXES.split(";"):

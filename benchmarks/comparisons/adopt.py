@@ -22,7 +22,7 @@ import msgspec
 import psycopg
 
 from batchline.adopt import phases, verification
-from batchline.store.adoption import CutoverSettings
+from batchline.store.adoption.records import CutoverSettings
 from batchline.store.session import Session
 from benchmarks import old_system
 from benchmarks.bench import Bench

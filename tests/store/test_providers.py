@@ -177,9 +177,7 @@ async def test_a_parked_task_counts_until_it_has_a_result(db: Session) -> None:
     assert await claimed(db, worker, 10) == [], "all of them run"
     await pass_time(db)
     due = await claimed(db, worker, 10)
-    assert {claim.task_id for claim in due} == {f"task-{n}" for n in range(1, 11)}, (
-        "and these can be asked for"
-    )
+    assert {claim.task_id for claim in due} == {f"task-{n}" for n in range(1, 11)}, "and these can be polled"
     assert await claimed(db, worker, 10) == []
     await complete(db, worker, (await spans.fetch(db, worker.id, due))[:3])
     assert sizes(await claimed(db, worker, 10)) == 3

@@ -222,7 +222,7 @@ class ParkedTask(msgspec.Struct, frozen=True):
     ordinals: tuple[int, ...]
     upstream: str
     task_id: str
-    # Seconds until the provider is asked for it.
+    # Seconds until the task is polled.
     delay: float
 
 

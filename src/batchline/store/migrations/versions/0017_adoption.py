@@ -91,6 +91,12 @@ CREATE TABLE adopted_lanes (
     lane_no           integer NOT NULL,
     cached_tokens     bigint NOT NULL DEFAULT 0,
     reasoning_tokens  bigint NOT NULL DEFAULT 0,
+    -- Measured at the cutover: the cursor, and what the results add up to.
+    next              integer NOT NULL DEFAULT 0,
+    completed         bigint NOT NULL DEFAULT 0,
+    failed            bigint NOT NULL DEFAULT 0,
+    input_tokens      bigint NOT NULL DEFAULT 0,
+    output_tokens     bigint NOT NULL DEFAULT 0,
     UNIQUE (batch_id, lane_no)
 );
 

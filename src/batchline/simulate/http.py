@@ -59,7 +59,8 @@ class Owner(Protocol):
 async def stop_listening(server: asyncio.Server) -> None:
     """Close a server after every connection that it has accepted is open, so that its owner can close it.
 
-    The event loop opens a connection two steps after it was accepted. A server that closes in between leaks it.
+    The event loop opens a connection two steps after it was accepted. A server that closes in between leaks
+    it.
     """
     loop = asyncio.get_running_loop()
     for listening in server.sockets:

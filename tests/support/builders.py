@@ -82,7 +82,7 @@ async def wipe(db: Session) -> None:
     await sql(
         db,
         """
-        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
+        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.line_hashes, batchline.batches,
             batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
             batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,

@@ -331,18 +331,19 @@ async def test_two_different_runs_at_once_both_reuse(db: Session, database_url: 
 async def test_a_connection_that_is_lost_in_the_middle_leaves_nothing(db: Session, database_url: str) -> None:
     await answer_all(db, WORKER, await a_reusing_batch(db, await a_file_of(db, ABC)))
     file_id = await a_file_of(db, [*ABC, "f"])
-    async with Session(database_url, "lost") as lost, Session(database_url, "lock") as locking:
-        async with locking.transaction() as connection:
-            # Copying waits for this.
-            await connection.execute("LOCK TABLE batchline.results IN SHARE MODE")
-            creating = asyncio.create_task(a_reusing_batch(lost, file_id))
-            waiting = (
-                "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'batchline.results'::regclass"
-            )
-            await until(lambda: sql(db, waiting))
-            await sql(db, f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS w")
-            with pytest.raises(StoreUnavailable):
-                await creating
+    async with (
+        Session(database_url, "lost") as lost,
+        Session(database_url, "lock") as locking,
+        locking.transaction() as connection,
+    ):
+        # Copying waits for this.
+        await connection.execute("LOCK TABLE batchline.results IN SHARE MODE")
+        creating = asyncio.create_task(a_reusing_batch(lost, file_id))
+        waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'batchline.results'::regclass"
+        await until(lambda: sql(db, waiting))
+        await sql(db, f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS w")
+        with pytest.raises(StoreUnavailable):
+            await creating
     assert await sql(db, "SELECT count(*) FROM batchline.batches") == [(1,)]
     assert await sql(db, "SELECT count(*) FROM batchline.results") == [(5,)]
     assert (await a_reusing_batch(db, file_id)).reused == 5

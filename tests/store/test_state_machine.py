@@ -1,9 +1,9 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
 Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and
-come back; batches are paused, resumed, cancelled and expire, or reuse earlier answers; finalizers are lost. After every step the
-database is read with plain SQL and compared with the invariant (docs/design.md) and with the model; at last
-all is driven to its end.
+come back; batches reuse earlier answers, are paused, resumed, cancelled and expire; finalizers are lost.
+After every step the database is read with plain SQL and compared with the invariant (docs/design.md) and
+with the model; at last all is driven to its end.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """

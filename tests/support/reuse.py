@@ -79,7 +79,8 @@ async def a_reusing_batch(
         db,
         tenant=tenant,
         file_id=file_id,
-        window="24h",
+        # As `a_batch`.
+        window="1h",
         settings=used,
         resume_key=resume_key,
         plan=plan,

@@ -2,7 +2,7 @@
 --
 -- Runs in the transaction that creates the batch, so nobody else sees the batch before this is done, and a crash leaves
 -- nothing. The hashes of its file and of the earlier files were stored before (hash_lines). Earlier batches are read newest
--- first, those of about a million lines at a time, until each line has an answer.
+-- first, about as many lines at a time as the new batch has, until each line has an answer.
 --
 -- An answer is copied, because the earlier batch may be deleted at any time. Its line gets the new custom_id, and keeps its `id`,
 -- that of the request that was sent. Attempt 0 marks it as reused. Its tokens are not counted: they were not spent again.
@@ -20,7 +20,7 @@ SET enable_nestloop = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    lines_at_once CONSTANT integer := 1000000;
+    min_lines_at_once CONSTANT integer := 100000;
     created record;
     source_lanes bigint[];
     hashed integer;
@@ -45,7 +45,10 @@ BEGIN
         RETURN 0;
     END IF;
     CREATE TEMP TABLE reuse_sources ON COMMIT DROP AS
-    SELECT s.*, n.id AS target, (sum(s.total) OVER (ORDER BY s.nth) - s.total) / lines_at_once AS part
+    SELECT
+        s.*,
+        n.id AS target,
+        (sum(s.total) OVER (ORDER BY s.nth) - s.total) / greatest(min_lines_at_once, created.total) AS part
     FROM batchline.reuse_sources_v1(created.tenant, created.file_no, created.settings ->> 'upstream', batch) AS s
     JOIN batchline.lanes AS n ON n.batch_id = batch AND n.lane_no = s.target_lane_no;
 
@@ -111,6 +114,10 @@ BEGIN
         GET DIAGNOSTICS copies = ROW_COUNT;
         answers := answers + copies;
         EXIT WHEN answers = created.total;
+        IF copies > 0 THEN
+            -- Plan the next part for what is left, which may be little.
+            ANALYZE reuse_left;
+        END IF;
     END LOOP;
 
     UPDATE batchline.lanes AS n

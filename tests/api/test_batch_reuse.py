@@ -73,13 +73,13 @@ def test_a_batch_reuses_answers_only_if_it_asks_for_it(server: Server, ours: ope
     assert run(server, create(server, ours, 3)) == [1, 2, 3]
     without = create(server, ours, 5)
     assert (reused(without), run(server, without)) == (0, [1, 2, 3, 4, 5])
-    asked = create(server, ours, 7, extra_body={"reuse": True})
-    assert reused(asked) == 5
-    assert asked.request_counts is not None
-    assert asked.request_counts.completed == 5
-    assert run(server, asked) == [6, 7]
-    assert asked.usage is not None
-    assert asked.usage.total_tokens == 0
+    requested = create(server, ours, 7, extra_body={"reuse": True})
+    assert reused(requested) == 5
+    assert requested.request_counts is not None
+    assert requested.request_counts.completed == 5
+    assert run(server, requested) == [6, 7]
+    assert requested.usage is not None
+    assert requested.usage.total_tokens == 0
 
 
 def test_no_tenant_gets_answers_of_another(

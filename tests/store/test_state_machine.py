@@ -1,9 +1,10 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
 Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and
-come back; batches are paused, resumed, cancelled and expire; finalizers are lost; batches that have ended are
-retried. After every step the database is read with plain SQL and compared with the invariant (docs/design.md)
-and with the model; at last all is driven to its end, retried, and driven to its end again.
+come back; batches reuse earlier answers, are paused, resumed, cancelled and expire; finalizers are lost;
+batches that have ended are retried. After every step the database is read with plain SQL and compared with
+the invariant (docs/design.md) and with the model; at last all is driven to its end, retried, and driven to
+its end again.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """
@@ -54,6 +55,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
 from tests.support import builders
 from tests.support.builders import LATER, a_batch, a_worker, sql
+from tests.support.reuse import a_reusing_batch
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -85,6 +87,8 @@ class BatchModel:
     id: UUID
     tenant: str
     total: int
+    upstream: str | None = None
+    reused: int = 0
     paused: bool = False
     closing: Literal["cancel", "expire"] | None = None
     overdue: bool = False
@@ -134,6 +138,7 @@ class LaneModel:
     id: int
     batch: BatchModel
     key: str
+    model: str
     # The line number of each ordinal.
     lines: list[int]
     next: int = 0
@@ -285,6 +290,7 @@ def often(weight: int, step: str, *choices: st.SearchStrategy[Any]) -> list[st.S
 STEPS = st.one_of(
     *often(1, "create", LANES, TENANT, UPSTREAM),
     *often(1, "create_over_the_same_file", PICK),
+    *often(2, "create_reusing", LANES, TENANT, UPSTREAM),
     *often(2, "close", PICK, REASON),
     *often(2, "resume", PICK),
     *often(1, "conclude", PICK),
@@ -404,14 +410,50 @@ class LifeOfItems(RuleBasedStateMachine):
         self.created(self.run(a_batch(self.db, lanes, tenant=tenant, upstream=upstream)))
 
     @when(lambda self: 0 < len(self.batches) < 4)
+    def create_reusing(self, lanes: dict[str, int], tenant: str, upstream: str | None) -> None:
+        file_id = self.run(builders.a_file(self.db, lanes, tenant=tenant))
+        settings = RunSettings(upstream=upstream)
+        batch = self.run(a_reusing_batch(self.db, file_id, tenant=tenant, settings=settings))
+        self.created(batch)
+        self.reuses(self.batches[-1])
+
+    def reuses(self, model: BatchModel) -> None:
+        """A line has the same body as the lines with its number in other files: the newest answer counts."""
+        for lane in [each for each in self.lanes.values() if each.batch is model]:
+            for ordinal in range(len(lane.lines)):
+                found = self.earlier_answer(lane, ordinal)
+                if found is not None:
+                    self.results[lane.id, ordinal] = Outcome("completed", 0, found.output)
+                    lane.next = ordinal + 1
+                    model.reused += 1
+            left = frozenset(n for n in range(lane.next) if (lane.id, n) not in self.results)
+            if left:
+                self.unborn.append(SpanModel(lane, left))
+        model.counters["completed"] = model.reused
+        model.frozen = model.reused == model.total
+
+    def earlier_answer(self, lane: LaneModel, ordinal: int) -> Outcome | None:
+        line_no = lane.lines[ordinal]
+        for batch in reversed(self.batches[:-1]):
+            if (batch.tenant, batch.upstream) != (lane.batch.tenant, lane.batch.upstream):
+                continue
+            for other in [each for each in self.lanes.values() if each.batch is batch]:
+                if other.model == lane.model and line_no in other.lines:
+                    found = self.results.get((other.id, other.lines.index(line_no)))
+                    if found is not None and found.kind == "completed":
+                        return found
+        return None
+
+    @when(lambda self: 0 < len(self.batches) < 4)
     def create_over_the_same_file(self, which: int) -> None:
         batch = self.run(builders.read(self.db, self.batch(which).id))
         self.created(self.run(a_batch(self.db, file_id=batch.file_id, tenant=batch.tenant)))
 
     def created(self, batch: Batch) -> None:
-        model = BatchModel(batch.id, batch.tenant, batch.total, deadline=(0, len(self.batches)))
+        deadline = (0, len(self.batches))
+        model = BatchModel(batch.id, batch.tenant, batch.total, batch.settings.upstream, deadline=deadline)
         query = """
-            SELECT n.id, n.key, array_agg(l.line_no ORDER BY l.ordinal)
+            SELECT n.id, n.key, n.model, array_agg(l.line_no ORDER BY l.ordinal)
             FROM batchline.lanes AS n
             JOIN batchline.lines AS l USING (file_no, lane_no)
             WHERE n.batch_id = %(batch)s
@@ -420,7 +462,7 @@ class LifeOfItems(RuleBasedStateMachine):
         """
         rows = self.run(sql(self.db, query, batch=batch.id))
         self.batches.append(model)
-        self.lanes |= {id: LaneModel(id, model, key, lines) for id, key, lines in rows}
+        self.lanes |= {id: LaneModel(id, model, key, name, lines) for id, key, name, lines in rows}
         self.announced(batch.id)
 
     def announced(self, batch_id: UUID) -> None:
@@ -1050,6 +1092,7 @@ class LifeOfItems(RuleBasedStateMachine):
             self.check_counts(model)
             assert (batch.finalizing_at is not None) == model.frozen
             assert (batch.ended_at is not None) == model.ended
+            assert batch.reused == model.reused
             for name in COUNTERS:
                 assert getattr(batch, name) == model.counters[name], f"{name} of batch {model.id}"
             assert not model.frozen or not any(span.batch is model for span in self.spans.values())
@@ -1145,7 +1188,8 @@ class LifeOfItems(RuleBasedStateMachine):
             closing = self.lanes[lane_id].batch.closing
             assert state in {"completed", "failed"} | ends[closing], f"{lane_id}/{ordinal} ended as {state}"
             if state in ("completed", "failed"):
-                assert attempt == 1 + self.retries[lane_id, ordinal]
+                reused = self.results[lane_id, ordinal].attempt == 0
+                assert attempt == (0 if reused else 1 + self.retries[lane_id, ordinal])
         history = self.run(sql(self.db, "SELECT lane_id, ordinal FROM batchline.retry_attempts"))
         assert Counter(history) == +self.retries
 
@@ -1191,7 +1235,9 @@ def check_partition(seen: Seen) -> None:
 
 def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
     """A verdict that tells itself from all others."""
-    output = f"{kind} {nth} of attempt {item.claim.attempt} by span {item.claim.span_id}".encode()
+    text = f"{kind} {nth} of attempt {item.claim.attempt} by span {item.claim.span_id}"
+    custom_id = item.custom_id.decode()
+    output = f'{{"id":"{item.request_id}","custom_id":"{custom_id}","response":"{text}"}}'.encode()
     match kind:
         case "completed":
             return Completed(item, 200, output, Usage(nth, nth + 1, nth + 2, nth + 3))

@@ -82,9 +82,9 @@ async def wipe(db: Session) -> None:
     await sql(
         db,
         """
-        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
-            batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
-            batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
+        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.line_hashes,
+            batchline.batches, batchline.lanes, batchline.cursors, batchline.counters, batchline.spans,
+            batchline.results, batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
             batchline.hook_deliveries, batchline.operation_batches
         RESTART IDENTITY

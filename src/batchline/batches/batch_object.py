@@ -34,6 +34,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "request_counts": msgspec.structs.asdict(batch.counts),
         "usage": _usage(batch),
         "metadata": batch.metadata,
+        "batchline": {"reused": batch.reused},
     }
 
 

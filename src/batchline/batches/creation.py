@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.batches import reuse as reusing
 from batchline.config import durations
 from batchline.files import parsing
 from batchline.files.parsing import MAX_ERRORS
@@ -58,6 +59,8 @@ class BatchRequest(msgspec.Struct, frozen=True):
     # The models that can be run; None: any.
     served: frozenset[str] | None = None
     idempotency_key: IdempotencyKey | None = None
+    # Use answers of the tenant's earlier batches.
+    reuse: bool = False
 
 
 async def create_requested(session: Session, requested: BatchRequest) -> Batch:
@@ -77,7 +80,11 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         output_expires_after=requested.output_expires_after,
         planned_output_id=new_id(),
     )
-    async with store_creation.creation(session, new) as creation:
+    plan = reusing.NOTHING
+    if requested.reuse:
+        plan = await reusing.plan(session, new.tenant, new.file_id, new.settings)
+        await reusing.prepare(session, plan)
+    async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
         if requested.idempotency_key is not None:
             await creation.remember(requested.idempotency_key)
         file = await creation.file()
@@ -86,7 +93,8 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         )
         if errors:
             return await creation.fail(errors, event_id=new_id())
-        return await creation.create()
+        batch = await creation.create()
+        return await creation.reuse() if plan.files else batch
 
 
 def _unfit(line: store_creation.UnfitLine, requested: BatchRequest) -> ContentError:
@@ -105,8 +113,12 @@ async def create(
     endpoint: str | None = None,
     metadata: dict[str, str] | None = None,
     resume_key: str | None = None,
+    plan: reusing.ReusePlan = reusing.NOTHING,
 ) -> Batch:
-    """Create a batch, or return the one that a concurrent process created with the same `resume_key`."""
+    """Create a batch, or return the one that a concurrent process created with the same `resume_key`.
+
+    `plan`: what to reuse, prepared.
+    """
     new = NewBatch(
         id=new_id(),
         tenant=tenant,
@@ -119,7 +131,11 @@ async def create(
         resume_key=resume_key,
     )
     try:
-        return await batches.create(session, new)
+        if not plan.files:
+            return await batches.create(session, new)
+        async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
+            await creation.create()
+            return await creation.reuse()
     except AlreadyExists:
         found = await batches.find(session, tenant, new.resume_key or "")
         if found is None:

@@ -230,6 +230,7 @@ def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]])
         "total": batch.total,
         "completed": batch.completed,
         "failed": batch.failed,
+        "reused": batch.reused,
         "never_run": batch.total - batch.finished,
         "tokens": {
             "input": batch.input_tokens,

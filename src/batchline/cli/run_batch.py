@@ -1,7 +1,7 @@
 """`batchline run`: runs every line of a JSONL file exactly once and writes an output file.
 
 The same command again continues where the last one stopped. If that one had finished, it writes the output
-again.
+again. If the input was edited, only lines without an answer are sent (batches/reuse.py).
 """
 
 import asyncio
@@ -21,12 +21,14 @@ import structlog
 from rich.console import Console
 
 from batchline.batches import creation as ordering
+from batchline.batches import reuse
 from batchline.cli.commands.retry import reopened
 from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.options import Exit
+from batchline.cli.reuse import prepared, reused_note
 from batchline.cli.runtime import Runtime
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
@@ -205,6 +207,8 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
     file = await files.find(session, DEFAULT_TENANT, known.digest)
     if file is None:
         file = await ingest_inputs(order.inputs, runtime.url, known=known, silent=order.silent)
+    console = None if order.as_json else order.console()
+    plan = reuse.NOTHING if order.fresh else await prepared(session, file, order.settings, console)
     return await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
@@ -212,6 +216,7 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         window=order.window,
         settings=order.settings,
         resume_key=key,
+        plan=plan,
     )
 
 
@@ -395,7 +400,7 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
             f"  {order.command}"
         )
     before = "finished before; " if outcome.finished_before else ""
-    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
+    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed", *reused_note(batch)]
     if batch.completed:
         parts.append(f"output in {order.output.name}")
     missing = batch.total - batch.completed
@@ -430,6 +435,7 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "total": batch.total,
         "completed": batch.completed,
         "failed": batch.failed,
+        "reused": batch.reused,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
         "output": order.output.name if batch.output_file_id else None,

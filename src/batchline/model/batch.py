@@ -105,6 +105,8 @@ class Batch(msgspec.Struct, frozen=True):
     output_file_id: UUID | None
     error_file_id: UUID | None
     summary: dict[str, object] | None
+    # Completed items whose answers were copied from earlier batches.
+    reused: int = 0
     planned_output_id: UUID | None = None
     # From then on, its results may be incomplete: they are being deleted.
     purging_at: datetime | None = None

@@ -123,9 +123,10 @@ class Session:
 
         The server has the same limit, so that it releases the locks if this process hangs between statements.
         """
-        async with self._guarded(self._timeout + extra_time) as connection, connection.transaction():
-            limit = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
-            await connection.execute(limit.encode())
+        limit = self._timeout + extra_time
+        async with self._guarded(limit) as connection, connection.transaction():
+            idle = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
+            await connection.execute(idle.encode())
             try:
                 yield connection
             except asyncio.CancelledError:

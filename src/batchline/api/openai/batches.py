@@ -64,9 +64,19 @@ class CreateBatch(BaseModel):
         | None
     ) = None
     output_expires_after: OutputExpiresAfter | None = None
+    reuse: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Lines that an earlier batch of this tenant has answered are not sent again."
+            " Not part of OpenAI's API.",
+        ),
+    ] = False
 
     def fingerprint(self) -> bytes:
-        return sha256(msgspec.json.encode(self.model_dump(), order="sorted")).digest()
+        # Without the extension, a request has the same fingerprint as before there was one.
+        given = self.model_dump(exclude=None if self.reuse else {"reuse"})
+        return sha256(msgspec.json.encode(given, order="sorted")).digest()
 
 
 class RetryBatch(BaseModel):
@@ -135,6 +145,13 @@ class BatchUsage(BaseModel):
     total_tokens: int
 
 
+class BatchExtras(BaseModel):
+    """What OpenAI's batches do not have."""
+
+    # Completed requests whose answers were copied from earlier batches.
+    reused: int
+
+
 class BatchObject(BaseModel):
     id: str
     object: Literal["batch"] = "batch"
@@ -158,6 +175,7 @@ class BatchObject(BaseModel):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
+    batchline: BatchExtras
 
 
 class ItemAttempt(BaseModel):
@@ -343,6 +361,7 @@ def _request(
         metadata=requested.metadata,
         output_expires_after=None if kept is None else int(kept),
         served=served(settings),
+        reuse=requested.reuse,
         idempotency_key=None
         if key is None
         else IdempotencyKey(caller.tenant, _SCOPE, key, requested.fingerprint()),

@@ -43,7 +43,7 @@ def run_inputs(
     provider_recheck: options.ProviderRecheck = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and send every line again.")] = False,
     retry_failed: Annotated[
         bool,
         typer.Option(
@@ -61,6 +61,8 @@ def run_inputs(
     as_json: options.Json = False,
 ) -> None:
     """Run every line of INPUT against a model server. The same command again continues where it stopped.
+
+    Lines that an earlier run has answered are not sent again, unless --fresh is given.
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
     was sent. 130: interrupted.

@@ -32,6 +32,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     tokens: int
     rate: float
     note: str = ""
+    # Completed items whose answers were copied from earlier batches.
+    reused: int = 0
 
     @property
     def total(self) -> int:
@@ -64,6 +66,7 @@ class Gauge:
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
             note=note or finalize_trouble(batch) or "",
+            reused=batch.reused,
         )
 
     def _rate(self, done: int) -> float:
@@ -167,6 +170,8 @@ def _facts(snapshot: Snapshot) -> Text:
     text.append(f"  {counts.pending:,} pending  {counts.in_progress:,} in progress")
     text.append(f"  {counts.retrying:,} retrying", style="yellow" if counts.retrying else "")
     text.append(f"  {counts.failed:,} failed", style="red" if counts.failed else "")
+    if snapshot.reused:
+        text.append(f"  {snapshot.reused:,} reused")
     for name, never_run in (("cancelled", counts.cancelled), ("expired", counts.expired)):
         if never_run:
             text.append(f"  {never_run:,} {name}", style="yellow")

@@ -47,6 +47,7 @@ counted AS MATERIALIZED (
             min(r.line_no) FILTER (WHERE l.line_no IS DISTINCT FROM r.line_no) AS first_stranger,
             count(*) FILTER (WHERE r.outcome = 'completed') AS completed,
             count(*) FILTER (WHERE r.outcome = 'failed') AS failed,
+            count(*) FILTER (WHERE r.attempt = 0) AS reused,
             coalesce(sum(r.input_tokens), 0) AS input_tokens,
             coalesce(sum(r.output_tokens), 0) AS output_tokens
         FROM batchline.results AS r
@@ -59,6 +60,7 @@ tally AS (
         batch_id,
         sum(completed) AS completed,
         sum(failed) AS failed,
+        sum(reused) AS reused,
         sum(input_tokens) AS input_tokens,
         sum(output_tokens) AS output_tokens
     FROM counted
@@ -124,6 +126,11 @@ finding AS (
     WHERE b.purging_at IS NULL
       AND (b.completed, b.failed, b.input_tokens, b.output_tokens)
        <> (t.completed, t.failed, t.input_tokens, t.output_tokens)
+    UNION ALL
+    SELECT 'reused', b.id, NULL, format('the batch counts %%s reused answers; its results say %%s', b.reused, t.reused)
+    FROM batchline.batches AS b
+    JOIN tally AS t ON t.batch_id = b.id
+    WHERE b.purging_at IS NULL AND b.reused <> t.reused
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
 FROM finding

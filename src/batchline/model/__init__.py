@@ -14,8 +14,9 @@ from batchline.model.batch import (
     Recovery,
     RunSettings,
 )
+from batchline.model.failure import Cause, CauseCount, PauseReason
 from batchline.model.file import ContentError, File
-from batchline.model.line import Claim, Item
+from batchline.model.line import Claim, Item, Stamps
 from batchline.model.operation import (
     DURATION_BOUNDS,
     Approval,
@@ -52,6 +53,8 @@ __all__ = [
     "Attempt",
     "Batch",
     "BatchStatus",
+    "Cause",
+    "CauseCount",
     "Child",
     "ChildCounts",
     "ChildStatus",
@@ -67,6 +70,7 @@ __all__ = [
     "ItemHistory",
     "ParentStatus",
     "Parked",
+    "PauseReason",
     "PollResult",
     "ProviderSettings",
     "Ran",
@@ -76,6 +80,7 @@ __all__ = [
     "Role",
     "RunSettings",
     "Settled",
+    "Stamps",
     "SubmissionUnknown",
     "TimedOut",
     "Usage",

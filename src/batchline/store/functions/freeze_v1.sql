@@ -1,4 +1,4 @@
--- freeze: start finalizing: no result can be added from now on, so the batch's counters go back to its row.
+-- freeze: start finalizing: no result can be added from now on, so the batch's counters and those of its causes go back to their rows.
 --
 -- The caller has locked the batch row in a statement before this one.
 CREATE FUNCTION batchline.freeze_v1(batch uuid) RETURNS void
@@ -16,5 +16,10 @@ BEGIN
     FROM batchline.current_batches AS c
     WHERE b.id = batch AND c.id = batch;
     DELETE FROM batchline.counters WHERE batch_id = batch;
+    UPDATE batchline.failure_causes AS f
+    SET failed = c.failed
+    FROM batchline.current_failure_causes AS c
+    WHERE f.batch_id = batch AND c.batch_id = batch AND c.key = f.key AND c.failed <> f.failed;
+    DELETE FROM batchline.cause_counts WHERE batch_id = batch;
 END
 $$;

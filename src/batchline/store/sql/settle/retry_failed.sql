@@ -15,7 +15,10 @@ failed AS (
     RETURNING r.*
 ),
 history AS (
-    INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before, created_at)
+    INSERT INTO batchline.retry_attempts (
+        batch_id, lane_id, ordinal, attempt, error_code, message, not_before, created_at,
+        cause, held_seconds, upstream_seconds, settling_seconds
+    )
     SELECT
         %(batch)s,
         lane_id,
@@ -24,7 +27,11 @@ history AS (
         coalesce('http_' || status_code, 'failed'),
         output,
         now(),
-        finished_at
+        finished_at,
+        cause,
+        held_seconds,
+        upstream_seconds,
+        settling_seconds
     FROM failed
 ),
 again AS (
@@ -32,6 +39,12 @@ again AS (
     SELECT lane_id, %(batch)s, range_agg(int4range(ordinal, ordinal + 1)), attempt + 1
     FROM failed
     GROUP BY lane_id, attempt
+),
+uncounted AS (
+    UPDATE batchline.failure_causes AS f
+    SET failed = f.failed - gone.items
+    FROM (SELECT cause, count(*)::integer AS items FROM failed GROUP BY cause) AS gone
+    WHERE f.batch_id = %(batch)s AND f.key = gone.cause
 ),
 tally AS (
     SELECT

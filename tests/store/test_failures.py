@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from batchline.model import Batch, CauseCount, Failed, Item, Retry, RunSettings
+from batchline.model import Batch, CauseCount, Failed, Item, Retry, RunSettings, Verdict
 from batchline.model.failure import MAX_MESSAGE, cause, cause_of_line
 from batchline.model.ids import new_id
 from batchline.store import batches, doctor, failures, retention, spans
 from batchline.store.batches import NewBatch
 from batchline.store.session import Session
+from batchline.store.spans import Scope
 from tests.support import scenes
 from tests.support.builders import (
     LATER,
@@ -120,7 +121,11 @@ async def test_a_result_keeps_the_key_of_its_cause_and_so_does_a_failed_attempt(
     await a_batch(db, 3)
     worker = a_worker()
     first, second, third = await take(db, worker, 3)
-    verdicts = [refused(first, "line-1 of 7 is bad", 400), again(second, "overloaded"), completed(third)]
+    verdicts: list[Verdict] = [
+        refused(first, "line-1 of 7 is bad", 400),
+        again(second, "overloaded"),
+        completed(third),
+    ]
     await spans.settle(db, worker.id, verdicts)
     rows = await sql(db, "SELECT cause, output FROM batchline.results ORDER BY line_no")
     assert rows[0][0] == cause("http_400", "… of N is bad").key
@@ -198,7 +203,9 @@ async def test_a_hostile_message_is_stored_short_on_one_line_and_counted(db: Ses
         assert len(each.message) <= 200
 
 
-@pytest.mark.parametrize("output", [b"", b"[", b"{}", b'{"response": 1}', b"\xff", b"[" * 5000, b"1" * 70_000])
+@pytest.mark.parametrize(
+    "output", [b"", b"[", b"{}", b'{"response": 1}', b"\xff", b"[" * 5000, b"1" * 70_000]
+)
 def test_an_error_line_of_any_shape_has_a_cause(output: bytes) -> None:
     assert cause_of_line(output, 404) == cause("http_404", "")
     assert cause_of_line(output, None) == cause("failed", "")
@@ -232,7 +239,8 @@ def test_workers_that_settle_at_once_count_every_failure_once(stage: Stage) -> N
 
 
 def test_a_settle_waits_for_another_of_its_batch_and_counts_on_from_there(stage: Stage) -> None:
-    batch, anna, bert = stage.batch(10), stage.hand(), stage.hand()
+    stage.batch(10)
+    anna, bert = stage.hand(), stage.hand()
     hers, his = anna.take(3), bert.take(4)
     with anna.holding():
         anna.settle([refused(item, "no") for item in hers])
@@ -278,10 +286,12 @@ async def test_a_purge_deletes_what_upstreams_said(db: Session) -> None:
 # Pauses
 
 
-async def settle_next(db: Session, batch: Batch, verdicts: str, message: str = "no", status: int = 404) -> bool:
+async def settle_next(
+    db: Session, batch: Batch, verdicts: str, message: str = "no", status: int = 404
+) -> bool:
     """Claim as many lines as there are letters, complete (c) or fail (f) them; whether that paused it."""
     worker = a_worker()
-    items = await take(db, worker, len(verdicts))
+    items = await take(db, worker, len(verdicts), Scope(batch_id=batch.id))
     assert len(items) == len(verdicts)
     judged = [
         completed(item) if letter == "c" else refused(item, message, status)
@@ -427,9 +437,10 @@ def test_a_settle_that_is_rolled_back_pauses_nothing(stage: Stage) -> None:
     batch = stage.batch(10, settings='{"max_failed": 0}')
     hand = stage.hand()
     items = hand.take(2)
-    with pytest.raises(ZeroDivisionError), hand.holding():
-        hand.settle([refused(items[0], "no")])
-        raise ZeroDivisionError
+
+    with hand.connection.transaction(force_rollback=True):
+        assert [row.paused for row in hand.settle([refused(items[0], "no")])] == [True]
+
     assert stage.counters(batch) == (0, 0)
     assert stage.rows("SELECT * FROM batchline.failure_causes") == []
     assert stage.value("SELECT paused_at FROM batchline.batches") is None

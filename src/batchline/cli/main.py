@@ -22,6 +22,7 @@ MODULES = {
     "worker": ("worker",),
     "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
     "attempts": ("attempts",),
+    "why": ("why",),
     "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),

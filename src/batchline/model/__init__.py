@@ -4,7 +4,7 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
-from batchline.model.attempt import Attempt, ItemHistory
+from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
     PROVIDER_NAMES,
     Batch,
@@ -51,6 +51,7 @@ __all__ = [
     "ApiKey",
     "Approval",
     "Attempt",
+    "AttemptTimes",
     "Batch",
     "BatchStatus",
     "Cause",
@@ -71,6 +72,7 @@ __all__ = [
     "ParentStatus",
     "Parked",
     "PauseReason",
+    "Phases",
     "PollResult",
     "ProviderSettings",
     "Ran",
@@ -85,4 +87,5 @@ __all__ = [
     "TimedOut",
     "Usage",
     "Verdict",
+    "phases",
 ]

@@ -81,7 +81,7 @@ def cause(code: str, message: str) -> Cause:
 def cause_of_line(line: bytes, status_code: int | None, custom_id: bytes = b"") -> Cause:
     """The cause in a finished error line: in the upstream's answer, or in the error of an item without one.
     `custom_id` is a part that varies."""
-    code, message = _error_of(line, status_code)
+    code, message = error_of_line(line, status_code)
     name = custom_id.decode("utf-8", "replace")
     # An ordinary word may be a custom_id, too.
     named = len(name) > 2 and any(map(str.isdigit, name))
@@ -126,8 +126,8 @@ _decode_problem = msgspec.json.Decoder(_Problem).decode
 _decode_line = msgspec.json.Decoder(_ErrorLine).decode
 
 
-def _error_of(line: bytes, status_code: int | None) -> tuple[str, str]:
-    """The code and the message of an error line."""
+def error_of_line(line: bytes, status_code: int | None) -> tuple[str, str]:
+    """The code and the message of a finished error line."""
     unread = "failed" if status_code is None else f"http_{status_code}"
     if len(line) > _MAX_LINE:
         return unread, ""
@@ -146,7 +146,7 @@ def _error_of(line: bytes, status_code: int | None) -> tuple[str, str]:
 def _cause(code: str, message: str) -> Cause:
     """Cached, because a thousand items usually fail with the same words."""
     code, text = _plain(code), _ANSWERED.sub("", _plain(message))
-    text = _shortened(_VARIABLE.sub(_constant, text)) or _phrase(code)
+    text = _shortened(_VARIABLE.sub(_constant, text).rstrip(".")) or _phrase(code)
     digest = blake2b(f"{code}\0{text}".encode("utf-8", "replace"), digest_size=_KEY_BYTES)
     return Cause(digest.hexdigest(), code, text)
 
@@ -177,4 +177,4 @@ def _shortened(text: str) -> str:
 def _phrase(code: str) -> str:
     """What the status code means."""
     status = code.removeprefix("http_")
-    return phrases.get(int(status), "") if status.isascii() and status.isdecimal() and len(status) == 3 else ""
+    return phrases.get(int(status), "") if re.fullmatch(r"[0-9]{3}", status) else ""

@@ -43,7 +43,7 @@ async def causes(session: Session, batch: Batch) -> list[CauseCount]:
 
 
 async def pause_reason(session: Session, batch_id: UUID) -> PauseReason | None:
-    """Why the batch is paused because of its failures; None: it is not, or it is paused for another reason."""
+    """Why the batch is paused because of its failures; None: it is not, or for another reason."""
     rows = await session.rows(statement("pause_reason"), {"batch": batch_id})
     return PauseReason(*rows[0]) if rows else None
 

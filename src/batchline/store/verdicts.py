@@ -35,8 +35,8 @@ from batchline.store.arrays import (
 _MAX_INT = 2**31 - 1
 _COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
 
-# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause; and, where
-# each verdict is to stand in a group of its own, its number.
+# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause; and,
+# where each verdict is to stand in a group of its own, its number.
 _Key: TypeAlias = tuple[int, int, int | None, float, str | None, int]
 _Group: TypeAlias = list[Verdict]
 _Value = TypeVar("_Value")

@@ -15,7 +15,6 @@ from batchline.model.failure import MAX_MESSAGE, said_by
 __all__ = ["MAX_MESSAGE", "code_of", "message_of", "never_left", "reason_of"]
 
 
-
 def never_left(error: DetailedPyreqwestError) -> bool:
     """Whether no connection came about, so that not a byte of the request was sent.
 
@@ -47,7 +46,8 @@ def reason_of(error: DetailedPyreqwestError) -> str:
 
 def message_of(status: int, body: bytes) -> str:
     """What an error answer says."""
-    return (said_by(body) or f"The upstream answered {status} {phrases.get(status, '')}".rstrip())[:MAX_MESSAGE]
+    said = said_by(body) or f"The upstream answered {status} {phrases.get(status, '')}".rstrip()
+    return said[:MAX_MESSAGE]
 
 
 def _causes(error: DetailedPyreqwestError) -> list[str]:

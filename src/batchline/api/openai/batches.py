@@ -13,13 +13,13 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches.batch_object import batch_object, unix_seconds
+from batchline.batches.batch_object import batch_object, failure_objects, unix_seconds
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
 from batchline.model import Batch, ItemHistory, ids
-from batchline.store import attempts, batches
+from batchline.store import attempts, batches, failures
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
 from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
@@ -136,6 +136,27 @@ class BatchObject(BaseModel):
     metadata: dict[str, str] | None
 
 
+class Failures(BaseModel):
+    """Items that failed for one cause. `key` is the same in every batch; `other` sums up unlisted causes."""
+
+    key: str
+    code: str | None
+    message: str
+    count: int
+    retrying: int
+    example_custom_id: str | None
+
+
+class BatchExtension(BaseModel):
+    """Not part of OpenAI's API."""
+
+    failures: list[Failures]
+
+
+class ExtendedBatch(BatchObject):
+    batchline: BatchExtension
+
+
 class ItemAttempt(BaseModel):
     attempt: int
     error_code: str
@@ -211,9 +232,13 @@ async def list_batches(
 
 
 @router.get("/{batch_id}", responses=documented(404))
-async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+async def get_batch(batch_id: str, context: InContext, caller: Called) -> ExtendedBatch:
+    """A batch, and why items of it failed."""
     async with context.sessions.one() as session:
-        return displayed(await _named(session, caller, batch_id, "batch_id"))
+        batch = await _named(session, caller, batch_id, "batch_id")
+        causes = await failures.causes(session, batch)
+    extension = BatchExtension(failures=[Failures(**each) for each in failure_objects(causes)])
+    return ExtendedBatch(**batch_object(batch), batchline=extension)
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))

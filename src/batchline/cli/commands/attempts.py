@@ -30,14 +30,14 @@ def attempts(
 ) -> None:
     """Show an item of a batch and its failed attempts."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        item = run_async(_read(runtime, read_batch_id(batch), custom_id))
+        item = run_async(read_item(runtime, read_batch_id(batch), custom_id))
         if as_json:
             print_json(_document(item))
             return
         _tell(item)
 
 
-async def _read(runtime: Runtime, batch_id: UUID, custom_id: str) -> ItemHistory:
+async def read_item(runtime: Runtime, batch_id: UUID, custom_id: str) -> ItemHistory:
     async with Session(runtime.url, "attempts") as session:
         item = await store_attempts.of_item(session, batch_id, custom_id)
     if item is None:

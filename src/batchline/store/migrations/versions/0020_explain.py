@@ -1,8 +1,8 @@
-"""Why items fail: causes and their counts, the cause and the times of each attempt, and pauses after failures.
+"""Why items fail: causes and their counts, the times of each attempt, and pauses because of failures.
 
-A batch lists its causes in `failure_causes`. Their counts are appended to `cause_counts` while it runs, and go
-back to `failure_causes` when it is frozen, as the counters of a batch do. Failures from before this revision
-have no cause.
+A batch lists its causes in `failure_causes`. Their counts are appended to `cause_counts` while it runs, and
+go back to `failure_causes` when it is frozen, as the counters of a batch do. Failures from before this
+revision have no cause.
 """
 
 from alembic import op

@@ -362,11 +362,18 @@ async def test_other_statuses_do_not_pause_a_batch(db: Session, status: int) -> 
 
 async def test_different_failures_do_not_pause_a_batch_nor_do_those_after_an_answer(db: Session) -> None:
     batch = await a_limited_batch(db, 40, RunSettings(pause_alike=5))
-    assert not await settle_next(db, batch, "ffff")
-    assert not await settle_next(db, batch, "ffffff", message="never")
+    assert not await settle_next(db, batch, "ffff", status=400)
+    assert not await settle_next(db, batch, "ffffff", message="never", status=400)
     other = await a_limited_batch(db, 41, RunSettings(pause_alike=5))
     await batches.close(db, batch.id, "cancel")
     assert not await settle_next(db, other, "cffffffff")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_one_status_is_alike_even_if_its_messages_differ(db: Session, status: int) -> None:
+    batch = await a_limited_batch(db, 40, RunSettings(pause_alike=5))
+    assert not await settle_next(db, batch, "ffff", message="key-1 is wrong", status=status)
+    assert await settle_next(db, batch, "f", message="key-2 is wrong", status=status)
 
 
 async def test_a_batch_without_limits_is_never_paused(db: Session) -> None:

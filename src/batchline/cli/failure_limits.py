@@ -10,7 +10,7 @@ from batchline.model import RunSettings
 # By default a batch pauses when its first so many lines all fail alike.
 PAUSE_ALIKE = 50
 
-_LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)\s*%")
+_LIMIT = re.compile(r"([0-9]{1,9})|([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
 def with_failure_limits(settings: RunSettings, max_failed: str | None) -> RunSettings:

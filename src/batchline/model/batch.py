@@ -60,7 +60,7 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     # Pause the batch when more lines than this have failed, or more than this part of all lines.
     max_failed: int | None = None
     max_failed_percent: float | None = None
-    # Pause it when the first so many lines all fail with one cause that is no passing one.
+    # Pause it when the first so many lines all fail alike with 400, 401, 403 or 404.
     pause_alike: int | None = None
 
 

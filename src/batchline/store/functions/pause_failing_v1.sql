@@ -1,8 +1,8 @@
 -- pause_failing: pause a batch that has failed too often, if its settings ask for that. Returns whether it was paused now.
 --
 -- Two rules, in `batches.settings`. max_failed (or max_failed_percent, of all lines): more lines than that have failed.
--- pause_alike: as many lines have failed, none has completed, and all have one cause, with a status that another try of the
--- same request does not change. Both count from the last resume on (note_failures), so that a batch that is continued does
+-- pause_alike: as many lines have failed, none has completed, and all have failed with 401, with 403 or with 404; or with 400
+-- and for one cause, since lines may each have a mistake of their own. Both count from the last resume on (note_failures), so that a batch that is continued does
 -- not stop again for the same failures.
 --
 -- Called by the settle that has counted the failures, under the batch's row lock, so it is decided once, on counts that are
@@ -38,9 +38,9 @@ BEGIN
     ELSIF facts.failed >= facts.alike AND facts.completed = 0 THEN
         PERFORM
         FROM batchline.current_failure_causes AS f
-        WHERE f.batch_id = batch
-          AND f.failed - f.failed_before = facts.failed
-          AND f.code IN ('http_400', 'http_401', 'http_403', 'http_404');
+        WHERE f.batch_id = batch AND f.code IN ('http_400', 'http_401', 'http_403', 'http_404')
+        GROUP BY CASE f.code WHEN 'http_400' THEN f.key ELSE f.code END
+        HAVING sum(f.failed - f.failed_before) = facts.failed;
         IF FOUND THEN
             broken := 'alike';
             bound := facts.alike;

@@ -302,7 +302,11 @@ async def _watch(
             screen.show(snapshot)
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
-            if batch.paused_at is not None and not worker.holding() and await _failing(session, batch):
+            if (
+                batch.paused_at is not None
+                and not worker.holding()
+                and await _paused_by_failures(session, batch)
+            ):
                 return batch
         except StoreUnavailable as error:
             if over:
@@ -315,7 +319,7 @@ async def _watch(
         waits[1].cancel()
 
 
-async def _failing(session: Session, batch: Batch) -> bool:
+async def _paused_by_failures(session: Session, batch: Batch) -> bool:
     """Whether it is paused because of its failures. One that a user has paused may be resumed soon."""
     return await failures.pause_reason(session, batch.id) is not None
 

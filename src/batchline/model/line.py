@@ -32,7 +32,7 @@ class Claim(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "batch_hex", self.batch_id.hex)
 
 
-class Stamps(msgspec.Struct):
+class Stamps(msgspec.Struct, gc=False):
     """When an item was sent and answered, in seconds of time.monotonic; 0: not yet. The only part of an item
     that changes: whoever runs the item notes it here, so that no verdict has to carry it."""
 

@@ -173,8 +173,8 @@ def _times(name: str, verdicts: Sequence[Verdict]) -> dict[str, object]:
     """How long the upstream took to answer each item, and how long the answer has waited since."""
     now, stamps = monotonic(), [verdict.item.stamps for verdict in verdicts]
     return {
-        f"{name}_upstream": Float4Array([max(each.answered - each.sent, 0.0) for each in stamps]),
-        f"{name}_settling": Float4Array([now - (each.answered or now) for each in stamps]),
+        f"{name}_upstream": Float4Array([each.answered - each.sent for each in stamps]),
+        f"{name}_settling": Float4Array([now - each.answered if each.answered else 0.0 for each in stamps]),
     }
 
 

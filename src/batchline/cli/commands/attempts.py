@@ -16,6 +16,9 @@ from batchline.model import ItemHistory, ids
 from batchline.store import attempts as store_attempts
 from batchline.store.session import Session
 
+# What `batchline why` shows.
+_OF_WHY = ("started_at", "until", "times", "error_code", "message", "task_id")
+
 
 def register(app: typer.Typer) -> None:
     app.command("attempts")(attempts)
@@ -57,8 +60,13 @@ def _document(item: ItemHistory) -> dict[str, Any]:
             for name, value in fields.items()
         }
 
-    attempts = [seconds(msgspec.structs.asdict(each)) for each in item.attempts]
-    return seconds(msgspec.structs.asdict(item)) | {"attempts": attempts}
+    attempts = [_without(seconds(msgspec.structs.asdict(each)), "times") for each in item.attempts]
+    of_item = _without(seconds(msgspec.structs.asdict(item)), *_OF_WHY)
+    return of_item | {"attempts": attempts}
+
+
+def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def _tell(item: ItemHistory) -> None:

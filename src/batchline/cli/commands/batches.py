@@ -63,12 +63,13 @@ _REFRESH = 0.5
 _TABLE_WIDTH = 160
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _BatchReport(msgspec.Struct, frozen=True):
     """A batch, and what else a command shows of it."""
 
     batch: Batch
     providers: tuple[ProviderCounts, ...] = ()
-    causes: tuple[CauseCount, ...] = ()
+    # None: the command has not read them.
+    causes: tuple[CauseCount, ...] | None = None
     pause: PauseReason | None = None
 
 
@@ -115,7 +116,7 @@ def submit(
         with open_runtime(database, data_dir) as runtime:
             settings = with_failure_limits(server.run_settings(), max_failed)
             batch = run_async(_submit(runtime, inputs, settings, window, as_json))
-        _tell(_Shown(batch), as_json)
+        _tell(_BatchReport(batch), as_json)
 
 
 async def _submit(
@@ -156,7 +157,7 @@ def watch(
         raise typer.Exit(Exit.PAUSED if ended.pause is not None else exit_code(ended.batch))
 
 
-async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Shown:
+async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _BatchReport:
     async with Session(runtime.url, "watch") as session:
         if batch_id is None:
             newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
@@ -170,7 +171,7 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Show
                 screen.show(snapshot)
                 pause = await failures.pause_reason(session, batch_id) if batch.paused_at else None
                 if batch.ended_at is not None or pause is not None:
-                    return _Shown(batch, causes=snapshot.causes, pause=pause)
+                    return _BatchReport(batch, causes=snapshot.causes, pause=pause)
                 await asyncio.sleep(_REFRESH)
 
 
@@ -273,7 +274,7 @@ def change_command(change: Change) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-            _tell(_Shown(run_async(_changed(runtime, read_batch_id(batch), change))), as_json)
+            _tell(_BatchReport(run_async(_changed(runtime, read_batch_id(batch), change))), as_json)
 
     return command
 
@@ -290,10 +291,10 @@ async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
         return await _found(session, batch_id)
 
 
-async def _get(runtime: Runtime, batch_id: UUID) -> _Shown:
+async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
     async with Session(runtime.url, "status") as session:
         batch = await _found(session, batch_id)
-        return _Shown(
+        return _BatchReport(
             batch,
             tuple(await providers.counts(session, batch_id)),
             tuple(await failures.causes(session, batch)),
@@ -308,14 +309,15 @@ async def _found(session: Session, batch_id: UUID) -> Batch:
     return batch
 
 
-def _tell(shown: _Shown, as_json: bool) -> None:
-    batch = shown.batch
+def _tell(found: _BatchReport, as_json: bool) -> None:
+    batch = found.batch
     displayed: dict[str, Any] = show_batch(batch)
-    displayed["failures"] = failure_objects(shown.causes)
-    displayed["paused"] = pause_document(shown.pause)
-    unknown = sum(each.submission_unknown for each in shown.providers)
-    if shown.providers:
-        processing = sum(each.processing for each in shown.providers)
+    if found.causes is not None:
+        displayed["failures"] = failure_objects(found.causes)
+        displayed["paused"] = pause_document(found.pause)
+    unknown = sum(each.submission_unknown for each in found.providers)
+    if found.providers:
+        processing = sum(each.processing for each in found.providers)
         displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
     if as_json:
         print_json(displayed)
@@ -328,8 +330,8 @@ def _tell(shown: _Shown, as_json: bool) -> None:
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)
-    for line in failure_lines(shown.causes):
+    for line in failure_lines(found.causes or ()):
         out().print(f"  {line}", markup=False)
-    if shown.pause is not None:
-        out().print(f"  {pause_line(shown.pause, batch)}; remove the cause, then continue with", markup=False)
+    if found.pause is not None:
+        out().print(f"  {pause_line(found.pause, batch)}; remove the cause, then continue with", markup=False)
         out().print(f"    batchline resume {displayed['id']}", markup=False)

@@ -97,15 +97,15 @@ def _tell(item: ItemHistory, lived: Sequence[Phases]) -> None:
     tries = "1 attempt" if item.attempt == 1 else f"{item.attempt} attempts"
     facts = f"line {item.line_no:,}, {item.state} after {_seconds(whole.total)}, {tries}{status}"
     out().print(f"{item.custom_id}  {facts}", markup=False)
-    shown = [name for name in _NAMES if name != "held" or whole.held]
-    columns = [Column(_NAMES[name], justify="right", no_wrap=True) for name in shown]
+    names = [name for name in _NAMES if name != "held" or whole.held]
+    columns = [Column(_NAMES[name], justify="right", no_wrap=True) for name in names]
     table = Table(Column("attempt", justify="right"), "ended", *columns, "what happened", box=None)
     for each, (attempt, ended, code, message) in zip(lived, _events(item), strict=True):
-        times = [_seconds(getattr(each, name)) for name in shown]
+        times = [_seconds(getattr(each, name)) for name in names]
         what = item.state if code is None else f"{code} {message or ''}".rstrip()[:_MAX_MESSAGE]
         table.add_row(str(attempt), "" if ended is None else f"{ended:%H:%M:%S}", *times, what)
     if len(lived) > 1:
-        table.add_row("all", "", *(_seconds(getattr(whole, name)) for name in shown), "")
+        table.add_row("all", "", *(_seconds(getattr(whole, name)) for name in names), "")
     out().print(table)
     if item.task_id is not None:
         out().print("  waiting includes the time that the provider worked on its task")

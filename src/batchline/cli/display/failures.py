@@ -8,10 +8,10 @@ import msgspec
 from batchline.model import Batch, CauseCount, PauseReason
 from batchline.model.failure import OTHER
 
-_SHOWN = 5
+_MAX_LINES = 5
 
 
-def failure_lines(causes: Sequence[CauseCount], limit: int = _SHOWN) -> list[str]:
+def failure_lines(causes: Sequence[CauseCount], limit: int = _MAX_LINES) -> list[str]:
     """A line for each of the most frequent causes, and one for the rest:
     `412 × 404 model not found: "gpt-5-mini", e.g. q-34`, or `57 retrying: 503 overloaded, e.g. q-8`."""
     lines = [_line(each) for each in causes[:limit]]

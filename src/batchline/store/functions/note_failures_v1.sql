@@ -1,4 +1,4 @@
--- note_failures: what has failed so far is known: from now on, pause_failing counts anew. Called when a batch continues: by
+-- note_failures: what has failed so far is known: from now on, pause_after_failures counts anew. Called when a batch continues: by
 -- a resume, and after failed lines were put back.
 --
 -- Locks: the batch row, waiting. The counts are read by later statements, which see what the last settle has committed.

@@ -68,7 +68,7 @@ BEGIN
         ended := tally.completed + tally.failed;
         closing := counted.closing;
         finished := counted.finished;
-        paused := tally.failed > 0 AND NOT finished AND NOT closing AND batchline.pause_failing_v1(tally.batch_id);
+        paused := tally.failed > 0 AND NOT finished AND NOT closing AND batchline.pause_after_failures_v1(tally.batch_id);
         IF counted.governed AND ended > 0 THEN
             PERFORM batchline.audit_ended_v1(tally.batch_id, ARRAY (
                 SELECT line_no

@@ -14,7 +14,7 @@ down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-FUNCTIONS = ("count_causes_v1", "pause_failing_v1", "note_failures_v1")
+FUNCTIONS = ("count_causes_v1", "pause_after_failures_v1", "note_failures_v1")
 
 APPENDED = """
     autovacuum_vacuum_threshold = 500,

@@ -1,4 +1,4 @@
--- pause_failing: pause a batch that has failed too often, if its settings ask for that. Returns whether it was paused now.
+-- pause_after_failures: pause a batch that has failed too often, if its settings ask for that. Returns whether it was paused now.
 --
 -- Two rules, in `batches.settings`. max_failed (or max_failed_percent, of all lines): more lines than that have failed.
 -- pause_alike: as many lines have failed, none has completed, and all have failed with 401, with 403 or with 404; or with 400
@@ -9,7 +9,7 @@
 -- complete, however many workers there are. If the settle is rolled back, so is the pause.
 --
 -- Locks: the batch row, held by the caller; then the lanes in id order, as close does.
-CREATE FUNCTION batchline.pause_failing_v1(batch uuid) RETURNS boolean
+CREATE FUNCTION batchline.pause_after_failures_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE

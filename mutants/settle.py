@@ -67,8 +67,10 @@ SETTLE = (
     Mutant(
         "the failed attempts of a line are not remembered",
         f"{_FUNCTIONS}/record_verdicts_v1.sql",
-        "AS i (no, ordinal, error_code, message)\n    JOIN accepted AS a ON a.no = i.no",
-        "AS i (no, ordinal, error_code, message)\n    JOIN accepted AS a ON a.no = i.no AND a.kind < 2",
+        "AS i (no, ordinal, error_code, message, upstream_seconds, settling_seconds)\n"
+        "    JOIN accepted AS a ON a.no = i.no",
+        "AS i (no, ordinal, error_code, message, upstream_seconds, settling_seconds)\n"
+        "    JOIN accepted AS a ON a.no = i.no AND a.kind < 2",
         _SETTLE,
     ),
     Mutant(

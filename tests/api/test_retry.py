@@ -120,7 +120,7 @@ def test_lines_are_selected(
         ({"only": ["lost"]}, "only.0", "Input should be 'failed', 'expired' or 'cancelled'"),
         ({"only": []}, "only", "at least 1 item"),
         ({"codes": ["401"]}, "codes", "codes are http_ and a status, such as http_401"),
-        ({"causes": ["key"]}, "causes", "causes are not supported by this version"),
+        ({"causes": ["key"]}, "causes", "is not the key of a cause"),
         ({"lines": [1]}, "lines", "Unknown parameter"),
     ],
 )

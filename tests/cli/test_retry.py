@@ -153,7 +153,7 @@ def test_the_selected_lines_are_put_back(
         (("--only", "lost"), 2, "--only 'lost': give one or more of failed, expired, cancelled"),
         (("--code", "401 "), 2, "'401' is not an error code"),
         (("--code", ","), 2, "--code ',': give at least one value"),
-        (("--cause", "key"), 2, "causes are not supported by this version"),
+        (("--cause", "key"), 2, "is not the key of a cause"),
         (
             ("--code", "http_503"),
             1,

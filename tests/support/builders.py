@@ -86,7 +86,8 @@ async def wipe(db: Session) -> None:
             batchline.batches, batchline.lanes, batchline.cursors, batchline.counters, batchline.spans,
             batchline.results, batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
-            batchline.hook_deliveries, batchline.operation_batches
+            batchline.hook_deliveries, batchline.operation_batches, batchline.failure_causes,
+            batchline.cause_counts, batchline.failure_pauses
         RESTART IDENTITY
         """,
     )

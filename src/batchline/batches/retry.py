@@ -14,6 +14,7 @@ from batchline.store.retry import PutBack, Retrying
 from batchline.store.session import Session
 
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_CAUSE = re.compile(r"[0-9a-f]{12}")
 _RUNNING = "batch_in_progress"
 _USUAL_WINDOW = "24h"
 
@@ -45,10 +46,12 @@ class BatchGone(Exception):
 
 def check(selection: RetrySelection) -> None:
     """Raises InvalidSelection."""
-    if selection.causes is not None:
-        raise InvalidSelection(
-            "causes", "causes are not supported by this version; select lines by their codes"
-        )
+    for cause in selection.causes or ():
+        if not _CAUSE.fullmatch(cause):
+            raise InvalidSelection(
+                "causes",
+                f"{cause[:64]!r} is not the key of a cause; `batchline.failures` of the batch lists them",
+            )
     for code in selection.codes or ():
         if not _CODE.fullmatch(code):
             raise InvalidSelection(
@@ -120,7 +123,11 @@ def _wanted(batch: Batch, selection: RetrySelection, max_attempts: int | None) -
         _window(batch),
         failed=selection.includes(Unfinished.FAILED),
         codes=selection.codes,
-        unrun=selection.includes(ending) and (selection.codes is None or code in selection.codes),
+        causes=selection.causes,
+        # Lines that never ran have no cause.
+        unrun=selection.includes(ending)
+        and selection.causes is None
+        and (selection.codes is None or code in selection.codes),
         more_attempts=batch.settings.max_attempts if max_attempts is None else max_attempts,
     )
 

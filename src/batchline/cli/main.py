@@ -23,6 +23,7 @@ MODULES = {
     "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
     "attempts": ("attempts",),
     "retry": ("retry",),
+    "why": ("why",),
     "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),

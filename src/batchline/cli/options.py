@@ -19,6 +19,7 @@ class Exit(IntEnum):
     OK = 0
     SOME_FAILED = 1
     BAD_INPUT = 2
+    PAUSED = 3
     INTERRUPTED = 130
 
 
@@ -93,6 +94,15 @@ DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
     str,
     typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d, or none."),
+]
+MaxFailed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-failed",
+        metavar="N|P%",
+        help="Pause when more lines have failed: a number, or a share of all lines. none: never pause."
+        " Default: pause when the first 50 lines all fail alike with 400, 401, 403 or 404.",
+    ),
 ]
 
 Force = Annotated[

@@ -22,11 +22,14 @@ from rich.console import Console
 
 from batchline.batches import creation as ordering
 from batchline.batches import reuse
+from batchline.batches.batch_object import failure_objects
 from batchline.cli.commands.retry import reopened
 from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
+from batchline.cli.display.failures import pause_document, pause_line
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
 from batchline.cli.reuse import prepared, reused_note
 from batchline.cli.runtime import Runtime
@@ -38,8 +41,16 @@ from batchline.files.ingest import Fingerprint, fingerprint
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
 from batchline.host.disk import full_message, says_full
-from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
-from batchline.store import batches, files
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    BatchStatus,
+    CauseCount,
+    PauseReason,
+    RunSettings,
+    ids,
+)
+from batchline.store import batches, failures, files
 from batchline.store import hooks as hook_store
 from batchline.store.hooks import HookDelivery, TakenHook
 from batchline.store.outputs import Which
@@ -101,6 +112,9 @@ class RunOutcome:
     finished_before: bool
     interrupted: bool
     hook_deliveries: tuple[HookDelivery, ...] = ()
+    causes: tuple[CauseCount, ...] = ()
+    # Why the batch was paused, if that is because of its failures.
+    pause: PauseReason | None = None
 
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
@@ -108,6 +122,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         batch, resumed = await _find_or_create(order, runtime, session)
         finished_before, interrupted = batch.ended_at is not None, False
         if not finished_before:
+            for warning in await model_warnings(session, batch.id, order.settings):
+                err().print(f"warning: {warning}", markup=False)
             batch, interrupted = await _work(order, runtime, session, batch)
         if _cannot_end(batch):
             raise CommandError(
@@ -118,7 +134,9 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         if not interrupted:
             await _patiently(lambda: _save(order, runtime, session, batch))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
-        return RunOutcome(batch, resumed, finished_before, interrupted, delivered)
+        causes = tuple(await _patiently(lambda: failures.causes(session, batch)))
+        pause = await _patiently(lambda: failures.pause_reason(session, batch.id)) if interrupted else None
+        return RunOutcome(batch, resumed, finished_before, interrupted, delivered, causes, pause)
 
 
 async def _run_hooks(hooks: Hooks, session: Session, batch: Batch) -> tuple[HookDelivery, ...]:
@@ -301,6 +319,12 @@ async def _watch(
             screen.show(snapshot)
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
+            if (
+                batch.paused_at is not None
+                and not worker.holding()
+                and await _paused_by_failures(session, batch)
+            ):
+                return batch
         except StoreUnavailable as error:
             if over:
                 raise CommandError(
@@ -310,6 +334,11 @@ async def _watch(
         waits = [working, asyncio.ensure_future(ended.wait())]
         await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
         waits[1].cancel()
+
+
+async def _paused_by_failures(session: Session, batch: Batch) -> bool:
+    """Whether it is paused because of its failures. One that a user has paused may be resumed soon."""
+    return await failures.pause_reason(session, batch.id) is not None
 
 
 def _cannot_end(batch: Batch) -> bool:
@@ -391,9 +420,20 @@ def exit_code(batch: Batch) -> Exit:
     return Exit.OK if done else Exit.SOME_FAILED
 
 
+def exit_code_of(outcome: RunOutcome) -> Exit:
+    if outcome.pause is not None:
+        return Exit.PAUSED
+    return Exit.INTERRUPTED if outcome.interrupted else exit_code(outcome.batch)
+
+
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     """The last line that `run` prints."""
     batch = outcome.batch
+    if outcome.pause is not None:
+        return (
+            f"{pause_line(outcome.pause, batch)}; {batch.finished:,} of {batch.total:,} done,"
+            f" nothing is lost; remove the cause, then continue with\n  {order.command}"
+        )
     if outcome.interrupted:
         return (
             f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; continue with\n"
@@ -430,7 +470,9 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
     return {
         "batch_id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
-        "interrupted": outcome.interrupted,
+        "interrupted": outcome.interrupted and outcome.pause is None,
+        "paused": pause_document(outcome.pause),
+        "failures": failure_objects(outcome.causes),
         "resumed": outcome.resumed,
         "total": batch.total,
         "completed": batch.completed,

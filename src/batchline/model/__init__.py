@@ -4,7 +4,7 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
-from batchline.model.attempt import Attempt, ItemHistory
+from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
     PROVIDER_NAMES,
     Batch,
@@ -14,8 +14,9 @@ from batchline.model.batch import (
     Recovery,
     RunSettings,
 )
+from batchline.model.failure import Cause, CauseCount, PauseReason
 from batchline.model.file import ContentError, File
-from batchline.model.line import Claim, Item
+from batchline.model.line import Claim, Item, Stamps
 from batchline.model.operation import (
     DURATION_BOUNDS,
     Approval,
@@ -51,8 +52,11 @@ __all__ = [
     "ApiKey",
     "Approval",
     "Attempt",
+    "AttemptTimes",
     "Batch",
     "BatchStatus",
+    "Cause",
+    "CauseCount",
     "Child",
     "ChildCounts",
     "ChildStatus",
@@ -68,6 +72,8 @@ __all__ = [
     "ItemHistory",
     "ParentStatus",
     "Parked",
+    "PauseReason",
+    "Phases",
     "PollResult",
     "ProviderSettings",
     "Ran",
@@ -78,9 +84,11 @@ __all__ = [
     "Role",
     "RunSettings",
     "Settled",
+    "Stamps",
     "SubmissionUnknown",
     "TimedOut",
     "Unfinished",
     "Usage",
     "Verdict",
+    "phases",
 ]

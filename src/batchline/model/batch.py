@@ -58,6 +58,11 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
     # None: the upstream answers a request with its result.
     provider: ProviderSettings | None = None
+    # Pause the batch when more lines than this have failed, or more than this part of all lines.
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    # Pause it when the first so many lines all fail alike with 400, 401, 403 or 404.
+    pause_alike: int | None = None
 
 
 class ItemCounts(msgspec.Struct, frozen=True):

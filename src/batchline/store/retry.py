@@ -32,6 +32,8 @@ class PutBack(msgspec.Struct, frozen=True):
     # Failed lines, if they have one of these codes (None: any) and fewer than so many attempts (None: any).
     failed: bool = True
     codes: Sequence[str] | None = None
+    # The keys of failure causes; None: any.
+    causes: Sequence[str] | None = None
     max_attempts: int | None = None
     # Lines that never ran.
     unrun: bool = False
@@ -90,7 +92,8 @@ async def put_back(connection: StoreConnection, batch_id: UUID, wanted: PutBack,
     failed, input_tokens, output_tokens = 0, 0, 0
     if wanted.failed:
         codes = None if wanted.codes is None else list(wanted.codes)
-        chosen = {**params, "codes": codes, "max_attempts": wanted.max_attempts}
+        causes = None if wanted.causes is None else list(wanted.causes)
+        chosen = {**params, "codes": codes, "causes": causes, "max_attempts": wanted.max_attempts}
         ((failed, input_tokens, output_tokens),) = await run(connection, statement("put_back_failed"), chosen)
     if failed + more:
         opened = {
@@ -103,4 +106,5 @@ async def put_back(connection: StoreConnection, batch_id: UUID, wanted: PutBack,
             "window_seconds": wanted.window_seconds,
         }
         await run(connection, statement("reopen_batch"), opened)
+        await run(connection, statement("note_failures"), {"batch": batch_id})
     return int(failed) + more

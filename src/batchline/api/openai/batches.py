@@ -13,14 +13,14 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches.batch_object import batch_object, unix_seconds
+from batchline.batches.batch_object import batch_object, failure_objects, unix_seconds
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
 from batchline.model import Batch, ItemHistory, RetrySelection, Unfinished, ids
-from batchline.store import attempts, batches
+from batchline.store import attempts, batches, failures
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
 from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
@@ -178,6 +178,25 @@ class BatchObject(BaseModel):
     batchline: BatchExtras
 
 
+class Failures(BaseModel):
+    """Items that failed for one cause. `key` is the same in every batch; `other` sums up unlisted causes."""
+
+    key: str
+    code: str | None
+    message: str
+    count: int
+    retrying: int
+    example_custom_id: str | None
+
+
+class BatchExtension(BatchExtras):
+    failures: list[Failures]
+
+
+class ExtendedBatch(BatchObject):
+    batchline: BatchExtension
+
+
 class ItemAttempt(BaseModel):
     attempt: int
     error_code: str
@@ -253,9 +272,13 @@ async def list_batches(
 
 
 @router.get("/{batch_id}", responses=documented(404))
-async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+async def get_batch(batch_id: str, context: InContext, caller: Called) -> ExtendedBatch:
+    """A batch, and why items of it failed."""
     async with context.sessions.one() as session:
-        return displayed(await _named(session, caller, batch_id, "batch_id"))
+        batch = await _named(session, caller, batch_id, "batch_id")
+        causes = await failures.causes(session, batch)
+    shown = batch_object(batch)
+    return ExtendedBatch(**shown | {"batchline": shown["batchline"] | {"failures": failure_objects(causes)}})
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))

@@ -1,7 +1,7 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,25 +12,42 @@ import typer
 from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
+from batchline.batches.batch_object import failure_objects
 from batchline.cli import options
 from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
+    err,
     finalize_trouble,
     out,
     print_json,
     read_batch_id,
     show_batch,
 )
+from batchline.cli.display.failures import (
+    failure_lines,
+    pause_document,
+    pause_line,
+)
 from batchline.cli.errors import reported_errors
+from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
+from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.model import DEFAULT_TENANT, Batch, ItemCounts, RunSettings, ids
-from batchline.store import batches, outputs, providers
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    CauseCount,
+    ItemCounts,
+    PauseReason,
+    RunSettings,
+    ids,
+)
+from batchline.store import batches, failures, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -45,6 +62,16 @@ CHANGES: dict[Change, str] = {
 
 _REFRESH = 0.5
 _TABLE_WIDTH = 160
+
+
+class _BatchReport(msgspec.Struct, frozen=True):
+    """A batch, and what else a command shows of it."""
+
+    batch: Batch
+    providers: tuple[ProviderCounts, ...] = ()
+    # None: the command has not read them.
+    causes: tuple[CauseCount, ...] | None = None
+    pause: PauseReason | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +95,7 @@ def submit(
     provider_max_tasks: options.ProviderMaxTasks = None,
     provider_recheck: options.ProviderRecheck = None,
     window: options.Window = options.DEFAULT_WINDOW,
+    max_failed: options.MaxFailed = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -87,8 +115,9 @@ def submit(
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
-            batch = run_async(_submit(runtime, inputs, server.run_settings(), window, as_json))
-        _tell(batch, as_json)
+            settings = with_failure_limits(server.run_settings(), max_failed)
+            batch = run_async(_submit(runtime, inputs, settings, window, as_json))
+        _tell(_BatchReport(batch), as_json)
 
 
 async def _submit(
@@ -96,9 +125,12 @@ async def _submit(
 ) -> Batch:
     file = await ingest_inputs(inputs, runtime.url, silent=silent)
     async with Session(runtime.url, "submit") as session:
-        return await ordering.create(
+        batch = await ordering.create(
             session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=settings
         )
+        for warning in await model_warnings(session, batch.id, settings):
+            err().print(f"warning: {warning}", markup=False)
+        return batch
 
 
 def status(
@@ -109,8 +141,7 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found, counted = run_async(_get(runtime, read_batch_id(batch)))
-        _tell(found, as_json, counted)
+        _tell(run_async(_get(runtime, read_batch_id(batch))), as_json)
 
 
 def watch(
@@ -119,14 +150,15 @@ def watch(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show the progress of a batch until it has ended. Exit codes as for `run`."""
+    """Show the progress of a batch until it has ended, or is paused because of its failures. Exit codes as
+    for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
         _tell(ended, as_json)
-        raise typer.Exit(exit_code(ended))
+        raise typer.Exit(Exit.PAUSED if ended.pause is not None else exit_code(ended.batch))
 
 
-async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch:
+async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _BatchReport:
     async with Session(runtime.url, "watch") as session:
         if batch_id is None:
             newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
@@ -138,8 +170,9 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
             while True:
                 batch, snapshot = await gauge.read()
                 screen.show(snapshot)
-                if batch.ended_at is not None:
-                    return batch
+                pause = await failures.pause_reason(session, batch_id) if batch.paused_at else None
+                if batch.ended_at is not None or pause is not None:
+                    return _BatchReport(batch, causes=snapshot.causes, pause=pause)
                 await asyncio.sleep(_REFRESH)
 
 
@@ -242,7 +275,7 @@ def change_command(change: Change) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-            _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
+            _tell(_BatchReport(run_async(_changed(runtime, read_batch_id(batch), change))), as_json)
 
     return command
 
@@ -259,9 +292,15 @@ async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
         return await _found(session, batch_id)
 
 
-async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts]]:
+async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
     async with Session(runtime.url, "status") as session:
-        return await _found(session, batch_id), await providers.counts(session, Scope(batch_id=batch_id))
+        batch = await _found(session, batch_id)
+        return _BatchReport(
+            batch,
+            tuple(await providers.counts(session, Scope(batch_id=batch_id))),
+            tuple(await failures.causes(session, batch)),
+            await failures.pause_reason(session, batch_id),
+        )
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:
@@ -271,11 +310,15 @@ async def _found(session: Session, batch_id: UUID) -> Batch:
     return batch
 
 
-def _tell(batch: Batch, as_json: bool, providers: Sequence[ProviderCounts] = ()) -> None:
+def _tell(found: _BatchReport, as_json: bool) -> None:
+    batch = found.batch
     displayed: dict[str, Any] = show_batch(batch)
-    unknown = sum(each.submission_unknown for each in providers)
-    if providers:
-        processing = sum(each.processing for each in providers)
+    if found.causes is not None:
+        displayed["failures"] = failure_objects(found.causes)
+        displayed["paused"] = pause_document(found.pause)
+    unknown = sum(each.submission_unknown for each in found.providers)
+    if found.providers:
+        processing = sum(each.processing for each in found.providers)
         displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
     if as_json:
         print_json(displayed)
@@ -288,3 +331,8 @@ def _tell(batch: Batch, as_json: bool, providers: Sequence[ProviderCounts] = ())
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)
+    for line in failure_lines(found.causes or ()):
+        out().print(f"  {line}", markup=False)
+    if found.pause is not None:
+        out().print(f"  {pause_line(found.pause, batch)}; remove the cause, then continue with", markup=False)
+        out().print(f"    batchline resume {displayed['id']}", markup=False)

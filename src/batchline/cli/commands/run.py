@@ -10,9 +10,10 @@ import typer
 from batchline.batches.creation import InvalidWindow, window_or_none
 from batchline.cli import options, run_batch
 from batchline.cli.display.console import CommandError, err, print_json
+from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
+from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import check_inputs
-from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
@@ -43,6 +44,7 @@ def run_inputs(
     provider_recheck: options.ProviderRecheck = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
+    max_failed: options.MaxFailed = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and send every line again.")] = False,
     retry_failed: Annotated[
         bool,
@@ -65,7 +67,7 @@ def run_inputs(
     Lines that an earlier run has answered are not sent again, unless --fresh is given.
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
-    was sent. 130: interrupted.
+    was sent. 3: paused because of its failures. 130: interrupted.
     """
     with reported_errors(as_json):
         server = run_upstream(
@@ -91,7 +93,7 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=server.run_settings(),
+            settings=with_failure_limits(server.run_settings(), max_failed),
             output=target,
             errors=errors_target,
             outputs=outputs,
@@ -111,9 +113,11 @@ def run_inputs(
             (err() if outcome.interrupted else order.console()).print(
                 run_batch.summary_line(order, outcome), markup=False
             )
+            for line in failure_lines(outcome.causes):
+                order.console().print(f"  {line}", markup=False)
         for line in run_batch.failed_hooks(order, outcome):
             err().print(line, markup=False)
-        raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
+        raise typer.Exit(run_batch.exit_code_of(outcome))
 
 
 def _hook_settings(

@@ -1,4 +1,4 @@
--- freeze: start finalizing: no result can be added from now on, so the batch's counters go back to its row.
+-- freeze: start finalizing: no result can be added from now on, so the batch's counters and those of its causes go back to their rows.
 --
 -- A retry may have left out lines that an earlier end had left without a result (reopen_batch). They are ended as before:
 -- the batch is cancelled or expired again, unless it is being closed anyway, and its lanes are closed.
@@ -36,5 +36,10 @@ BEGIN
         UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch AND n.open;
     END IF;
     DELETE FROM batchline.counters WHERE batch_id = batch;
+    UPDATE batchline.failure_causes AS f
+    SET failed = c.failed
+    FROM batchline.current_failure_causes AS c
+    WHERE f.batch_id = batch AND c.batch_id = batch AND c.key = f.key AND c.failed <> f.failed;
+    DELETE FROM batchline.cause_counts WHERE batch_id = batch;
 END
 $$;

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 from uuid import UUID
@@ -31,7 +30,9 @@ from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
-from batchline.files.ingest import Fingerprint, fingerprint
+from batchline.files.ingest import Fingerprint
+from batchline.files.inputs import urls
+from batchline.files.inputs.input_set import InputSet
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
 from batchline.host.disk import full_message, says_full
@@ -65,7 +66,7 @@ _log = structlog.get_logger("batchline.run")
 class RunOrder:
     """The arguments of the command, checked."""
 
-    inputs: tuple[Path, ...]
+    inputs: InputSet
     settings: RunSettings
     output: OutputTarget
     errors: OutputTarget
@@ -166,7 +167,7 @@ async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
 
 async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -> tuple[Batch, bool]:
     upstream = order.settings.upstream or ""
-    known = await asyncio.to_thread(fingerprint, order.inputs)
+    known = await asyncio.to_thread(order.inputs.fingerprint)
     key = ordering.resume_key(known.digest, upstream)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and found.ended_at is not None:
@@ -247,7 +248,10 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
-            with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
+            with (
+                signals,
+                progress.display(order.console(), order.inputs.title, silent=order.as_json) as screen,
+            ):
                 batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
                 worker.stop()
                 await working
@@ -341,11 +345,6 @@ async def _save_lines(
         await order.outputs.write(target, blocks)
 
 
-def _title(order: RunOrder) -> str:
-    first = order.inputs[0].name
-    return first if len(order.inputs) == 1 else f"{first} and {len(order.inputs) - 1} more"
-
-
 class _Signals:
     """Ctrl-C waits for requests in flight, a second one stops at once."""
 
@@ -405,8 +404,9 @@ def failed_hooks(order: RunOrder, outcome: RunOutcome) -> list[str]:
 
 
 def resume_command() -> str:
-    """The command to continue: as it was given, without `--fresh`."""
-    return shlex.join(["batchline", *(word for word in sys.argv[1:] if word != "--fresh")])
+    """The command to continue: as it was given, without `--fresh`, and without the secrets of URLs."""
+    words = (urls.public_name(word) for word in sys.argv[1:] if word != "--fresh")
+    return shlex.join(["batchline", *words])
 
 
 def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:

@@ -173,7 +173,8 @@ class RenderProcess:
 
 def main() -> None:
     """The child: render the files of one request."""
-    answers = begin_child()
+    # The parent waits for this process, so it gets no priority.
+    answers = begin_child(nice=False)
     message = receive(sys.stdin.buffer)
     if message is None:
         return

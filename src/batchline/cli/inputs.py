@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -139,16 +140,19 @@ def opened_inputs(given: Sequence[str], options: InputOptions, data_dir: Path | 
 
 def default_output(given: str) -> Path:
     """The output file of an input: beside a file or folder, else in the current folder."""
+    path = Path(given)
     if given == STDIN:
         return Path("stdin.output.jsonl")
     if urls.is_url(given):
-        name = urls.public_name(given).rstrip("/").rpartition("/")[2].replace("*", "").replace("?", "")
-        return Path(f"{stem(name) or 'input'}.output.jsonl")
-    path = Path(given)
-    if path.is_file() and path.suffix and stem(path.name) == path.name:
-        return path.with_suffix(".output.jsonl")
-    name = stem(path.name if path.exists() else path.name.replace("*", "").replace("?", ""))
-    return path.absolute().with_name(f"{name or path.absolute().name or 'input'}.output.jsonl")
+        path = Path(urls.public_name(given).rstrip("/").rpartition("/")[2])
+    if has_magic(path.name) and not path.exists():
+        return Path("inputs.output.jsonl")
+    if not path.name or path.name == "..":
+        path = path.absolute()
+    known = stem(path.name)
+    return (
+        path.with_suffix(".output.jsonl") if known == path.name else path.with_name(f"{known}.output.jsonl")
+    )
 
 
 def _spool_folder(data_dir: Path | None) -> Path:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -94,13 +94,17 @@ class RenderProcess:
         self._cell = cell
         self._ahead: asyncio.Future[bytes | None] | None = None
 
+    @property
+    def process_id(self) -> int:
+        return self._child.pid
+
     def begin(self, request: bytes) -> None:
         assert self._child.stdin is not None
         # If the child is gone already, its missing answer is reported.
         with suppress(BrokenPipeError):
             send(self._child.stdin, request)
 
-    async def lines(self, file: InputFile) -> AsyncIterator[bytes]:
+    async def lines(self, file: InputFile) -> AsyncGenerator[bytes, None]:
         """The request lines of one file, in blocks. Raises InputRefused."""
         while True:
             answer = await self._next(file)
@@ -188,7 +192,7 @@ def main() -> None:
         view.cast("q") as cell,
     ):
         try:
-            for answer in _answers_to(request, cell):
+            for answer in answers_to(request, cell):
                 send(answers, _encode(answer))
         except InputRefused as refused:
             send(answers, _encode(RenderRefused(refused.name, refused.message, refused.row)))
@@ -208,7 +212,7 @@ def _limit_memory(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def _answers_to(request: RenderRequest, cell: memoryview) -> Iterator[RenderedBlock | RenderedEnd]:
+def answers_to(request: RenderRequest, cell: memoryview) -> Iterator[RenderedBlock | RenderedEnd]:
     renderer, before = None, 0
     if request.template is not None:
         cell[0] = _COMPILING

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from batchline.files.ingest import ingest
 from batchline.files.inputs.input_set import InputOptions, InputSet, find_inputs
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.spool import Spool
 from batchline.model import DEFAULT_TENANT
 from benchmarks.bench import Bench
@@ -21,7 +21,7 @@ from benchmarks.server import execute
 from benchmarks.timing import seconds
 
 _WORDS = "what is said here matters little " * 10
-_TEMPLATE = RequestTemplate(model=MODEL, prompt="Translate to {{ language }}: {{ text }}", id_column="id")
+_TEMPLATE = RowTemplate(model=MODEL, prompt="Translate to {{ language }}: {{ text }}", id_column="id")
 
 
 async def compare(bench: Bench) -> list[Figure]:

@@ -16,7 +16,7 @@ from batchline.files.inputs import process
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import InputLimits
 from batchline.files.inputs.input_set import InputSet
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from batchline.model import DEFAULT_TENANT
 from tests.support.input_files import FORMATS, ROWS, TRANSLATE, encoded, inputs_at, rendered_lines
 from tests.support.processes import write_requests
@@ -50,7 +50,7 @@ def test_rows_of_several_files_and_requests_are_numbered_throughout(tmp_path: Pa
     text, table = tmp_path / "x.txt", tmp_path / "x.csv"
     text.write_text("one\n\ntwo\n")
     table.write_bytes(b"prompt\nthree\n")
-    inputs = inputs_at(text, requests, table, template=RequestTemplate(model="m"))
+    inputs = inputs_at(text, requests, table, template=RowTemplate(model="m"))
     ids = [line["custom_id"] for line in rendered_lines(inputs)]
     assert ids == ["row-1", "row-3", "q-0", "q-1", "row-6"]
     assert [number for number, _ in inputs.rows()] == [1, 3, 4, 5, 6]
@@ -62,7 +62,7 @@ def test_rows_of_several_files_and_requests_are_numbered_throughout(tmp_path: Pa
 def test_a_template_that_does_not_end_is_ended_and_names_the_row(tmp_path: Path, prompt: str) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"n\n1\n2\n3\n")
-    template = RequestTemplate(model="m", prompt="{% if n == '2' %}" + prompt + "{% endif %}")
+    template = RowTemplate(model="m", prompt="{% if n == '2' %}" + prompt + "{% endif %}")
     inputs = inputs_at(path, template=template, limits=InputLimits(render_seconds=0.3))
     with pytest.raises(InputRefused, match=r"x.csv, row 2: the template does not end within 0.3 s"):
         rendered_lines(inputs)
@@ -71,7 +71,7 @@ def test_a_template_that_does_not_end_is_ended_and_names_the_row(tmp_path: Path,
 def test_a_template_that_does_not_end_while_it_is_compiled_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"n\n1\n")
-    template = RequestTemplate(model="m", prompt="{{ 9 ** (9 ** 9) }}")
+    template = RowTemplate(model="m", prompt="{{ 9 ** (9 ** 9) }}")
     inputs = inputs_at(path, template=template, limits=InputLimits(render_seconds=0.3))
     with pytest.raises(InputRefused, match=r"x.csv: the template does not compile within 0.3 s"):
         rendered_lines(inputs)
@@ -81,7 +81,7 @@ def test_a_template_that_wants_all_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"n\n1\n")
     for greedy in ("{{ 'x' * 10 ** 11 }}", "{{ [0] * 10 ** 11 }}"):
-        template = RequestTemplate(model="m", prompt=greedy)
+        template = RowTemplate(model="m", prompt=greedy)
         with pytest.raises(InputRefused, match=r"row 1: --prompt needs more than 1,073,741,824 bytes"):
             rendered_lines(inputs_at(path, template=template))
 
@@ -89,7 +89,7 @@ def test_a_template_that_wants_all_memory_is_refused(tmp_path: Path) -> None:
 def test_a_killed_process_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"n\n1\n")
-    inputs = inputs_at(path, template=RequestTemplate(model="m", prompt=LOOPS))
+    inputs = inputs_at(path, template=RowTemplate(model="m", prompt=LOOPS))
 
     async def killed() -> None:
         async with process.rendered(inputs.files, inputs.template, inputs.limits) as running:
@@ -110,8 +110,8 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from tests.support.input_files import inputs_at\n"
         "from batchline.files.inputs import process\n"
-        "from batchline.files.inputs.rendering import RequestTemplate\n"
-        f"inputs = inputs_at({str(path)!r}, template=RequestTemplate(model='m', prompt={LOOPS!r}))\n"
+        "from batchline.files.inputs.rendering import RowTemplate\n"
+        f"inputs = inputs_at({str(path)!r}, template=RowTemplate(model='m', prompt={LOOPS!r}))\n"
         "async def main():\n"
         "    async with process.rendered(inputs.files, inputs.template, inputs.limits) as running:\n"
         "        print(running.process_id, flush=True)\n"
@@ -146,7 +146,7 @@ async def _ingested(url: str, inputs: InputSet) -> Any:
 async def test_errors_of_the_ingest_name_the_row(database_url: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b'id,prompt\na,"x\ny"\nb,y\na,z\n')
-    inputs = inputs_at(path, template=RequestTemplate(model="m", id_column="id"))
+    inputs = inputs_at(path, template=RowTemplate(model="m", id_column="id"))
     with pytest.raises(FileRefused, match=r"x.csv, row 3: custom_id 'a' is already used on row 1"):
         await _ingested(database_url, inputs)
 
@@ -154,7 +154,7 @@ async def test_errors_of_the_ingest_name_the_row(database_url: str, tmp_path: Pa
 async def test_a_file_that_changes_while_it_is_read_is_refused(database_url: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"prompt\na\n")
-    inputs = inputs_at(path, template=RequestTemplate(model="m"))
+    inputs = inputs_at(path, template=RowTemplate(model="m"))
     known = inputs.fingerprint()
     path.write_bytes(b"prompt\na\nb\n")
     with pytest.raises(Exception, match=r"x.csv cannot be read: it changed while it was read"):
@@ -165,7 +165,7 @@ async def test_a_file_that_changes_while_it_is_read_is_refused(database_url: str
 def test_all_that_decides_the_requests_is_in_the_fingerprint(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"id,prompt\na,b\n")
-    template = RequestTemplate(model="m", prompt="{{ prompt }}", system="s", params={"n": 1}, id_column="id")
+    template = RowTemplate(model="m", prompt="{{ prompt }}", system="s", params={"n": 1}, id_column="id")
     changes: list[dict[str, Any]] = [
         {},
         {"model": "n"},

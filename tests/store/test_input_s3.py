@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchline.files.inputs.errors import InputRefused
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.spool import Spool
 from batchline.files.objects import Objects
 from tests.support.buckets import BUCKET, S3, SECRET, s3_server
@@ -17,7 +17,7 @@ from tests.support.objects import blocks
 pytestmark = pytest.mark.skipif(
     not (Path(sys.executable).parent / "weed").exists(), reason="the S3 server has no wheel for this machine"
 )
-HOW = RequestTemplate(model="m")
+HOW = RowTemplate(model="m")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from pyarrow import feather, parquet
 
 from batchline.files.inputs.formats import Format, InputLimits
 from batchline.files.inputs.input_set import InputOptions, InputSet, find_inputs
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.spool import Spool
 
 if sys.version_info >= (3, 14):
@@ -28,7 +28,7 @@ ROWS = [
     {"id": "b", "language": "French", "text": "two\nlines; ünïcode \u2028 and {{ braces }}"},
     {"id": "c", "language": "Polish", "text": ""},
 ]
-TRANSLATE = RequestTemplate(model="m", prompt="To {{ language }}: {{ text }}", id_column="id")
+TRANSLATE = RowTemplate(model="m", prompt="To {{ language }}: {{ text }}", id_column="id")
 _BATCH = 5_000
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "arrow", "arrows")
 
@@ -69,7 +69,7 @@ def _encoded(format: str, rows: Sequence[dict[str, Any]]) -> bytes:
 
 def inputs_at(
     *paths: Path | str,
-    template: RequestTemplate | None = None,
+    template: RowTemplate | None = None,
     format: Format | None = None,
     delimiter: str | None = None,
     limits: InputLimits | None = None,

@@ -11,12 +11,12 @@ from batchline.files.inputs import urls
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import InputLimits
 from batchline.files.inputs.input_set import InputSet
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.spool import Spool
 from tests.support.file_server import SECRET, file_server
 from tests.support.input_files import inputs_at
 
-HOW = RequestTemplate(model="m")
+HOW = RowTemplate(model="m")
 
 
 def rows(inputs: InputSet) -> list[object]:

@@ -8,7 +8,7 @@ import pytest
 from batchline.cli.display.console import CommandError
 from batchline.cli.inputs import default_output, input_options, opened_inputs
 from batchline.files.inputs.input_set import InputOptions
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 
 NONE = dict.fromkeys(
     (
@@ -24,7 +24,7 @@ def options(**given: Any) -> InputOptions:
 
 def test_params_are_json_and_a_word_is_text() -> None:
     found = options(params=["temperature=0", 'stop=["a=b"]', "effort=low", "on=true", 'x="y"']).template
-    assert found == RequestTemplate(
+    assert found == RowTemplate(
         params={"temperature": 0, "stop": ["a=b"], "effort": "low", "on": True, "x": "y"}
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from batchline.files.inputs.errors import RowFault
 from batchline.files.inputs.formats import Format, InputLimits
-from batchline.files.inputs.rendering import InvalidTemplate, Renderer, RequestTemplate, check_syntax
+from batchline.files.inputs.rendering import InvalidRowTemplate, Renderer, RowTemplate, check_syntax
 
 ROW = {"id": 7, "language": "German", "text": 'say "hi"\n{{ language }} \\', "none": None, "First Name": "Z"}
 
@@ -19,7 +19,7 @@ def line(
     limits: InputLimits | None = None,
     **how: Any,
 ) -> dict[str, Any]:
-    renderer = Renderer(RequestTemplate(**{"model": "m", **how}), limits or InputLimits())
+    renderer = Renderer(RowTemplate(**{"model": "m", **how}), limits or InputLimits())
     found: dict[str, Any] = json.loads(renderer.line(ROW if row is None else row, 3, format))
     return found
 
@@ -180,5 +180,5 @@ def test_what_one_row_may_write_is_limited() -> None:
 
 def test_syntax_is_checked_without_compiling() -> None:
     check_syntax("{{ 'x' * 10 ** 12 }}", "--prompt")
-    with pytest.raises(InvalidTemplate, match=r"--prompt: line 2: unexpected '}'"):
+    with pytest.raises(InvalidRowTemplate, match=r"--prompt: line 2: unexpected '}'"):
         check_syntax("a\n{{ b } }}", "--prompt")

@@ -9,10 +9,10 @@ import pytest
 
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import InputLimits
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from tests.support.input_files import FORMATS, ROWS, encoded, inputs_at
 
-HOW = RequestTemplate(model="m")
+HOW = RowTemplate(model="m")
 
 
 def rows(path: Path, content: bytes, **options: Any) -> list[tuple[int, dict[str, Any]]]:

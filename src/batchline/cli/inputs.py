@@ -21,8 +21,8 @@ from batchline.files.inputs.input_set import InputOptions, InputSet, find_inputs
 from batchline.files.inputs.locations import STDIN
 from batchline.files.inputs.rendering import (
     CHAT,
-    InvalidTemplate,
-    RequestTemplate,
+    InvalidRowTemplate,
+    RowTemplate,
     check_syntax,
     takes_system,
 )
@@ -113,7 +113,7 @@ def input_options(
     delimiter = {r"\t": "\t"}.get(delimiter or "", delimiter)
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise CommandError(f"--delimiter {delimiter!r}: give one character, such as ';' or '\\t'")
-    how = RequestTemplate(
+    how = RowTemplate(
         model=model,
         endpoint=endpoint or CHAT,
         prompt=_checked(prompt, "--prompt"),
@@ -123,7 +123,7 @@ def input_options(
         id_column=id_column,
     )
     limits = InputLimits() if max_size is None else InputLimits(max_bytes=max_size)
-    given = how != RequestTemplate() or endpoint is not None
+    given = how != RowTemplate() or endpoint is not None
     return InputOptions(how if given else None, format, delimiter, limits)
 
 
@@ -168,7 +168,7 @@ def _checked(source: str | None, what: str) -> str | None:
     if source is not None:
         try:
             check_syntax(source, what)
-        except InvalidTemplate as error:
+        except InvalidRowTemplate as error:
             raise CommandError(str(error)) from error
     return source
 

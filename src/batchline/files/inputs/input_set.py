@@ -17,7 +17,7 @@ from batchline.files.inputs.detection import detect
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import Format, InputFile, InputLimits
 from batchline.files.inputs.locations import LocatedInput, locate
-from batchline.files.inputs.rendering import RequestTemplate
+from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.rows import Row, columns_of, delimiter_hint, numbered_rows
 from batchline.files.inputs.spool import Spool
 
@@ -30,7 +30,7 @@ class InputOptions(msgspec.Struct, frozen=True):
     """What the user says about the inputs."""
 
     # None: nothing; the lines must be requests, or name their own model.
-    template: RequestTemplate | None = None
+    template: RowTemplate | None = None
     format: Format | None = None
     delimiter: str | None = None
     limits: InputLimits = InputLimits()
@@ -41,7 +41,7 @@ class InputSet(msgspec.Struct, frozen=True):
 
     files: tuple[InputFile, ...]
     # None: the lines of all files are requests.
-    template: RequestTemplate | None
+    template: RowTemplate | None
     limits: InputLimits
     # The files that belong to the user, and must not be overwritten.
     originals: tuple[Path, ...]
@@ -126,7 +126,7 @@ def find_inputs(given: Sequence[str], options: InputOptions, spool: Spool) -> In
     return InputSet(tuple(files), template, options.limits, originals)
 
 
-def _checked_template(files: Sequence[InputFile], options: InputOptions) -> RequestTemplate | None:
+def _checked_template(files: Sequence[InputFile], options: InputOptions) -> RowTemplate | None:
     """Check that the options fit the files, before anything is read or started."""
     first = next((file for file in files if not file.is_envelope), None)
     if first is None:
@@ -135,7 +135,7 @@ def _checked_template(files: Sequence[InputFile], options: InputOptions) -> Requ
                 files[0].name, f"its lines are complete requests already; leave out {_OPTIONS}"
             )
         return None
-    template = options.template or RequestTemplate()
+    template = options.template or RowTemplate()
     if template.model is None and template.body is None:
         _check_own_model(first, options.limits)
     return template

@@ -21,7 +21,7 @@ import psutil
 
 from batchline.files.inputs.errors import InputRefused, RowFault, StreamFault
 from batchline.files.inputs.formats import InputFile, InputLimits
-from batchline.files.inputs.rendering import Renderer, RequestTemplate
+from batchline.files.inputs.rendering import Renderer, RowTemplate
 from batchline.files.inputs.rows import numbered_rows
 from batchline.files.inputs.streams import open_bytes
 from batchline.host.subprocesses import begin_child, receive, send
@@ -34,7 +34,7 @@ _NO_ROW, _COMPILING = 0, -1
 
 class RenderRequest(msgspec.Struct, frozen=True):
     files: tuple[InputFile, ...]
-    template: RequestTemplate | None
+    template: RowTemplate | None
     limits: InputLimits
     cell: int
 
@@ -62,7 +62,7 @@ _answers: "msgspec.msgpack.Decoder[RenderedBlock | RenderedEnd | RenderRefused]"
 
 @asynccontextmanager
 async def rendered(
-    files: Sequence[InputFile], template: RequestTemplate | None, limits: InputLimits
+    files: Sequence[InputFile], template: RowTemplate | None, limits: InputLimits
 ) -> AsyncIterator["RenderProcess"]:
     """Start a process that renders the files. It ends with the context."""
     with tempfile.TemporaryFile() as shared:

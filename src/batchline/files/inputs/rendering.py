@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_body = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class RequestTemplate(msgspec.Struct, frozen=True, kw_only=True):
+class RowTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """How rows become requests: from a prompt, or from a template of the whole body."""
 
     model: str | None = None
@@ -53,24 +53,24 @@ class RequestTemplate(msgspec.Struct, frozen=True, kw_only=True):
     id_column: str | None = None
 
 
-class InvalidTemplate(Exception):
+class InvalidRowTemplate(Exception):
     """A template is not valid Jinja."""
 
 
 def check_syntax(source: str, what: str) -> None:
-    """Raises InvalidTemplate. The template is parsed only: to compile it may compute without end."""
+    """Raises InvalidRowTemplate. The template is parsed only: to compile it may compute without end."""
     try:
         _prompt_environment().parse(source)
     except TemplateSyntaxError as error:
-        raise InvalidTemplate(f"{what}: line {error.lineno}: {error.message}") from error
+        raise InvalidRowTemplate(f"{what}: line {error.lineno}: {error.message}") from error
     except RecursionError as error:
-        raise InvalidTemplate(f"{what}: nested too deep") from error
+        raise InvalidRowTemplate(f"{what}: nested too deep") from error
 
 
 class Renderer:
     """Renders rows. Compiling and rendering may take without end."""
 
-    def __init__(self, how: RequestTemplate, limits: InputLimits) -> None:
+    def __init__(self, how: RowTemplate, limits: InputLimits) -> None:
         self._how = how
         self._limits = limits
         self._prompt = _compiled(how.prompt, "--prompt")

@@ -18,7 +18,7 @@ from batchline.files.inputs.streams import open_bytes
 Row: TypeAlias = dict[str, Any]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SHOWN_COLUMNS = 20
+_DISPLAYED_COLUMNS = 20
 _OTHER_DELIMITERS = {";": "';'", "\t": r"'\t'", "|": "'|'", ",": "','"}
 
 _decode_row = msgspec.json.Decoder(dict[str, Any]).decode
@@ -43,8 +43,8 @@ def numbered_rows(file: InputFile, limits: InputLimits) -> Iterator[tuple[int, R
 def columns_of(row: Row) -> str:
     """The columns of a row for a message."""
     names = list(row)
-    more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
-    return ", ".join(names[:_SHOWN_COLUMNS]) + more
+    more = f" and {len(names) - _DISPLAYED_COLUMNS} more" if len(names) > _DISPLAYED_COLUMNS else ""
+    return ", ".join(names[:_DISPLAYED_COLUMNS]) + more
 
 
 def _jsonl(file: InputFile, limits: InputLimits) -> Iterator[Row | None]:

@@ -1,5 +1,6 @@
 """`batchline run` and `submit` with rows instead of request lines."""
 
+import gzip
 import json
 import signal
 import subprocess
@@ -57,18 +58,18 @@ def test_a_csv_is_answered_and_only_a_changed_command_runs_again(
 
 def test_a_killed_run_of_a_compressed_pipe_goes_on(tmp_path: Path, location: tuple[str, ...]) -> None:
     rows = "prompt\n" + "".join(f"question {nth}\n" for nth in range(1500))
-    table = tmp_path / "in.csv"
-    table.write_text(rows)
+    table = tmp_path / "in.csv.gz"
+    table.write_bytes(gzip.compress(rows.encode()))
     output = tmp_path / "out.jsonl"
     with simulated("--latency", "10") as upstream:
-        command = ("run", "-", "--input-format", "csv", "--model", "m", "--upstream", upstream.url)
-        command = (*command, "-o", str(output), *location)
+        options = ("--input-format", "csv", "--model", "m", "--upstream", upstream.url, "-o", str(output))
+        command = [PYTHON, "-m", "batchline", "run", "-", *options, *location]
         with table.open("rb") as stdin:
-            process = subprocess.Popen([PYTHON, "-m", "batchline", *command], stdin=stdin)
+            process = subprocess.Popen(command, stdin=stdin, text=True)
             wait_for_executions(upstream, 300)
             kill(process, signal.SIGKILL)
         with table.open("rb") as stdin:
-            again = subprocess.run([PYTHON, "-m", "batchline", *command], stdin=stdin, capture_output=True)
+            again = subprocess.run(command, stdin=stdin, capture_output=True, check=False)
         seen = upstream.stats()
     assert again.returncode == 0, again.stderr
     assert [line["custom_id"] for line in read_lines(output)] == [f"row-{nth}" for nth in range(1, 1501)]

@@ -66,7 +66,7 @@ def test_request_lines_are_told_from_rows(tmp_path: Path) -> None:
     assert not detected(path, b'{"messages": []}').is_envelope
     assert detected(path, b"no json").is_envelope, "gets the usual errors"
     assert not detected(path, b"no json", rows_expected=True).is_envelope
-    assert detected(tmp_path / "x.txt", json.dumps(REQUEST).encode()).is_envelope
+    assert detected(tmp_path / "x.txt", json.dumps(REQUEST).encode()).is_plain
     assert not detected(tmp_path / "x.txt", b"What is this?").is_envelope
     compressed = detected(tmp_path / "x.jsonl.gz", gzip.compress(json.dumps(REQUEST).encode()))
     assert compressed.is_envelope

@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import monotonic
@@ -403,10 +403,10 @@ def failed_hooks(order: RunOrder, outcome: RunOutcome) -> list[str]:
     ]
 
 
-def resume_command() -> str:
-    """The command to continue: as it was given, without `--fresh`, and without the secrets of URLs."""
-    words = (urls.public_name(word) for word in sys.argv[1:] if word != "--fresh")
-    return shlex.join(["batchline", *words])
+def resume_command(inputs: Sequence[str]) -> str:
+    """The command to continue: as given, without `--fresh`, and without the secrets of inputs' URLs."""
+    words = (word for word in sys.argv[1:] if word != "--fresh")
+    return shlex.join(["batchline", *(urls.public_name(word) if word in inputs else word for word in words)])
 
 
 def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:

@@ -114,7 +114,7 @@ def run_inputs(
             fresh=fresh,
             hooks=hooks,
             as_json=as_json,
-            command=run_batch.resume_command(),
+            command=run_batch.resume_command(inputs),
         )
         with open_runtime(database, data_dir, to_work=True) as runtime:
             outcome = run_async(run_batch.run(order, runtime))

@@ -71,7 +71,9 @@ def detect(
             name,
             f"neither its name nor its content says what it is; give --input-format {'|'.join(Format)}",
         )
-    return msgspec.structs.replace(file, is_envelope=_is_envelope(first, file.format, rows_expected))
+    if _is_envelope(first, file.format, rows_expected):
+        return msgspec.structs.replace(file, format=Format.JSONL, is_envelope=True)
+    return file
 
 
 def _first_line(stream: io.BufferedReader) -> bytes:

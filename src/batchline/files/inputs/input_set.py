@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from batchline.files.ingest import Fingerprint, InputSource, InputUnreadable, fingerprint, unreadable_reason
-from batchline.files.inputs import process
+from batchline.files.inputs import process, urls
 from batchline.files.inputs.detection import detect
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import Format, InputFile, InputLimits
@@ -20,6 +20,7 @@ from batchline.files.inputs.locations import LocatedInput, locate
 from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.rows import Row, columns_of, delimiter_hint, numbered_rows
 from batchline.files.inputs.spool import Spool
+from batchline.host.disk import is_full
 
 # Changes if the same rows and template become other requests.
 _VERSION = 1
@@ -100,7 +101,10 @@ class InputSet(msgspec.Struct, frozen=True):
 
 
 def find_inputs(given: Sequence[str], options: InputOptions, spool: Spool) -> InputSet:
-    """Find the inputs and find out what they are. Raises InputUnreadable and InputRefused."""
+    """Find the inputs and find out what they are.
+
+    Raises InputUnreadable and InputRefused, and OSError if there is no room for copies.
+    """
     located: list[LocatedInput] = []
     current = given[0]
     try:
@@ -120,7 +124,9 @@ def find_inputs(given: Sequence[str], options: InputOptions, spool: Spool) -> In
                 )
             )
     except (OSError, ValueError) as error:
-        raise InputUnreadable(current, unreadable_reason(error)) from error
+        if isinstance(error, OSError) and is_full(error):
+            raise
+        raise InputUnreadable(urls.public_name(current), unreadable_reason(error)) from error
     template = _checked_template(files, options)
     originals = tuple(each.path for each in located if each.is_original)
     return InputSet(tuple(files), template, options.limits, originals)

@@ -36,13 +36,17 @@ class Spool:
             os.close(self._lock)
 
     def save(self, blocks: Iterable[bytes]) -> Path:
-        """Write the blocks to a new file."""
+        """Write the blocks to a new file. The error of a full disk names the folder."""
         folder = self._folder or self._create()
         self._count += 1
         path = folder / str(self._count)
         with path.open("xb") as file:
             for block in blocks:
-                file.write(block)
+                try:
+                    file.write(block)
+                except OSError as error:
+                    error.filename = str(folder)
+                    raise
         return path
 
     def _create(self) -> Path:

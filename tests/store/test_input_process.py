@@ -188,12 +188,12 @@ def test_all_that_decides_the_requests_is_in_the_fingerprint(tmp_path: Path) -> 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl.zst", "parquet", "arrow"])
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, suffix: str) -> None:
     peaks = []
-    for rows in (50_000, 150_000):
+    for rows in (20_000, 60_000):
         path = tmp_path / f"{rows}.{suffix}"
         path.write_bytes(
-            encoded(suffix, [{"id": str(n), "language": "x", "text": f"{n} " * 50} for n in range(rows)])
+            encoded(suffix, [{"id": str(n), "language": "x", "text": f"{n} " * 170} for n in range(rows)])
         )
         command = [sys.executable, "-m", "tests.support.input_memory", str(path)]
         peaks.append(int(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout))
     small, large = peaks
-    assert large - small < 15_000_000, "the larger file has 30 MB more"
+    assert large - small < 20_000_000, "the larger file has 40 MB more"

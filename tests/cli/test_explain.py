@@ -39,7 +39,7 @@ def test_run_and_status_say_why_lines_failed(mixed: Path, location: tuple[str, .
         done = batchline("run", str(mixed), "--upstream", upstream.url, *location)
         described = made("run", str(mixed), "--upstream", upstream.url, *location)
     assert done.returncode == 1
-    assert f"20 × {MISSING}, e.g. q-" in done.stdout.splitlines()[-1]
+    assert f"\n  20 × {MISSING}, e.g. q-" in done.stdout
     (cause,) = described["failures"]
     assert (cause["code"], cause["count"], cause["retrying"]) == ("http_404", 20, 0)
     assert int(cause["example_custom_id"].removeprefix("q-")) % 2 == 1

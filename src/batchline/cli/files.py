@@ -1,8 +1,7 @@
 """Reads input files into the store, and output lines from it."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -11,12 +10,12 @@ from batchline.cli.runtime import Runtime
 from batchline.files.ingest import (
     FileRefused,
     Fingerprint,
-    InputSource,
     InputUnreadable,
-    check_readable,
     ingest,
 )
-from batchline.files.parsing import ReadingRules
+from batchline.files.inputs.errors import InputRefused
+from batchline.files.inputs.input_set import InputSet
+from batchline.files.parsing import LineError, ReadingRules
 from batchline.model import DEFAULT_TENANT, Batch, File
 from batchline.store import files, outputs
 from batchline.store.outputs import Which
@@ -26,18 +25,12 @@ _DISPLAYED = 20
 _NAMES: dict[Which, str] = {"output": "output file", "errors": "error file"}
 
 
-def check_inputs(paths: Sequence[Path]) -> None:
-    try:
-        check_readable(paths)
-    except InputUnreadable as error:
-        raise CommandError(str(error)) from error
-
-
 async def ingest_inputs(
-    paths: Sequence[Path], url: str, *, known: Fingerprint | None = None, silent: bool
+    inputs: InputSet, url: str, *, known: Fingerprint | None = None, silent: bool
 ) -> File:
     """Ingest the files and show a progress bar. A refused file ends the command with its errors."""
-    total = sum(path.stat().st_size for path in paths)
+    # How large rendered lines become is not known before.
+    total = sum(path.stat().st_size for path in inputs.paths) if inputs.is_plain else None
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = out()
     with Progress(
@@ -45,26 +38,31 @@ async def ingest_inputs(
     ) as bar:
         task = bar.add_task("reading", total=total)
         try:
-            return await ingest(
-                url,
-                [InputSource(path.name, path) for path in paths],
-                tenant=DEFAULT_TENANT,
-                filename=paths[0].name,
-                rules=ReadingRules(),
-                known=known,
-                on_progress=lambda done: bar.update(task, completed=done),
-            )
+            async with inputs.sources() as sources:
+                return await ingest(
+                    url,
+                    sources,
+                    tenant=DEFAULT_TENANT,
+                    filename=inputs.files[0].name,
+                    rules=ReadingRules(),
+                    known=known,
+                    on_progress=lambda done: bar.update(task, completed=done),
+                )
         except FileRefused as error:
             raise CommandError(str(error), details=_displayed(error)) from error
-        except InputUnreadable as error:
+        except (InputUnreadable, InputRefused) as error:
             raise CommandError(str(error)) from error
 
 
+def _where(error: LineError) -> str:
+    """A line as editors write it, `FILE:LINE`. A row is not a line of the file."""
+    if error.line is None:
+        return error.source
+    return f"{error.source}:{error.line}" if error.unit == "line" else f"{error.source}, row {error.line}"
+
+
 def _displayed(error: FileRefused) -> list[str]:
-    lines = [
-        f"{e.source if e.line is None else f'{e.source}:{e.line}'}: {e.code}: {e.message}"
-        for e in error.errors[:_DISPLAYED]
-    ]
+    lines = [f"{_where(each)}: {each.code}: {each.message}" for each in error.errors[:_DISPLAYED]]
     if len(error.errors) > _DISPLAYED:
         lines.append(f"and {len(error.errors) - _DISPLAYED} more")
     return lines

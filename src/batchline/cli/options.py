@@ -111,6 +111,12 @@ Force = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch id, as `batchline list` shows it.")]
-Inputs = Annotated[list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Requests, one per line.")]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT…",
+        help="Files, patterns, folders, URLs or `-`: requests, one per line, or rows (CSV, Parquet, …).",
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")]
 OnlyTenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only this tenant.")]

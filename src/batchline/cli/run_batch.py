@@ -9,10 +9,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 from uuid import UUID
@@ -37,7 +36,9 @@ from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
-from batchline.files.ingest import Fingerprint, fingerprint
+from batchline.files.ingest import Fingerprint
+from batchline.files.inputs import urls
+from batchline.files.inputs.input_set import InputSet
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
 from batchline.host.disk import full_message, says_full
@@ -79,7 +80,7 @@ _log = structlog.get_logger("batchline.run")
 class RunOrder:
     """The arguments of the command, checked."""
 
-    inputs: tuple[Path, ...]
+    inputs: InputSet
     settings: RunSettings
     output: OutputTarget
     errors: OutputTarget
@@ -192,7 +193,7 @@ async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
 
 async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -> tuple[Batch, bool]:
     upstream = order.settings.upstream or ""
-    known = await asyncio.to_thread(fingerprint, order.inputs)
+    known = await asyncio.to_thread(order.inputs.fingerprint)
     key = ordering.resume_key(known.digest, upstream)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and _is_done(order, found):
@@ -282,7 +283,10 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
-            with signals, progress.display(order.console(), _title(order), silent=order.as_json) as screen:
+            with (
+                signals,
+                progress.display(order.console(), order.inputs.title, silent=order.as_json) as screen,
+            ):
                 batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
                 worker.stop()
                 await working
@@ -387,11 +391,6 @@ async def _save_lines(
         await order.outputs.write(target, blocks)
 
 
-def _title(order: RunOrder) -> str:
-    first = order.inputs[0].name
-    return first if len(order.inputs) == 1 else f"{first} and {len(order.inputs) - 1} more"
-
-
 class _Signals:
     """Ctrl-C waits for requests in flight, a second one stops at once."""
 
@@ -460,9 +459,10 @@ def failed_hooks(order: RunOrder, outcome: RunOutcome) -> list[str]:
     ]
 
 
-def resume_command() -> str:
-    """The command to continue: as it was given, without `--fresh`."""
-    return shlex.join(["batchline", *(word for word in sys.argv[1:] if word != "--fresh")])
+def resume_command(inputs: Sequence[str]) -> str:
+    """The command to continue: as given, without `--fresh`, and without the secrets of inputs' URLs."""
+    words = (word for word in sys.argv[1:] if word != "--fresh")
+    return shlex.join(["batchline", *(urls.public_name(word) if word in inputs else word for word in words)])
 
 
 def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:

@@ -41,6 +41,8 @@ class InputSource(msgspec.Struct, frozen=True):
 
     name: str
     content: Path | Iterable[bytes] | AsyncIterable[bytes]
+    # What messages call one of its lines.
+    unit: str = "line"
 
 
 class InputUnreadable(Exception):
@@ -57,7 +59,7 @@ class FileRefused(Exception):
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
         first = self.errors[0]
-        where = first.source if first.line is None else f"{first.source}, line {first.line}"
+        where = first.source if first.line is None else f"{first.source}, {first.unit} {first.line}"
         message = f"{where}: {first.message}"
         if len(self.errors) > 1:
             more = " or more" if len(self.errors) == MAX_ERRORS else ""
@@ -77,17 +79,16 @@ async def ingest(
 ) -> File:
     """Ingest `sources`, in their order, as one file. `on_progress` gets the number of bytes read.
 
-    `known` is the fingerprint of the sources, which must be paths then; they are not hashed again. Raises
+    `known` is the fingerprint of the files that the sources come from; they are not hashed again. Raises
     InputUnreadable if a file has changed since, because its digest would be wrong.
     """
-    paths = [source.content for source in sources if isinstance(source.content, Path)]
-    check_readable(paths)
+    check_readable([source.content for source in sources if isinstance(source.content, Path)])
     reader = Reader(rules or ReadingRules())
     async with Session(url, "ingest") as session, files.incoming(session) as incoming:
         hasher = _Hasher()
         size = await _take_lines(incoming, sources, reader, hasher if known is None else None, on_progress)
         if known is not None:
-            known.check_unchanged(paths)
+            known.check_unchanged()
         return await incoming.add(
             files.NewFile(
                 id=ids.new_id(),
@@ -202,7 +203,7 @@ async def _take_lines(
     size = 0
     async with incoming.lines() as writer:
         for source in sources:
-            reader.begin(source.name)
+            reader.begin(source.name, source.unit)
             async with aclosing(_blocks(source)) as blocks:
                 async for block in blocks:
                     if hasher is not None:
@@ -236,13 +237,13 @@ class Fingerprint(msgspec.Struct, frozen=True):
     """The digest that `ingest` stores for some files, and the version of each file when it was hashed."""
 
     digest: bytes
-    # Size and time of the last change.
-    versions: tuple[tuple[int, int], ...]
+    # Path, size and time of the last change.
+    versions: tuple[tuple[Path, int, int], ...]
 
-    def check_unchanged(self, paths: Sequence[Path]) -> None:
+    def check_unchanged(self) -> None:
         """Raises InputUnreadable for the first path that has changed since it was hashed."""
-        for path, version in zip(paths, self.versions, strict=True):
-            if _version(path.stat()) != version:
+        for path, *version in self.versions:
+            if _version(path.stat()) != tuple(version):
                 raise InputUnreadable(str(path), "it changed while it was read")
 
 
@@ -252,10 +253,10 @@ def fingerprint(paths: Sequence[Path]) -> Fingerprint:
     for path in paths:
         try:
             with path.open("rb") as file:
-                versions.append(_version(os.fstat(file.fileno())))
+                versions.append((path, *_version(os.fstat(file.fileno()))))
                 digests.append(file_digest(file, "sha256").digest())
         except (OSError, ValueError) as error:
-            raise InputUnreadable(str(path), _reason(error)) from error
+            raise InputUnreadable(str(path), unreadable_reason(error)) from error
     return Fingerprint(_combined(digests), tuple(versions))
 
 
@@ -275,7 +276,7 @@ def check_readable(paths: Iterable[Path]) -> None:
                 raise InputUnreadable(str(path), "it is not a regular file")
             os.close(os.open(path, os.O_RDONLY))
         except (OSError, ValueError) as error:
-            raise InputUnreadable(str(path), _reason(error)) from error
+            raise InputUnreadable(str(path), unreadable_reason(error)) from error
 
 
 class Sieve:
@@ -338,7 +339,7 @@ async def _blocks(source: InputSource) -> AsyncGenerator[bytes]:
                         rest.clear()
                 yield bytes(rest)
     except OSError as error:
-        raise InputUnreadable(source.name, _reason(error)) from error
+        raise InputUnreadable(source.name, unreadable_reason(error)) from error
 
 
 async def _pieces(content: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
@@ -376,6 +377,6 @@ def _combined(digests: list[bytes]) -> bytes:
     return sha256(b"".join(digests)).digest()
 
 
-def _reason(error: OSError | ValueError) -> str:
+def unreadable_reason(error: OSError | ValueError) -> str:
     strerror = error.strerror if isinstance(error, OSError) else None
     return (strerror or str(error) or type(error).__name__).lower()

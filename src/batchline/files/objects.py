@@ -44,7 +44,7 @@ PARTS = "parts/"
 
 _FAR = 2**63 - 1
 # Short failures are retried here. Longer ones are the caller's to retry.
-_RETRIES: "RetryConfig" = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+RETRIES: "RetryConfig" = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Objects:
                 return cls(_folder_store(Path(unquote(parts.path))), str(location))
             if "://" in str(location):
                 return cls(
-                    from_url(str(location), client_options=_client_options(), retry_config=_RETRIES),
+                    from_url(str(location), client_options=client_options(), retry_config=RETRIES),
                     str(location),
                 )
             folder = Path(location).absolute()
@@ -229,7 +229,7 @@ def _translated(what: str, location: str = "") -> Iterator[None]:
         raise ObjectStoreUnavailable(f"{what}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _client_options() -> "ClientConfig":
+def client_options() -> "ClientConfig":
     """obstore's default limit is 30 s for a whole request, which a slow reader of a large object exceeds.
     Here, only the time without data is limited.
 

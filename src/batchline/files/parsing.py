@@ -70,6 +70,8 @@ class LineError(msgspec.Struct, frozen=True):
     line: int | None
     param: str | None
     source: str
+    # What a line of the source is called: a line, or a row.
+    unit: str = "line"
 
 
 class LineFault(Exception):
@@ -165,6 +167,7 @@ class Reader:
         self._errors: list[tuple[int, LineError]] = []
         self._next_line_no = 1
         self._sources: list[str] = []
+        self._units: list[str] = []
         self._first_line_nos: list[int] = []
         self._cutter = LineCutter(rules.max_line_bytes)
 
@@ -173,9 +176,10 @@ class Reader:
         """In the order of their numbers, which is the order of their first lines."""
         return list(self._lanes.values())
 
-    def begin(self, source: str) -> None:
-        """The next blocks, up to `end`, come from `source`."""
+    def begin(self, source: str, unit: str = "line") -> None:
+        """The next blocks, up to `end`, come from `source`. `unit` is what messages call a line of it."""
         self._sources.append(source)
+        self._units.append(unit)
         self._first_line_nos.append(self._next_line_no)
 
     def feed(self, block: bytes) -> LineColumns:
@@ -186,8 +190,8 @@ class Reader:
 
     def refuse_duplicate(self, line_no: int, custom_id: str, first_line_no: int) -> None:
         """Report a line whose custom_id an earlier line has."""
-        source, line = self._position_of(first_line_no)
-        where = f"line {line}" if source == self._position_of(line_no)[0] else f"line {line} of {source}"
+        source, unit, line = self._position_of(first_line_no)
+        where = f"{unit} {line}" if source == self._position_of(line_no)[0] else f"{unit} {line} of {source}"
         message = f"custom_id {custom_id!r} is already used on {where}; custom_ids must be unique"
         self._refuse(line_no, LineFault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
 
@@ -309,15 +313,16 @@ class Reader:
         return LineColumns(lane_nos, ordinals, line_nos, custom_ids, bodies)
 
     def _refuse(self, line_no: int, fault: LineFault) -> None:
-        source, line = self._position_of(line_no)
-        self._errors.append((line_no, LineError(fault.code, fault.message, line, fault.param, source)))
+        source, unit, line = self._position_of(line_no)
+        error = LineError(fault.code, fault.message, line, fault.param, source, unit)
+        self._errors.append((line_no, error))
         if len(self._errors) >= MAX_ERRORS:
             self.abandoned = True
 
-    def _position_of(self, line_no: int) -> tuple[str, int]:
-        """The source of a line, and its number in the source."""
+    def _position_of(self, line_no: int) -> tuple[str, str, int]:
+        """The source of a line, what it is called there, and its number in the source."""
         nth = bisect_right(self._first_line_nos, line_no) - 1
-        return self._sources[nth], line_no - self._first_line_nos[nth] + 1
+        return self._sources[nth], self._units[nth], line_no - self._first_line_nos[nth] + 1
 
 
 def has_control_characters(text: str) -> bool:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-_DATA = {"objects", "written", "postgres", "postgres.log", "start.lock", "users.lock", "lost+found"}
+_DATA = {"objects", "written", "postgres", "postgres.log", "start.lock", "users.lock", "spool", "lost+found"}
 _UNFINISHED_CLUSTER = "postgres.new-"
 _OBJECTS = {"inputs", "outputs", "parts", "lost+found"}
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import IO
 
 _LENGTH = struct.Struct(">I")
-# The parent answers clients, so it has priority.
+# A parent that answers clients has priority.
 _NICENESS = 5
 
 
@@ -68,11 +68,15 @@ class Subprocesses:
         _end(child)
 
 
-def begin_child() -> IO[bytes]:
-    """In a child: set up the process, and return the stream for answers."""
+def begin_child(*, nice: bool = True) -> IO[bytes]:
+    """In a child: set up the process, and return the stream for answers.
+
+    `nice`: the parent has priority.
+    """
     # Ctrl-C goes to all processes of the group; the parent decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    if nice:
+        os.nice(_NICENESS)
     answers = os.fdopen(os.dup(1), "wb")
     # Other output must not mix with the answers.
     os.dup2(2, 1)

@@ -277,8 +277,10 @@ async def get_batch(batch_id: str, context: InContext, caller: Called) -> Extend
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")
         causes = await failures.causes(session, batch)
-    shown = batch_object(batch)
-    return ExtendedBatch(**shown | {"batchline": shown["batchline"] | {"failures": failure_objects(causes)}})
+    document = batch_object(batch)
+    return ExtendedBatch(
+        **document | {"batchline": document["batchline"] | {"failures": failure_objects(causes)}}
+    )
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.batches.batch_object import failure_objects
+from batchline.cli import inputs as row_options
 from batchline.cli import options
 from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display import progress
@@ -32,12 +33,13 @@ from batchline.cli.display.failures import (
 )
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
-from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
+from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
+from batchline.files.inputs.input_set import InputSet
 from batchline.model import (
     DEFAULT_TENANT,
     Batch,
@@ -87,6 +89,16 @@ def register(app: typer.Typer) -> None:
 def submit(
     inputs: options.Inputs,
     upstream: options.Upstream = None,
+    model: row_options.Model = None,
+    prompt: row_options.Prompt = None,
+    system: row_options.System = None,
+    param: row_options.Params = None,
+    endpoint: row_options.Endpoint = None,
+    id_column: row_options.IdColumn = None,
+    template: row_options.BodyTemplate = None,
+    input_format: row_options.InputFormat = None,
+    delimiter: row_options.Delimiter = None,
+    max_input_size: row_options.MaxInputSize = None,
     api_key_env: options.ApiKeyEnv = None,
     max_attempts: options.MaxAttempts = None,
     timeout: options.Timeout = None,
@@ -113,17 +125,33 @@ def submit(
             provider_recheck=provider_recheck,
         )
         check_window(window)
-        check_inputs(inputs)
-        with open_runtime(database, data_dir) as runtime:
+        how = row_options.input_options(
+            model=model,
+            prompt=prompt,
+            system=system,
+            params=param,
+            endpoint=endpoint,
+            id_column=id_column,
+            template=template,
+            format=input_format,
+            delimiter=delimiter,
+            max_size=max_input_size,
+        )
+        with (
+            row_options.opened_inputs(inputs, how, data_dir) as found,
+            open_runtime(database, data_dir) as runtime,
+        ):
             settings = with_failure_limits(server.run_settings(), max_failed)
-            batch = run_async(_submit(runtime, inputs, settings, window, as_json))
+            batch = run_async(_submit(runtime, found, settings, window, as_json))
         _tell(_BatchReport(batch), as_json)
 
 
 async def _submit(
-    runtime: Runtime, inputs: list[Path], settings: RunSettings, window: str, silent: bool
+    runtime: Runtime, inputs: InputSet, settings: RunSettings, window: str, silent: bool
 ) -> Batch:
-    file = await ingest_inputs(inputs, runtime.url, silent=silent)
+    # Request lines are hashed while they are read.
+    known = None if inputs.is_plain else await asyncio.to_thread(inputs.fingerprint)
+    file = await ingest_inputs(inputs, runtime.url, known=known, silent=silent)
     async with Session(runtime.url, "submit") as session:
         batch = await ordering.create(
             session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=settings

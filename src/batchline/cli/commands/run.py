@@ -1,6 +1,7 @@
 """`batchline run`: its options. `run_batch` does the work."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from batchline.batches.creation import InvalidWindow, window_or_none
+from batchline.cli import inputs as row_options
 from batchline.cli import options, run_batch
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
-from batchline.cli.files import check_inputs
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
@@ -28,6 +29,16 @@ def register(app: typer.Typer) -> None:
 def run_inputs(
     inputs: options.Inputs,
     upstream: options.Upstream = None,
+    model: row_options.Model = None,
+    prompt: row_options.Prompt = None,
+    system: row_options.System = None,
+    param: row_options.Params = None,
+    endpoint: row_options.Endpoint = None,
+    id_column: row_options.IdColumn = None,
+    template: row_options.BodyTemplate = None,
+    input_format: row_options.InputFormat = None,
+    delimiter: row_options.Delimiter = None,
+    max_input_size: row_options.MaxInputSize = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Default: INPUT.output.jsonl")
     ] = None,
@@ -69,7 +80,7 @@ def run_inputs(
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
     was sent. 3: paused because of its failures. 130: interrupted.
     """
-    with reported_errors(as_json):
+    with reported_errors(as_json), ExitStack() as stack:
         server = run_upstream(
             upstream,
             api_key_env=api_key_env,
@@ -82,17 +93,29 @@ def run_inputs(
             provider_recheck=provider_recheck,
         )
         check_window(window)
-        check_inputs(inputs)
+        how = row_options.input_options(
+            model=model,
+            prompt=prompt,
+            system=system,
+            params=param,
+            endpoint=endpoint,
+            id_column=id_column,
+            template=template,
+            format=input_format,
+            delimiter=delimiter,
+            max_size=max_input_size,
+        )
         hooks = hooks_in(_hook_settings(on_end, on_end_command, on_end_timeout, on_end_env))
-        usual = inputs[0].with_suffix(".output.jsonl")
+        usual = row_options.default_output(inputs[0])
         target = target_at(output or usual)
         errors_target = target_at(errors or _errors_beside(target, usual))
         outputs = Outputs(written_files(data_dir), force)
-        _check_targets(outputs, target, errors_target, inputs)
         if as_json and target.is_stdout:
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
+        found = stack.enter_context(row_options.opened_inputs(inputs, how, data_dir))
+        _check_targets(outputs, target, errors_target, found.originals)
         order = run_batch.RunOrder(
-            inputs=tuple(inputs),
+            inputs=found,
             settings=with_failure_limits(server.run_settings(), max_failed),
             output=target,
             errors=errors_target,
@@ -103,18 +126,19 @@ def run_inputs(
             retry_failed=retry_failed,
             hooks=hooks,
             as_json=as_json,
-            command=run_batch.resume_command(),
+            command=run_batch.resume_command(inputs),
         )
         with open_runtime(database, data_dir, to_work=True) as runtime:
             outcome = run_async(run_batch.run(order, runtime))
         if as_json:
             print_json(run_batch.describe(order, outcome))
         else:
+            # The summary is last, because it can end with the command to give next.
+            for line in failure_lines(outcome.causes):
+                order.console().print(f"  {line}", markup=False)
             (err() if outcome.interrupted else order.console()).print(
                 run_batch.summary_line(order, outcome), markup=False
             )
-            for line in failure_lines(outcome.causes):
-                order.console().print(f"  {line}", markup=False)
         for line in run_batch.failed_hooks(order, outcome):
             err().print(line, markup=False)
         raise typer.Exit(run_batch.exit_code_of(outcome))

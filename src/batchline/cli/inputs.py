@@ -1,0 +1,203 @@
+"""Options that say how inputs become requests, and opens the inputs of `run` and `submit`."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from glob import has_magic
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from batchline.cli.display.console import CommandError
+from batchline.cli.runtime import folder_of
+from batchline.config.kinds import size
+from batchline.files.ingest import InputUnreadable
+from batchline.files.inputs import urls
+from batchline.files.inputs.errors import InputRefused
+from batchline.files.inputs.formats import Format, InputLimits, stem
+from batchline.files.inputs.input_set import InputOptions, InputSet, find_inputs
+from batchline.files.inputs.locations import STDIN
+from batchline.files.inputs.rendering import (
+    CHAT,
+    InvalidRowTemplate,
+    RowTemplate,
+    check_syntax,
+    takes_system,
+)
+from batchline.files.inputs.spool import Spool
+from batchline.files.parsing import ENDPOINTS
+from batchline.host.private import FolderNotPrivate, data_folder
+
+_PANEL = "Rows (CSV, TSV, text, JSON Lines, Parquet, Arrow)"
+_SIZE = size(1, "KiB")
+# Their own options set these.
+_OWN_OPTIONS = {"model": "--model", "messages": "--prompt", "prompt": "--prompt", "input": "--prompt"}
+_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+def _option(*names: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=_PANEL, **more)
+
+
+def _read_size(value: Any) -> Any:
+    try:
+        return _SIZE.read(_SIZE.from_text(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Model = Annotated[str | None, _option("--model", metavar="NAME", help="The model of all rows.")]
+Prompt = Annotated[
+    str | None,
+    _option("--prompt", metavar="TEMPLATE", help="The user message: 'Translate to {{language}}: {{text}}'."),
+]
+System = Annotated[str | None, _option("--system", metavar="TEMPLATE", help="The system message.")]
+Params = Annotated[
+    list[str] | None,
+    _option("--param", metavar="NAME=VALUE", help="A field of the body, in JSON: temperature=0. Repeatable."),
+]
+Endpoint = Annotated[
+    str | None, _option("--endpoint", metavar="PATH", help=f"Where rows are sent. Default: {CHAT}.")
+]
+IdColumn = Annotated[
+    str | None,
+    _option("--id-column", metavar="COLUMN", help="The column with custom_ids. Default: row-1, row-2, …"),
+]
+BodyTemplate = Annotated[
+    Path | None,
+    _option("--template", metavar="FILE", help="A Jinja template of the whole body, in JSON."),
+]
+InputFormat = Annotated[
+    Format | None, _option("--input-format", help="The format of the inputs, whatever their names.")
+]
+Delimiter = Annotated[
+    str | None, _option("--delimiter", metavar="CHAR", help="Between the fields of CSV. Default: a comma.")
+]
+MaxInputSize = Annotated[
+    int | None,
+    _option(
+        "--max-input-size",
+        parser=_read_size,
+        metavar="SIZE",
+        help="The most that an input may have after decompression. Default: 64GiB.",
+    ),
+]
+
+
+def input_options(
+    *,
+    model: str | None,
+    prompt: str | None,
+    system: str | None,
+    params: Sequence[str] | None,
+    endpoint: str | None,
+    id_column: str | None,
+    template: Path | None,
+    format: Format | None,
+    delimiter: str | None,
+    max_size: int | None,
+) -> InputOptions:
+    """Check the options. Raises CommandError."""
+    if template is not None:
+        for flag, value in (("--prompt", prompt), ("--system", system), ("--param", params)):
+            if value:
+                raise CommandError(
+                    f"{flag} and --template exclude each other: --template writes the whole body"
+                )
+    if endpoint is not None and endpoint not in ENDPOINTS:
+        raise CommandError(f"--endpoint {endpoint}: give one of {', '.join(sorted(ENDPOINTS))}")
+    if system is not None and not takes_system(endpoint or CHAT):
+        raise CommandError(f"--system: {endpoint} takes no system message; leave it out")
+    delimiter = {r"\t": "\t"}.get(delimiter or "", delimiter)
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise CommandError(f"--delimiter {delimiter!r}: give one character, such as ';' or '\\t'")
+    how = RowTemplate(
+        model=model,
+        endpoint=endpoint or CHAT,
+        prompt=_checked(prompt, "--prompt"),
+        system=_checked(system, "--system"),
+        params=_params(params or ()),
+        body=None if template is None else _checked(_content(template), f"--template {template}"),
+        id_column=id_column,
+    )
+    limits = InputLimits() if max_size is None else InputLimits(max_bytes=max_size)
+    given = how != RowTemplate() or endpoint is not None
+    return InputOptions(how if given else None, format, delimiter, limits)
+
+
+@contextmanager
+def opened_inputs(given: Sequence[str], options: InputOptions, data_dir: Path | None) -> Iterator[InputSet]:
+    """The inputs. Copies of pipes and URLs exist until the context ends."""
+    with Spool(lambda: _spool_folder(data_dir)) as spool:
+        try:
+            found = find_inputs(given, options, spool)
+        except (InputUnreadable, InputRefused) as error:
+            raise CommandError(str(error)) from error
+        yield found
+
+
+def default_output(given: str) -> Path:
+    """The output file of an input: beside a file or folder, else in the current folder."""
+    path = Path(given)
+    if given == STDIN:
+        return Path("stdin.output.jsonl")
+    if urls.is_url(given):
+        path = Path(urls.public_name(given).rstrip("/").rpartition("/")[2])
+    if has_magic(path.name) and not path.exists():
+        return Path("inputs.output.jsonl")
+    if not path.name or path.name == "..":
+        path = path.absolute()
+    known = stem(path.name)
+    return (
+        path.with_suffix(".output.jsonl") if known == path.name else path.with_name(f"{known}.output.jsonl")
+    )
+
+
+def _spool_folder(data_dir: Path | None) -> Path:
+    folder = folder_of(data_dir)
+    try:
+        data_folder(folder)
+    except FolderNotPrivate as error:
+        raise CommandError(str(error)) from error
+    return folder / "spool"
+
+
+def _checked(source: str | None, what: str) -> str | None:
+    if source is not None:
+        try:
+            check_syntax(source, what)
+        except InvalidRowTemplate as error:
+            raise CommandError(str(error)) from error
+    return source
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise CommandError(f"--template {path} cannot be read: {reason}") from error
+
+
+def _params(given: Sequence[str]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise CommandError(f"--param {each!r}: give NAME=VALUE, for example temperature=0")
+        if name in _OWN_OPTIONS:
+            raise CommandError(f"--param {name}: give {_OWN_OPTIONS[name]} instead")
+        params[name] = _param_value(each, value)
+    return params
+
+
+def _param_value(each: str, value: str) -> Any:
+    """JSON. A single word, which is not JSON, is text: quotes inside quotes are hard to write in a shell."""
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        if _WORD.fullmatch(value):
+            return value
+        raise CommandError(f"--param {each!r}: the value is not JSON; text needs double quotes") from None

@@ -22,6 +22,7 @@ MODULES = {
     "worker": ("worker",),
     "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
     "attempts": ("attempts",),
+    "check": ("check",),
     "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),

@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,15 @@ from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.manifest import ManifestFile, describe_run, write_manifest, written_file
 from batchline.cli.options import Exit
+from batchline.cli.output_plan import OutputPlan
 from batchline.cli.runtime import Runtime
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
-from batchline.files.ingest import Fingerprint, fingerprint
+from batchline.files.ingest import Fingerprint, InputUnreadable, fingerprint
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
 from batchline.host.disk import full_message, says_full
@@ -68,8 +70,13 @@ class RunOrder:
     inputs: tuple[Path, ...]
     settings: RunSettings
     output: OutputTarget
+    # Where to look for lines that failed: the error file, or the table.
     errors: OutputTarget
     outputs: Outputs
+    plan: OutputPlan
+    manifest: OutputTarget | None
+    # Options that the manifest shows.
+    how: dict[str, object]
     window: str
     worker: WorkerSettings
     fresh: bool
@@ -326,19 +333,36 @@ class _Room:
 
 
 async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> None:
-    await _save_lines(order, runtime, session, batch, "output")
-    if batch.error_file_id is not None:
-        await _save_lines(order, runtime, session, batch, "errors")
-    else:
-        order.outputs.remove(order.errors)
+    plan = order.plan
+
+    def open_lines(which: Which) -> AsyncGenerator[bytes, None]:
+        return stored_lines(runtime, session, batch, which)
+
+    written, rows = await plan.write_output(order.outputs, open_lines)
+    output, errors = written_file(order.output, written, rows, str(plan.format)), None
+    if plan.errors is not None and batch.error_file_id is not None:
+        async with aclosing(open_lines("errors")) as blocks:
+            written = await order.outputs.write(plan.errors, blocks)
+        errors = written_file(plan.errors, written, written.lines)
+    elif plan.errors is not None:
+        order.outputs.remove(plan.errors)
+    if order.manifest is not None:
+        digests = await _input_digests(order, session, batch)
+        manifest = describe_run(batch, digests, output, errors, order.how)
+        await write_manifest(order.outputs, order.manifest, manifest)
 
 
-async def _save_lines(
-    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, which: Which
-) -> None:
-    target = order.output if which == "output" else order.errors
-    async with aclosing(stored_lines(runtime, session, batch, which)) as blocks:
-        await order.outputs.write(target, blocks)
+async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> list[ManifestFile]:
+    """The inputs, if they are still what the batch was created from."""
+    try:
+        known = await asyncio.to_thread(fingerprint, order.inputs)
+    except InputUnreadable:
+        return []
+    file = await files.find(session, DEFAULT_TENANT, known.digest)
+    if file is None or file.id != batch.file_id:
+        return []
+    found = zip(order.inputs, known.digests, known.versions, strict=True)
+    return [ManifestFile(path.name, digest.hex(), size) for path, digest, (size, _) in found]
 
 
 def _title(order: RunOrder) -> str:

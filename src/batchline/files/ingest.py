@@ -238,6 +238,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
     digest: bytes
     # Size and time of the last change.
     versions: tuple[tuple[int, int], ...]
+    # The digest of each file alone.
+    digests: tuple[bytes, ...] = ()
 
     def check_unchanged(self, paths: Sequence[Path]) -> None:
         """Raises InputUnreadable for the first path that has changed since it was hashed."""
@@ -256,7 +258,7 @@ def fingerprint(paths: Sequence[Path]) -> Fingerprint:
                 digests.append(file_digest(file, "sha256").digest())
         except (OSError, ValueError) as error:
             raise InputUnreadable(str(path), _reason(error)) from error
-    return Fingerprint(_combined(digests), tuple(versions))
+    return Fingerprint(_combined(digests), tuple(versions), tuple(digests))
 
 
 def _version(status: os.stat_result) -> tuple[int, int]:

@@ -1,0 +1,131 @@
+"""Which files a command writes, in which format: request lines unchanged, or a table.
+
+Output lines go unchanged into one file, error lines into another. A table (CSV, Parquet, or with `--select`
+or `--join`) has a row for each line that has ended, so it needs no error file; with `--errors` it has
+completed lines only.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchline.cli.display.console import CommandError
+from batchline.cli.targets import Outputs, OutputTarget, WrittenOutput, target_at
+from batchline.store.outputs import Which
+from batchline.tables.columns import TableError, read_select
+from batchline.tables.formats import OutputFormat, UnknownFormat, compressor, format_of_name, read_format
+from batchline.tables.joining import InputRows
+from batchline.tables.table import Blocks, TableLines, TableSpec, TableWriter
+
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="jsonl, csv or parquet; also jsonl.gz, csv.zst and so on. Default: by the name of the output.",
+    ),
+]
+SelectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="NAME[=EXPR]",
+        help="A column of the output: answer, or NAME=EXPR with a JMESPath expression. Repeatable.",
+    ),
+]
+JoinOption = Annotated[bool, typer.Option("--join", help="Add the input's columns to each row.")]
+
+# Opens the output or error lines of the batch.
+OpenLines = Callable[[Which], Blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """`spec` is None for unchanged lines. `errors` is None if failed lines are rows of the table."""
+
+    output: OutputTarget
+    errors: OutputTarget | None
+    format: OutputFormat
+    spec: TableSpec | None
+
+    @property
+    def is_table(self) -> bool:
+        return self.spec is not None
+
+    async def write_output(self, outputs: Outputs, open_lines: OpenLines) -> tuple[WrittenOutput, int]:
+        """Write the output file. Returns also the number of its rows."""
+        if self.spec is None:
+            packed = _Packed(self.format, open_lines("output"))
+            async with aclosing(packed.blocks()) as blocks:
+                return await outputs.write(self.output, blocks), packed.lines
+        which: tuple[Which, ...] = ("output", "errors") if self.errors is None else ("output",)
+        opened = tuple((lambda each=each: open_lines(each)) for each in which)
+        table = TableWriter(self.spec, TableLines(opened))
+        try:
+            async with aclosing(table.blocks()) as blocks:
+                return await outputs.write(self.output, blocks), table.rows
+        except TableError as error:
+            raise CommandError(f"{error}; no result is lost") from error
+
+
+def plan_output(
+    output: Path,
+    errors: Path | None,
+    *,
+    format: str | None,
+    select: Sequence[str] | None,
+    join: InputRows | None,
+) -> OutputPlan:
+    """Check the options. `errors` is what the user gave. Raises CommandError."""
+    target = target_at(output)
+    try:
+        found = _format(target, format)
+        columns = read_select(select) if select else None
+    except (UnknownFormat, TableError) as error:
+        raise CommandError(str(error)) from error
+    if found.kind == "parquet" and find_spec("pyarrow") is None:
+        raise CommandError("Parquet needs pyarrow; install it: pip install 'batchline[tables]'")
+    as_lines = found.kind == "jsonl" and columns is None and join is None
+    spec = None if as_lines else TableSpec(found, columns, join)
+    return OutputPlan(target, None if errors is None else errors_at(errors), found, spec)
+
+
+def errors_at(path: Path) -> OutputTarget:
+    """Error lines are always written unchanged."""
+    target = target_at(path)
+    try:
+        found = _format(target, None)
+    except UnknownFormat as error:
+        raise CommandError(str(error)) from error
+    if found != OutputFormat():
+        raise CommandError(f"{path}: errors are written as JSON Lines; give a name that ends in .jsonl")
+    return target
+
+
+def _format(target: OutputTarget, given: str | None) -> OutputFormat:
+    if given is not None:
+        return read_format(given)
+    return format_of_name(target.given.name) if target.descriptor is None else OutputFormat()
+
+
+class _Packed:
+    """Lines, compressed if the format says so; `lines` counts them."""
+
+    def __init__(self, format: OutputFormat, lines: AsyncGenerator[bytes, None]) -> None:
+        self._format = format
+        self._source = lines
+        self.lines = 0
+
+    async def blocks(self) -> Blocks:
+        packed = compressor(self._format.compression)
+        async with aclosing(self._source) as source:
+            async for block in source:
+                self.lines += block.count(b"\n")
+                yield packed.compress(block)
+        if end := packed.flush():
+            yield end

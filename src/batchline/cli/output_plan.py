@@ -8,6 +8,7 @@ completed lines only.
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +39,13 @@ SelectOption = Annotated[
         help="A column of the output: answer, or NAME=EXPR with a JMESPath expression. Repeatable.",
     ),
 ]
+FollowOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Write lines while the batch runs, in input order, to stdout or a pipe.",
+    ),
+]
 JoinOption = Annotated[bool, typer.Option("--join", help="Add the input's columns to each row.")]
 
 # Opens the output or error lines of the batch.
@@ -63,9 +71,24 @@ class OutputPlan:
             packed = _Packed(self.format, open_lines("output"))
             async with aclosing(packed.blocks()) as blocks:
                 return await outputs.write(self.output, blocks), packed.lines
-        which: tuple[Which, ...] = ("output", "errors") if self.errors is None else ("output",)
-        opened = tuple((lambda each=each: open_lines(each)) for each in which)
-        table = TableWriter(self.spec, TableLines(opened))
+        opened = tuple(partial(open_lines, each) for each in self.kinds)
+        return await self._write_table(outputs, TableWriter(self.spec, TableLines(opened, opened[0])))
+
+    async def write_followed(
+        self, outputs: Outputs, open_followed: Callable[[Sequence[Which]], Blocks]
+    ) -> tuple[WrittenOutput, int]:
+        """As `write_output`, from lines that are in order already."""
+        if self.spec is None:
+            return await self.write_output(outputs, lambda which: open_followed([which]))
+        lines = TableLines((partial(open_followed, self.kinds),), partial(open_followed, ["output"]))
+        return await self._write_table(outputs, TableWriter(self.spec, lines))
+
+    @property
+    def kinds(self) -> tuple[Which, ...]:
+        """The lines that are in the output."""
+        return ("output", "errors") if self.is_table and self.errors is None else ("output",)
+
+    async def _write_table(self, outputs: Outputs, table: TableWriter) -> tuple[WrittenOutput, int]:
         try:
             async with aclosing(table.blocks()) as blocks:
                 return await outputs.write(self.output, blocks), table.rows
@@ -93,6 +116,18 @@ def plan_output(
     as_lines = found.kind == "jsonl" and columns is None and join is None
     spec = None if as_lines else TableSpec(found, columns, join)
     return OutputPlan(target, None if errors is None else errors_at(errors), found, spec)
+
+
+def check_follow(plan: OutputPlan) -> None:
+    """Raises CommandError if the output cannot be written while the batch runs."""
+    if plan.output.is_file:
+        raise CommandError(
+            "--follow writes to stdout or a pipe, because a file appears when it is complete; give -o -"
+        )
+    if plan.format.kind == "parquet":
+        raise CommandError(
+            "--follow cannot write Parquet, which is complete only at its end; give --format csv or jsonl"
+        )
 
 
 def errors_at(path: Path) -> OutputTarget:

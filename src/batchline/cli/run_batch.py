@@ -9,8 +9,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -25,6 +25,7 @@ from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.following import followed_lines
 from batchline.cli.manifest import ManifestFile, describe_run, write_manifest, written_file
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputPlan
@@ -75,6 +76,8 @@ class RunOrder:
     outputs: Outputs
     plan: OutputPlan
     manifest: OutputTarget | None
+    # Write the output while the batch runs.
+    follow: bool
     # Options that the manifest shows.
     how: dict[str, object]
     window: str
@@ -107,7 +110,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         batch, resumed = await _find_or_create(order, runtime, session)
         finished_before, interrupted = batch.ended_at is not None, False
         if not finished_before:
-            batch, interrupted = await _work(order, runtime, session, batch)
+            async with _followed(order, runtime, batch):
+                batch, interrupted = await _work(order, runtime, session, batch)
         if _cannot_end(batch):
             raise CommandError(
                 f"cannot write the batch's files: {batch.finalize_error}; no result is lost;"
@@ -115,7 +119,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
                 Exit.SOME_FAILED,
             )
         if not interrupted:
-            await _patiently(lambda: _save(order, runtime, session, batch))
+            written = order.follow and not finished_before
+            await _patiently(lambda: _save(order, runtime, session, batch, written=written))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
         return RunOutcome(batch, resumed, finished_before, interrupted, delivered)
 
@@ -332,21 +337,46 @@ class _Room:
         return self.runtime.objects.location if says_full(self.worker.finalizer.trouble or "") else None
 
 
-async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> None:
+@asynccontextmanager
+async def _followed(order: RunOrder, runtime: Runtime, batch: Batch) -> AsyncIterator[None]:
+    """Write the output while the batch runs, and all that is left of it when the batch has ended."""
+    if not order.follow:
+        yield
+        return
+    over = asyncio.Event()
+    async with Session(runtime.url, "follow") as session:
+
+        def open_followed(which: Sequence[Which]) -> AsyncGenerator[bytes, None]:
+            return followed_lines(session, batch.id, which, over)
+
+        writing = asyncio.create_task(order.plan.write_followed(order.outputs, open_followed))
+        try:
+            yield
+            over.set()
+            await writing
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, written: bool) -> None:
+    """Write the files; the output only if it was not `written` before."""
     plan = order.plan
 
     def open_lines(which: Which) -> AsyncGenerator[bytes, None]:
         return stored_lines(runtime, session, batch, which)
 
-    written, rows = await plan.write_output(order.outputs, open_lines)
-    output, errors = written_file(order.output, written, rows, str(plan.format)), None
+    output = errors = None
+    if not written:
+        found, rows = await plan.write_output(order.outputs, open_lines)
+        output = written_file(order.output, found, rows, str(plan.format))
     if plan.errors is not None and batch.error_file_id is not None:
         async with aclosing(open_lines("errors")) as blocks:
-            written = await order.outputs.write(plan.errors, blocks)
-        errors = written_file(plan.errors, written, written.lines)
+            found = await order.outputs.write(plan.errors, blocks)
+        errors = written_file(plan.errors, found, found.lines)
     elif plan.errors is not None:
         order.outputs.remove(plan.errors)
-    if order.manifest is not None:
+    if order.manifest is not None and output is not None:
         digests = await _input_digests(order, session, batch)
         manifest = describe_run(batch, digests, output, errors, order.how)
         await write_manifest(order.outputs, order.manifest, manifest)

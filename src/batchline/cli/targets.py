@@ -9,6 +9,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import select
 import stat
 import tempfile
 from collections.abc import AsyncGenerator, Iterable
@@ -23,6 +24,7 @@ from batchline.host.disk import full_message, is_full
 
 _STDOUT = 1
 _AWAIT_READER = 0.1
+_AWAIT_ROOM = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ async def _write_through(target: OutputTarget, blocks: AsyncGenerator[bytes, Non
     with closing(await _open(target)) as stream:
         while block is not None:
             count.add(block)
-            _write_all(target, stream, block)
+            await _write_all(target, stream, block)
             block = await anext(blocks, None)
     return count.written
 
@@ -178,15 +180,25 @@ async def _open(target: OutputTarget) -> FileIO:
             return FileIO(descriptor, "wb")
 
 
-def _write_all(target: OutputTarget, stream: FileIO, block: bytes) -> None:
-    rest = memoryview(block)
+async def _write_all(target: OutputTarget, stream: FileIO, block: bytes) -> None:
+    """Write as the reader reads. A slow one does not block the event loop: a batch may still be running."""
+    rest, room, chunk = memoryview(block), select.poll(), _chunk(stream)
+    room.register(stream, select.POLLOUT)
     try:
         while rest:
-            rest = rest[stream.write(rest) :]
+            if room.poll(0):
+                rest = rest[stream.write(rest[:chunk]) :]
+            else:
+                await asyncio.sleep(_AWAIT_ROOM)
     except BrokenPipeError as error:
         if target.is_stdout:
             raise
         raise CommandError(f"{target.name}: the reader closed the pipe before the last line") from error
+
+
+def _chunk(stream: FileIO) -> int:
+    """Bytes to write at once. A pipe with room takes so many without blocking; a file has no limit."""
+    return 2**30 if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) else select.PIPE_BUF
 
 
 def _descriptor(path: Path) -> int | None:

@@ -48,8 +48,9 @@ class CsvEncoder:
     """CSV with a header. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._text = io.StringIO()
-        self._writer = csv.writer(self._text, lineterminator="\n")
+        self._text = io.StringIO(newline="")
+        # Before Python 3.13, a carriage return inside a cell is quoted only if it also ends lines.
+        self._writer = csv.writer(self._text, lineterminator="\r\n")
         self._writer.writerow(map(_cell, names))
 
     def add(self, rows: Sequence[Row], size: int) -> bytes:

@@ -30,9 +30,10 @@ Blocks = AsyncGenerator[bytes, None]
 
 
 class TableLines(msgspec.Struct, frozen=True):
-    """Opens the streams of lines that a table has: the completed ones first, and perhaps the errors."""
+    """Opens the streams of lines that a table has, and one of completed lines, to look at the first."""
 
     opened: tuple[Callable[[], Blocks], ...]
+    completed: Callable[[], Blocks]
 
     async def merged(self) -> AsyncGenerator[NumberedLines, None]:
         streams = [open_stream() for open_stream in self.opened]
@@ -45,7 +46,7 @@ class TableLines(msgspec.Struct, frozen=True):
 
     async def first_completed(self) -> bytes | None:
         rest = b""
-        async with aclosing(self.opened[0]()) as blocks:
+        async with aclosing(self.completed()) as blocks:
             async for block in blocks:
                 line, newline, _ = (rest := rest + block).partition(b"\n")
                 if newline:

@@ -14,7 +14,14 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs
 from batchline.cli.manifest import manifest_target
 from batchline.cli.options import Exit
-from batchline.cli.output_plan import FormatOption, JoinOption, SelectOption, plan_output
+from batchline.cli.output_plan import (
+    FollowOption,
+    FormatOption,
+    JoinOption,
+    SelectOption,
+    check_follow,
+    plan_output,
+)
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
@@ -48,6 +55,7 @@ def run_inputs(
     format: FormatOption = None,
     select: SelectOption = None,
     join: JoinOption = False,
+    follow: FollowOption = False,
     api_key_env: options.ApiKeyEnv = None,
     concurrency: options.Concurrency = None,
     max_attempts: options.MaxAttempts = None,
@@ -90,9 +98,13 @@ def run_inputs(
         hooks = hooks_in(_hook_settings(on_end, on_end_command, on_end_timeout, on_end_env))
         usual = inputs[0].with_suffix(".output.jsonl")
         rows = RequestRows(inputs) if join else None
-        plan = plan_output(output or usual, errors, format=format, select=select, join=rows)
+        plan = plan_output(
+            output or (Path("-") if follow else usual), errors, format=format, select=select, join=rows
+        )
         if not plan.is_table and plan.errors is None:
             plan = replace(plan, errors=target_at(_errors_beside(plan.output, usual)))
+        if follow:
+            check_follow(plan)
         target, manifest = plan.output, manifest_target(plan.output)
         outputs = Outputs(written_files(data_dir), force)
         _check_targets(outputs, target, [each for each in (plan.errors, manifest) if each], inputs)
@@ -106,6 +118,7 @@ def run_inputs(
             outputs=outputs,
             plan=plan,
             manifest=manifest,
+            follow=follow,
             how={"concurrency": server.concurrency, "select": select or None, "join": join},
             window=window,
             worker=_worker_settings(server.concurrency, body_memory),

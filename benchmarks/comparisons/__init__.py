@@ -24,6 +24,7 @@ from benchmarks.comparisons import (
     run,
     scripts,
     steady,
+    tables,
     upload_memory,
     wake,
 )
@@ -38,6 +39,7 @@ COMPARISONS: dict[str, ModuleType] = {
     "ingest-memory": ingest_memory,
     "run": run,
     "output": output,
+    "tables": tables,
     "idle": idle,
     "wake": wake,
     "polling": polling,

@@ -57,13 +57,13 @@ def test_every_format_has_all_lines_and_says_which_failed(tmp_path: Path, locati
         failed = [line["custom_id"] for line in read_lines(tmp_path / "in.output.errors.jsonl")]
         assert answers
         assert failed
-        told = ran(*command, "-o", str(tmp_path / "out.csv"), code=1).stdout
+        reported = ran(*command, "-o", str(tmp_path / "out.csv"), code=1).stdout
         ran(*command, "-o", str(tmp_path / "out.parquet"), code=1)
         piped = ran(*command, "-o", "-", "--format", "csv", code=1).stdout
         only = ran(
             *command, "-o", "-", "--format", "csv", "--errors", str(tmp_path / "e.jsonl"), code=1
         ).stdout
-    assert f"{len(failed)} not completed, see {tmp_path / 'out.csv'}" in told
+    assert f"{len(failed)} not completed, see {tmp_path / 'out.csv'}" in reported
     assert not (tmp_path / "out.errors.jsonl").exists()
     rows = csv_rows((tmp_path / "out.csv").read_bytes().decode())
     assert [row["custom_id"] for row in rows] == [f"q-{n}" for n in range(60)]
@@ -138,8 +138,8 @@ def test_results_of_a_running_batch_can_be_a_table(
         assert ran("results", batch, "--format", "csv", *location).stdout.startswith("custom_id,answer,")
         with working(database_url, tmp_path / "data", "--drain") as worker:
             worker.wait(60)
-        told = ran("results", batch, "-o", str(output), "--select", "answer,error", "--json", *location)
-    assert json.loads(told.stdout) == {"lines": 30, "complete": True, "output": str(output)}
+        reported = ran("results", batch, "-o", str(output), "--select", "answer,error", "--json", *location)
+    assert json.loads(reported.stdout) == {"lines": 30, "complete": True, "output": str(output)}
     table = pyarrow.parquet.read_table(output).to_pylist()
     assert len(table) == 30
     assert all((row["answer"] is None) == (row["error"] is not None) for row in table)

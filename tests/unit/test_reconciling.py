@@ -55,11 +55,11 @@ def test_lines_that_nobody_requested_are_named() -> None:
     assert found(requests(2), [answer(1), answer(2), answer(9)]) == [("unknown", "out", 3)]
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
-def test_a_duplicate_is_found_wherever_it_is(place: int) -> None:
+@pytest.mark.parametrize("position", [1, 2, 3])
+def test_a_duplicate_is_found_wherever_it_is(position: int) -> None:
     output = [answer(1), answer(2), answer(3)]
-    output.insert(place, answer(1))
-    assert found(requests(3), output) == [("duplicated", "out", place + 1)]
+    output.insert(position, answer(1))
+    assert found(requests(3), output) == [("duplicated", "out", position + 1)]
 
 
 def test_a_line_in_both_files_is_a_duplicate() -> None:

@@ -30,7 +30,7 @@ class OutputColumn(msgspec.Struct, frozen=True):
     expression: Any = None
 
 
-class _Response(msgspec.Struct):
+class _RecordResponse(msgspec.Struct):
     status_code: int = 0
     request_id: Any = None
     body: Any = None
@@ -41,7 +41,7 @@ class OutputRecord(msgspec.Struct):
 
     custom_id: str
     id: str = ""
-    response: _Response | None = None
+    response: _RecordResponse | None = None
     error: Any = None
 
     @property

@@ -16,11 +16,11 @@ class NumberedLines(msgspec.Struct, frozen=True):
     lines: list[bytes]
 
 
-class _Id(msgspec.Struct):
+class _LineId(msgspec.Struct):
     id: str
 
 
-_read_id = msgspec.json.Decoder(_Id).decode
+_read_id = msgspec.json.Decoder(_LineId).decode
 
 
 def _number(line: bytes) -> int:

@@ -61,7 +61,7 @@ class Findings:
             self.listed.append(finding)
 
 
-class _Line(msgspec.Struct):
+class _AnswerLine(msgspec.Struct):
     custom_id: str
     id: str | None = None
     response: "_Status | None" = None
@@ -77,12 +77,12 @@ class _Status(msgspec.Struct):
     status_code: int = 200
 
 
-class _Id(msgspec.Struct):
+class _RequestId(msgspec.Struct):
     custom_id: str
 
 
-_read_line = msgspec.json.Decoder(_Line).decode
-_read_id = msgspec.json.Decoder(_Id).decode
+_read_line = msgspec.json.Decoder(_AnswerLine).decode
+_read_id = msgspec.json.Decoder(_RequestId).decode
 _read_any = msgspec.json.Decoder().decode
 
 
@@ -102,7 +102,7 @@ class _Answers:
         self.head = next(self._lines, None)
         self.waited = 0
 
-    def _read(self, file: LineFile) -> Iterator[tuple[int, _Line]]:
+    def _read(self, file: LineFile) -> Iterator[tuple[int, _AnswerLine]]:
         for number, text in _numbered(file):
             try:
                 line = _decoded(text)
@@ -117,7 +117,7 @@ class _Answers:
                 self._add(Problem.MISPLACED, number, line.custom_id, f"{line.custom_id!r} is {kind}")
             yield number, line
 
-    def matched(self, number: int, line: _Line, input_line: int) -> None:
+    def matched(self, number: int, line: _AnswerLine, input_line: int) -> None:
         """Look at a line whose request is known."""
         own = _OWN_ID.fullmatch(line.id or "")
         if own is not None and int(own[1]) != input_line:
@@ -152,7 +152,7 @@ class _Reconciling:
         self._answers: Sequence[_Answers] = files
         # Requests that have no answer yet, and answers whose request is not known yet, by custom_id.
         self._open: dict[str, int] = {}
-        self._ahead: dict[str, list[tuple[_Answers, int, _Line]]] = {}
+        self._ahead: dict[str, list[tuple[_Answers, int, _AnswerLine]]] = {}
 
     def run(self) -> int:
         total = 0
@@ -244,7 +244,7 @@ class _Reconciling:
         self._findings.add(ReconcileFinding(problem, file, message, number, custom_id))
 
 
-def _decoded(text: bytes) -> _Line:
+def _decoded(text: bytes) -> _AnswerLine:
     # The fields that are skipped must be JSON, too, and in UTF-8.
     _read_any(text)
     return _read_line(text)

@@ -220,7 +220,7 @@ async def test_a_parquet_column_has_the_widest_kind_of_all_its_values() -> None:
         "i": "int64",
         "f": "double",
         "b": "bool",
-        "v": "list<element: float>",
+        "v": "list<element: double>",
         "m": "string",
         "d": "string",
         "n": "string",
@@ -234,7 +234,7 @@ async def test_a_parquet_column_has_the_widest_kind_of_all_its_values() -> None:
 def test_kinds_widen_alike_in_any_order() -> None:
     values: list[Any] = [None, True, 1, 2**70, 1.5, [1.0], [True], [], "x", {}]
     kinds = list(map(kind_of, values))
-    assert kinds == ["none", "bool", "int", "text", "float", "vector", "text", "text", "text", "text"]
+    assert kinds == ["none", "bool", "int", "text", "float", "floats", "text", "text", "text", "text"]
     for one in kinds:
         for other in kinds:
             assert widest(one, other) == widest(other, one)

@@ -388,8 +388,9 @@ async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> lis
         known = await asyncio.to_thread(fingerprint, order.inputs)
     except InputUnreadable:
         return []
-    file = await files.find(session, DEFAULT_TENANT, known.digest)
-    if file is None or file.id != batch.file_id:
+    key = ordering.resume_key(known.digest, order.settings.upstream or "")
+    same = await batches.find(session, DEFAULT_TENANT, key)
+    if same is None or same.id != batch.id:
         return []
     found = zip(order.inputs, known.digests, known.versions, strict=True)
     return [ManifestFile(path.name, digest.hex(), size) for path, digest, (size, _) in found]

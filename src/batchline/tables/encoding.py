@@ -10,8 +10,8 @@ import msgspec
 
 from batchline.tables.columns import TableError
 
-# What a column of a Parquet file holds. Text also holds JSON.
-ColumnKind = Literal["none", "bool", "int", "float", "vector", "text"]
+# What a column of a Parquet file holds. Text also holds JSON. A vector is an embedding, of short floats.
+ColumnKind = Literal["none", "bool", "int", "float", "floats", "vector", "text"]
 
 Row = Sequence[Any]
 
@@ -23,6 +23,8 @@ _GROUP_BYTES = 32 * 2**20
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MAX_INT = 2**63 - 1
+# Up to here, a float holds every integer.
+_MAX_EXACT = 2**53
 
 
 class Encoder(Protocol):
@@ -84,7 +86,7 @@ def kind_of(value: Any) -> ColumnKind:
         case float():
             return "float"
         case list() if value and {*map(type, value)} <= {float, int}:
-            return "vector"
+            return "floats" if max(map(abs, value)) <= _MAX_EXACT or float in map(type, value) else "text"
     return "text"
 
 
@@ -110,6 +112,7 @@ class ParquetEncoder:
             "bool": pyarrow.bool_(),
             "int": pyarrow.int64(),
             "float": pyarrow.float64(),
+            "floats": pyarrow.list_(pyarrow.float64()),
             "vector": pyarrow.list_(pyarrow.float32()),
             "text": pyarrow.string(),
         }
@@ -153,7 +156,7 @@ def _fitting(value: Any, kind: ColumnKind) -> Any:
         return None
     if kind == "text":
         return value if isinstance(value, str) else _encode(value).decode()
-    if widest(kind, kind_of(value)) != kind:
+    if kind != "vector" and widest(kind, kind_of(value)) != kind:
         raise TableError("the lines changed while the table was written; try again")
     return value
 

@@ -68,11 +68,13 @@ def _reconcile(
     requests: Path, output: Path, errors: Path | None, manifest: Manifest | None, findings: Findings
 ) -> int | None:
     """The number of requests; None if only the manifest could be checked, because the output is a table."""
-    opened = [_line_file(path) for path in (requests, output, errors) if path is not None]
+    paths = [path for path in (requests, output, errors) if path is not None]
+    opened = [_line_file(path) for path in paths]
     if None in opened:
         if manifest is None:
+            table = paths[opened.index(None)].name
             raise CommandError(
-                f"check reads JSON Lines, and {output.name} is a table without a manifest; "
+                f"check reads JSON Lines, and {table} is a table without a manifest; "
                 "check the .jsonl files of the batch (`batchline results`)"
             )
         return None

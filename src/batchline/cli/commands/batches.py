@@ -35,6 +35,7 @@ from batchline.store import batches, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
+from batchline.store.spans import Scope
 
 Change: TypeAlias = Literal["cancel", "pause", "resume"]
 CHANGES: dict[Change, str] = {
@@ -264,7 +265,7 @@ async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
 
 async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts]]:
     async with Session(runtime.url, "status") as session:
-        return await _found(session, batch_id), await providers.counts(session, batch_id)
+        return await _found(session, batch_id), await providers.counts(session, Scope(batch_id=batch_id))
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:

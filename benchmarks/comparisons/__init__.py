@@ -26,6 +26,7 @@ from benchmarks.comparisons import (
     run,
     scripts,
     steady,
+    tables,
     upload_memory,
     wake,
 )
@@ -42,6 +43,7 @@ COMPARISONS: dict[str, ModuleType] = {
     "run": run,
     "output": output,
     "reuse": reuse,
+    "tables": tables,
     "idle": idle,
     "wake": wake,
     "polling": polling,

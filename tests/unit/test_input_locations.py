@@ -26,7 +26,8 @@ def rows(inputs: InputSet) -> list[object]:
 def test_patterns_and_folders_are_all_their_files_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     (folder / "sub").mkdir(parents=True)
-    for name in ("b.csv", "a.csv", "sub/c.csv", "a.output.jsonl", ".hidden.csv", "notes.md"):
+    written = ("a.output.jsonl", "a.output.csv", "a.output.jsonl.manifest.json", "a.output.errors.jsonl")
+    for name in ("b.csv", "a.csv", "sub/c.csv", ".hidden.csv", "notes.md", *written):
         (folder / name).write_text(f"prompt\n{name}\n")
     by_folder = inputs_at(folder, template=HOW)
     assert [file.name for file in by_folder.files] == ["a.csv", "b.csv", "sub/c.csv"]

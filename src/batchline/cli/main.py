@@ -24,6 +24,7 @@ MODULES = {
     "attempts": ("attempts",),
     "retry": ("retry",),
     "why": ("why",),
+    "check": ("check",),
     "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),

@@ -9,8 +9,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
@@ -28,15 +28,18 @@ from batchline.cli.display.console import CommandError, err, out, show_hook_deli
 from batchline.cli.display.failures import pause_document, pause_line
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.following import followed_lines
+from batchline.cli.manifest import ManifestFile, describe_run, write_manifest, written_file
 from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
+from batchline.cli.output_plan import OutputPlan
 from batchline.cli.reuse import prepared, reused_note
 from batchline.cli.runtime import Runtime
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
-from batchline.files.ingest import Fingerprint
+from batchline.files.ingest import Fingerprint, InputUnreadable
 from batchline.files.inputs import urls
 from batchline.files.inputs.input_set import InputSet
 from batchline.hooks.delivery import deliver, lease
@@ -83,8 +86,15 @@ class RunOrder:
     inputs: InputSet
     settings: RunSettings
     output: OutputTarget
+    # Where to look for lines that failed: the error file, or the table.
     errors: OutputTarget
     outputs: Outputs
+    plan: OutputPlan
+    manifest: OutputTarget | None
+    # Write the output while the batch runs.
+    follow: bool
+    # Options that the manifest shows.
+    how: dict[str, object]
     window: str
     worker: WorkerSettings
     fresh: bool
@@ -125,7 +135,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         if not finished_before:
             for warning in await model_warnings(session, batch.id, order.settings):
                 err().print(f"warning: {warning}", markup=False)
-            batch, interrupted = await _work(order, runtime, session, batch)
+            async with _followed(order, runtime, batch):
+                batch, interrupted = await _work(order, runtime, session, batch)
         if _cannot_end(batch):
             raise CommandError(
                 f"cannot write the batch's files: {batch.finalize_error}; no result is lost;"
@@ -133,7 +144,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
                 Exit.SOME_FAILED,
             )
         if not interrupted:
-            await _patiently(lambda: _save(order, runtime, session, batch))
+            written = order.follow and not finished_before
+            await _patiently(lambda: _save(order, runtime, session, batch, written=written))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
         causes = tuple(await _patiently(lambda: failures.causes(session, batch)))
         pause = await _patiently(lambda: failures.pause_reason(session, batch.id)) if interrupted else None
@@ -375,20 +387,63 @@ class _Room:
         return self.runtime.objects.location if says_full(self.worker.finalizer.trouble or "") else None
 
 
-async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> None:
-    await _save_lines(order, runtime, session, batch, "output")
-    if batch.error_file_id is not None:
-        await _save_lines(order, runtime, session, batch, "errors")
-    else:
-        order.outputs.remove(order.errors)
+@asynccontextmanager
+async def _followed(order: RunOrder, runtime: Runtime, batch: Batch) -> AsyncIterator[None]:
+    """Write the output while the batch runs, and all that is left of it when the batch has ended."""
+    if not order.follow:
+        yield
+        return
+    over = asyncio.Event()
+    async with Session(runtime.url, "follow") as session:
+
+        def open_followed(which: Sequence[Which]) -> AsyncGenerator[bytes, None]:
+            return followed_lines(session, batch.id, which, over)
+
+        writing = asyncio.create_task(order.plan.write_followed(order.outputs, open_followed))
+        try:
+            yield
+            over.set()
+            await writing
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _save_lines(
-    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, which: Which
-) -> None:
-    target = order.output if which == "output" else order.errors
-    async with aclosing(stored_lines(runtime, session, batch, which)) as blocks:
-        await order.outputs.write(target, blocks)
+async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, written: bool) -> None:
+    """Write the files; the output only if it was not `written` before."""
+    plan = order.plan
+
+    def open_lines(which: Which) -> AsyncGenerator[bytes, None]:
+        return stored_lines(runtime, session, batch, which)
+
+    output = errors = None
+    if not written:
+        found, rows = await plan.write_output(order.outputs, open_lines)
+        output = written_file(order.output, found, rows, str(plan.format))
+    if plan.errors is not None and batch.error_file_id is not None:
+        async with aclosing(open_lines("errors")) as blocks:
+            found = await order.outputs.write(plan.errors, blocks)
+        errors = written_file(plan.errors, found, found.lines)
+    elif plan.errors is not None:
+        order.outputs.remove(plan.errors)
+    if order.manifest is not None and output is not None:
+        digests = await _input_digests(order, session, batch)
+        manifest = describe_run(batch, digests, output, errors, order.how)
+        await write_manifest(order.outputs, order.manifest, manifest)
+
+
+async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> list[ManifestFile]:
+    """The inputs, if they are still what the batch was created from."""
+    try:
+        known = await asyncio.to_thread(order.inputs.fingerprint)
+    except InputUnreadable:
+        return []
+    key = ordering.resume_key(known.digest, order.settings.upstream or "")
+    same = await batches.find(session, DEFAULT_TENANT, key)
+    if same is None or same.id != batch.id:
+        return []
+    found = zip(order.inputs.files, known.digests, known.versions, strict=True)
+    return [ManifestFile(file.name, digest.hex(), size) for file, digest, (_, size, _) in found]
 
 
 class _Signals:

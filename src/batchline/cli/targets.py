@@ -9,6 +9,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import select
 import stat
 import tempfile
 from collections.abc import AsyncGenerator, Iterable
@@ -23,12 +24,7 @@ from batchline.host.disk import full_message, is_full
 
 _STDOUT = 1
 _AWAIT_READER = 0.1
-# Formats that Batchline does not write. Any other suffix is part of the name.
-_OTHER_FORMATS = {
-    *(".csv", ".tsv", ".json", ".parquet", ".arrow", ".feather", ".ipc", ".orc", ".avro", ".xls", ".xlsx"),
-    *(".xml", ".yaml", ".yml", ".toml", ".db", ".sqlite", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"),
-    *(".br", ".7z", ".tar", ".zip"),
-}
+_AWAIT_ROOM = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,6 @@ def target_at(given: Path) -> OutputTarget:
     """The target at a path. Raises CommandError if it cannot be written to."""
     if str(given) == "-":
         return OutputTarget(given, given, _STDOUT)
-    _check_suffix(given)
     if (descriptor := _descriptor(given.absolute())) is not None:
         return OutputTarget(given, given, descriptor)
     real = Path(os.path.realpath(given))
@@ -66,6 +61,15 @@ def target_at(given: Path) -> OutputTarget:
     if not real.parent.is_dir():
         raise CommandError(f"{given}: the folder {real.parent} does not exist; create it first")
     return OutputTarget(given, real, through=real.exists() and not real.is_file())
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOutput:
+    """What was written: its line feeds, its bytes and their digest."""
+
+    lines: int
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ class Outputs:
                 "give another file, or --force to replace it"
             )
 
-    async def write(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
-        """Write all blocks to `target`, a file completely or not at all. Returns the number of lines."""
+    async def write(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> WrittenOutput:
+        """Write all blocks to `target`, a file completely or not at all."""
         try:
             if target.is_file:
                 return await self._replace(target, blocks)
@@ -112,37 +116,52 @@ class Outputs:
                 raise CommandError(full_message(self.written.folder)) from error
             raise
 
-    async def _replace(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
-        path, lines, digest = target.path, 0, hashlib.sha256()
+    async def _replace(self, target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> WrittenOutput:
+        path, count = target.path, _Count()
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream:
                 async for block in blocks:
-                    lines += block.count(b"\n")
-                    digest.update(block)
+                    count.add(block)
                     await asyncio.to_thread(stream.write, block)
                 stream.flush()
                 await asyncio.to_thread(os.fsync, stream.fileno())
             # Check again: a batch may run for hours, and a file may have appeared here meanwhile.
             await asyncio.to_thread(self.check, target)
             os.chmod(temporary, _mode(path))
-            await asyncio.to_thread(self._remember, path, digest.hexdigest())
+            await asyncio.to_thread(self._remember, path, count.written.sha256)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
-        return lines
+        return count.written
 
 
-async def _write_through(target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> int:
+class _Count:
+    """Counts and hashes blocks."""
+
+    def __init__(self) -> None:
+        self._lines, self._size, self._digest = 0, 0, hashlib.sha256()
+
+    def add(self, block: bytes) -> None:
+        self._lines += block.count(b"\n")
+        self._size += len(block)
+        self._digest.update(block)
+
+    @property
+    def written(self) -> WrittenOutput:
+        return WrittenOutput(self._lines, self._size, self._digest.hexdigest())
+
+
+async def _write_through(target: OutputTarget, blocks: AsyncGenerator[bytes, None]) -> WrittenOutput:
     # Read the first block before opening: if reading fails, a pipe must not be opened and closed.
-    block, lines = await anext(blocks, None), 0
+    block, count = await anext(blocks, None), _Count()
     with closing(await _open(target)) as stream:
         while block is not None:
-            lines += block.count(b"\n")
-            _write_all(target, stream, block)
+            count.add(block)
+            await _write_all(target, stream, block)
             block = await anext(blocks, None)
-    return lines
+    return count.written
 
 
 async def _open(target: OutputTarget) -> FileIO:
@@ -161,24 +180,25 @@ async def _open(target: OutputTarget) -> FileIO:
             return FileIO(descriptor, "wb")
 
 
-def _write_all(target: OutputTarget, stream: FileIO, block: bytes) -> None:
-    rest = memoryview(block)
+async def _write_all(target: OutputTarget, stream: FileIO, block: bytes) -> None:
+    """Write as the reader reads. A slow one does not block the event loop: a batch may still be running."""
+    rest, room, chunk = memoryview(block), select.poll(), _chunk(stream)
+    room.register(stream, select.POLLOUT)
     try:
         while rest:
-            rest = rest[stream.write(rest) :]
+            if room.poll(0):
+                rest = rest[stream.write(rest[:chunk]) :]
+            else:
+                await asyncio.sleep(_AWAIT_ROOM)
     except BrokenPipeError as error:
         if target.is_stdout:
             raise
         raise CommandError(f"{target.name}: the reader closed the pipe before the last line") from error
 
 
-def _check_suffix(given: Path) -> None:
-    suffix = given.suffix.lower()
-    if suffix in _OTHER_FORMATS:
-        raise CommandError(
-            f"{given}: Batchline writes JSON Lines, not {suffix}; give a name that ends in .jsonl, "
-            "or write to - and convert the lines"
-        )
+def _chunk(stream: FileIO) -> int:
+    """Bytes to write at once. A pipe with room takes so many without blocking; a file has no limit."""
+    return 2**30 if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) else select.PIPE_BUF
 
 
 def _descriptor(path: Path) -> int | None:

@@ -239,6 +239,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
     digest: bytes
     # Path, size and time of the last change.
     versions: tuple[tuple[Path, int, int], ...]
+    # The digest of each file alone.
+    digests: tuple[bytes, ...] = ()
 
     def check_unchanged(self) -> None:
         """Raises InputUnreadable for the first path that has changed since it was hashed."""
@@ -257,7 +259,7 @@ def fingerprint(paths: Sequence[Path]) -> Fingerprint:
                 digests.append(file_digest(file, "sha256").digest())
         except (OSError, ValueError) as error:
             raise InputUnreadable(str(path), unreadable_reason(error)) from error
-    return Fingerprint(_combined(digests), tuple(versions))
+    return Fingerprint(_combined(digests), tuple(versions), tuple(digests))
 
 
 def _version(status: os.stat_result) -> tuple[int, int]:

@@ -80,9 +80,10 @@ class LineBlocks:
     smaller parts.
     """
 
-    def __init__(self, session: Session, source: "_Source", last: int) -> None:
+    def __init__(self, session: Session, source: "_Source", last: int, after: int = 0) -> None:
         self._session = session
         self._source = source
+        self._after = after
         self._last = last
         self.count = 0
 
@@ -104,7 +105,7 @@ class LineBlocks:
                 await asyncio.gather(ahead, return_exceptions=True)
 
     async def _ranges(self) -> AsyncGenerator["_Range", None]:
-        after, width = 0, 1
+        after, width = self._after, 1
         while after < self._last:
             until = min(after + width, self._last)
             try:
@@ -164,14 +165,21 @@ async def _rows(connection: StoreConnection) -> tuple[list[memoryview], bool]:
         raise
 
 
-async def lines(session: Session, batch_id: UUID, which: Which) -> LineBlocks:
-    """The completed lines, or all others that have ended, in input order."""
+async def lines(
+    session: Session, batch_id: UUID, which: Which, *, after: int = 0, until: int | None = None
+) -> LineBlocks:
+    """The completed lines, or all others that have ended, in input order; those with numbers after `after`,
+    up to `until`."""
     lanes = await find_lanes(session, batch_id)
     never_run = which == "errors" and lanes[0].ending is not None
     ((last,),) = await session.rows(statement("last_line"), {"batch": batch_id, "never_run": never_run})
+    last = last if until is None else min(last, until)
     if never_run:
-        return LineBlocks(session, _ErrorLines(batch_id, lanes, session.schema), last)
-    return LineBlocks(session, _ResultLines(which, lanes, session.schema), last)
+        source = _ErrorLines(batch_id, lanes, session.schema)
+        if after:
+            await source.passed(session, 0, after)
+        return LineBlocks(session, source, last, after)
+    return LineBlocks(session, _ResultLines(which, lanes, session.schema), last, after)
 
 
 class _Source(Protocol):

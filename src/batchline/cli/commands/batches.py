@@ -36,9 +36,10 @@ from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
+from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
-from batchline.cli.targets import Outputs, OutputTarget, target_at
+from batchline.cli.targets import Outputs
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import (
     DEFAULT_TENANT,
@@ -210,36 +211,39 @@ def results(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")
     ] = None,
+    format: FormatOption = None,
+    select: SelectOption = None,
     force: options.Force = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the output lines of a batch in input order, also while it runs."""
+    """Write the output lines of a batch in input order, also while it runs; or all its lines as a table."""
     with reported_errors(as_json):
-        target = target_at(output or Path("-"))
-        if as_json and target.is_stdout:
+        plan = plan_output(output or Path("-"), None, format=format, select=select)
+        if as_json and plan.output.is_stdout:
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
+        if errors and plan.is_table:
+            raise CommandError("--errors writes lines; a table has the failed lines, too: leave --errors out")
         allowed = Outputs(written_files(data_dir), force)
-        allowed.check(target)
-        which: Which = "errors" if errors else "output"
+        allowed.check(plan.output)
         with open_runtime(database, data_dir) as runtime:
-            written, complete = run_async(_results(runtime, read_batch_id(batch), which, target, allowed))
+            written, complete = run_async(_results(runtime, read_batch_id(batch), errors, plan, allowed))
         if as_json:
             print_json({"lines": written, "complete": complete, "output": str(output)})
 
 
 async def _results(
-    runtime: Runtime,
-    batch_id: UUID,
-    which: Which,
-    target: OutputTarget,
-    allowed: Outputs,
+    runtime: Runtime, batch_id: UUID, errors: bool, plan: OutputPlan, allowed: Outputs
 ) -> tuple[int, bool]:
     async with Session(runtime.url, "results") as session:
         batch = await _found(session, batch_id)
-        async with aclosing(_lines(runtime, session, batch, which)) as blocks:
-            return await allowed.write(target, blocks), batch.ended_at is not None
+
+        def open_lines(which: Which) -> AsyncGenerator[bytes, None]:
+            return _lines(runtime, session, batch, "errors" if errors else which)
+
+        _, rows = await plan.write_output(allowed, open_lines)
+        return rows, batch.ended_at is not None
 
 
 async def _lines(

@@ -15,6 +15,17 @@ from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
+from batchline.cli.joining import JoinedInputs
+from batchline.cli.manifest import manifest_target
+from batchline.cli.output_plan import (
+    FollowOption,
+    FormatOption,
+    JoinOption,
+    SelectOption,
+    check_follow,
+    default_path,
+    plan_output,
+)
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
@@ -40,11 +51,24 @@ def run_inputs(
     delimiter: row_options.Delimiter = None,
     max_input_size: row_options.MaxInputSize = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Default: INPUT.output.jsonl")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="A .jsonl, .csv or .parquet file, or - for stdout. Default: INPUT.output.jsonl",
+        ),
     ] = None,
     errors: Annotated[
-        Path | None, typer.Option("--errors", metavar="ERR.jsonl", help="Default: OUT.errors.jsonl")
+        Path | None,
+        typer.Option(
+            "--errors", metavar="ERR.jsonl", help="Default: OUT.errors.jsonl; of a table, its column error."
+        ),
     ] = None,
+    format: FormatOption = None,
+    select: SelectOption = None,
+    join: JoinOption = False,
+    follow: FollowOption = False,
     api_key_env: options.ApiKeyEnv = None,
     concurrency: options.Concurrency = None,
     max_attempts: options.MaxAttempts = None,
@@ -106,20 +130,37 @@ def run_inputs(
             max_size=max_input_size,
         )
         hooks = hooks_in(_hook_settings(on_end, on_end_command, on_end_timeout, on_end_env))
-        usual = row_options.default_output(inputs[0])
-        target = target_at(output or usual)
-        errors_target = target_at(errors or _errors_beside(target, usual))
+        usual = default_path(row_options.default_output(inputs[0]), format)
+        plan = plan_output(
+            output or (Path("-") if follow else usual), errors, format=format, select=select, join=join
+        )
+        if not plan.is_table and plan.errors is None:
+            plan = replace(plan, errors=target_at(_errors_beside(plan.output, usual)))
+        if follow:
+            check_follow(plan)
+        target, manifest = plan.output, manifest_target(plan.output)
         outputs = Outputs(written_files(data_dir), force)
         if as_json and target.is_stdout:
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         found = stack.enter_context(row_options.opened_inputs(inputs, how, data_dir))
-        _check_targets(outputs, target, errors_target, found.originals)
+        _check_targets(outputs, target, [each for each in (plan.errors, manifest) if each], found.originals)
+        if join:
+            plan = plan.joined_to(JoinedInputs(found))
         order = run_batch.RunOrder(
             inputs=found,
             settings=with_failure_limits(server.run_settings(), max_failed),
             output=target,
-            errors=errors_target,
+            errors=plan.errors or target,
             outputs=outputs,
+            plan=plan,
+            manifest=manifest,
+            follow=follow,
+            how={
+                "concurrency": server.concurrency,
+                "rows": found.template,
+                "select": select or None,
+                "join": join,
+            },
             window=window,
             worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
@@ -180,14 +221,15 @@ def check_window(window: str) -> None:
 
 def _errors_beside(target: OutputTarget, usual: Path) -> Path:
     """The error file beside the output, or beside the default output if that is not a file."""
-    return (target.given if target.is_file else usual).with_suffix(".errors.jsonl")
+    path = target.given if target.is_file else usual
+    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".errors.jsonl")
 
 
 def _check_targets(
-    outputs: Outputs, target: OutputTarget, errors: OutputTarget, inputs: Sequence[Path]
+    outputs: Outputs, target: OutputTarget, others: Sequence[OutputTarget], inputs: Sequence[Path]
 ) -> None:
-    """Check before anything runs that both files may be written."""
-    if target.is_file and target.path == errors.path:
+    """Check before anything runs that all files may be written."""
+    if target.is_file and any(target.path == other.path for other in others):
         raise CommandError(f"{target.name}: output and errors need two files")
-    for each in (target, errors):
+    for each in (target, *others):
         outputs.check(each, inputs)

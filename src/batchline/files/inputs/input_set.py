@@ -99,6 +99,17 @@ class InputSet(msgspec.Struct, frozen=True):
                     yield before + number, row
             before += number
 
+    def columns(self) -> list[str]:
+        """The names of all columns, in the order of their first appearance. Raises InputRefused."""
+        found: dict[str, None] = {}
+        for file in self.files:
+            for _, row in numbered_rows(file, self.limits):
+                found.update(dict.fromkeys(row or ()))
+                # Only lines of JSON can differ in their columns.
+                if row is not None and file.format is not Format.JSONL:
+                    break
+        return list(found)
+
 
 def find_inputs(given: Sequence[str], options: InputOptions, spool: Spool) -> InputSet:
     """Find the inputs and find out what they are.

@@ -5,6 +5,7 @@ Each becomes a local file that can be read again. Pipes and URLs are copied to t
 
 import glob
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -20,8 +21,8 @@ from batchline.files.inputs.spool import Spool
 
 STDIN = "-"
 _READ = 1024 * 1024
-# Files that `run` itself writes beside its inputs.
-_OUTPUTS = (".output.jsonl", ".errors.jsonl")
+# Files that `run` itself writes beside its inputs, by default.
+_OUTPUT = re.compile(r"\.(output\.(jsonl|csv|parquet)(\.gz|\.zst)?|errors\.jsonl|manifest\.json)$")
 
 
 class LocatedInput(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ def _inside(folder: Path) -> Iterator[LocatedInput]:
 
 
 def _is_output(name: str) -> bool:
-    return name.endswith(_OUTPUTS)
+    return _OUTPUT.search(name) is not None
 
 
 def _copied(name: str, blocks: Iterable[bytes], spool: Spool, limits: InputLimits) -> Path:

@@ -34,6 +34,9 @@ class Recovery(StrEnum):
     RESUBMIT = "resubmit"
 
 
+# How the routing keys of a reserved batch begin, before the upstream's URL. create_batch.sql writes it.
+RESERVED = "run:"
+
 PROVIDER_NAMES = ("openai-background",)
 
 
@@ -57,6 +60,9 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
     # None: the upstream answers a request with its result.
     provider: ProviderSettings | None = None
+    # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
+    # marked when it is created: see RESERVED.
+    reserved: bool = False
 
 
 class ItemCounts(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from batchline.batches.creation import InvalidWindow, window_or_none
@@ -17,6 +18,7 @@ from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings, WorkerSettings
+from batchline.model import RunSettings
 from batchline.upstreams import urls
 
 
@@ -82,7 +84,7 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=server.run_settings(),
+            settings=_reserved(server.run_settings()),
             output=target,
             errors=errors_target,
             outputs=outputs,
@@ -126,6 +128,14 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
     return UpstreamSettings("", urls.normalized(url), **options)
+
+
+def _reserved(settings: RunSettings) -> RunSettings:
+    """Workers leave the batch to `run`, unless they are asked to take it.
+
+    Not that of a provider: its tasks are counted by routing key, from all workers.
+    """
+    return msgspec.structs.replace(settings, reserved=settings.provider is None)
 
 
 def _worker_settings(concurrency: int, body_memory: int | None) -> WorkerSettings:

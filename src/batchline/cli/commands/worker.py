@@ -35,6 +35,7 @@ from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.hooks.hook import Hooks
+from batchline.model import RESERVED
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -42,6 +43,9 @@ from batchline.upstreams.memory import BodyMemory
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker, WorkerOptions
+
+# How the routing keys of batches of `run` begin.
+_RESERVED_KEYS = tuple(RESERVED + scheme for scheme in urls.SCHEMES)
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -69,6 +73,13 @@ def work(
     on_end_command: options.OnEndCommand = None,
     on_end_timeout: options.OnEndTimeout = None,
     on_end_env: options.OnEndEnv = None,
+    unfinished_runs: Annotated[
+        bool,
+        typer.Option(
+            "--unfinished-runs",
+            help="Also work on batches of `run`, which otherwise wait until the same `run` continues them.",
+        ),
+    ] = False,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -109,7 +120,9 @@ def work(
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
             claimed = run_async(
-                _work(runtime, worker, server, operations, hooks, upstream, listen, until_eof)
+                _work(
+                    runtime, worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs
+                )
             )
             if as_json:
                 print_json({"claimed": claimed})
@@ -126,10 +139,12 @@ async def _work(
     upstream: str | None,
     listen: str | None,
     until_eof: bool,
+    unfinished_runs: bool,
 ) -> int:
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
-    scope = Scope(excluded_prefixes=() if operations else (BELOW,))
+    excluded = (*(() if operations else (BELOW,)), *(() if unfinished_runs else _RESERVED_KEYS))
+    scope = Scope(excluded_prefixes=excluded)
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
     memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams()
@@ -194,8 +209,12 @@ def scopes_for_producers(
     served = tuple(key for keys, _ in named for key in keys)
     other = next((up for up in server.upstreams if ANY_MODEL in up.models), None)
     default = default or (None if other is None else other.base_url)
-    models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
-    discovered = ProducerScope(Scope(excluded=served, below=urls.SCHEMES), settings.concurrency)
+    named_by_batches = (*urls.SCHEMES, *_RESERVED_KEYS)
+    # Sorted, because workers that count the tasks of one provider lock this text.
+    not_models = tuple(sorted({*scope.excluded_prefixes, *named_by_batches}))
+    models = replace(scope, excluded=served, excluded_prefixes=not_models)
+    below = Scope(excluded=served, excluded_prefixes=scope.excluded_prefixes, below=named_by_batches)
+    discovered = ProducerScope(below, settings.concurrency)
     max_tasks = None if other is None else _max_tasks(other)
     return [*scopes, ProducerScope(models, settings.concurrency, default, max_tasks)], discovered
 

@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from batchline.cli.display.console import CommandError
+from batchline.cli.display.startup import starting_postgresql
 from batchline.cli.log_stream import is_terminal, stderr_logger
 from batchline.cli.written import WrittenFiles
 from batchline.embedded import EmbeddedDiskFull, EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
@@ -110,7 +111,8 @@ def open_runtime(
         try:
             data_folder(folder)
             if url is None:
-                server = stack.enter_context(EmbeddedPostgres.start(folder))
+                with starting_postgresql(folder, lasting=to_work):
+                    server = stack.enter_context(EmbeddedPostgres.start(folder))
                 url = server.url
             if migrated and _checked(url, server).standby and to_work:
                 raise CommandError(

@@ -14,7 +14,6 @@ from rich.table import Column, Table
 from batchline.batches import creation as ordering
 from batchline.cli import options
 from batchline.cli.commands.run import check_window, run_upstream
-from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
     finalize_trouble,
@@ -23,6 +22,8 @@ from batchline.cli.display.console import (
     read_batch_id,
     show_batch,
 )
+from batchline.cli.display.progress import Gauge
+from batchline.cli.display.screen import display
 from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
 from batchline.cli.options import Exit
@@ -132,11 +133,11 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
             if not newest:
                 raise CommandError("there is no batch yet; create one with `run` or `submit`")
             batch_id = newest[0].id
-        gauge = progress.Gauge(session, batch_id)
-        with progress.display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
+        gauge = Gauge(session, batch_id)
+        with display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
             while True:
-                batch, snapshot = await gauge.read()
-                screen.show(snapshot)
+                batch, progress = await gauge.read()
+                screen.show(progress)
                 if batch.ended_at is not None:
                     return batch
                 await asyncio.sleep(_REFRESH)

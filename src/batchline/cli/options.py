@@ -14,6 +14,12 @@ from batchline.config.loading import TABLES
 from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
 from batchline.model import Recovery
 
+# Panels of the help, in the order of `batchline --help`.
+PANEL_RUN = "Run batches"
+PANEL_BATCHES = "Look at batches and change them"
+PANEL_OPERATIONS = "Governed operations"
+PANEL_SET_UP = "Set up and check"
+
 
 class Exit(IntEnum):
     OK = 0
@@ -100,7 +106,10 @@ Force = Annotated[
     typer.Option("--force", help="Replace files that Batchline did not write, or that have changed."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch id, as `batchline list` shows it.")]
+BatchId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A batch id, its first digits, or @1 for the newest batch."),
+]
 Inputs = Annotated[list[Path], typer.Argument(metavar="INPUT.jsonl…", help="Requests, one per line.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")]
 OnlyTenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only this tenant.")]

@@ -1,4 +1,4 @@
-"""Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
+"""Commands on batches: submit, status, watch, results, cancel, pause, resume."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -9,17 +9,16 @@ from uuid import UUID
 
 import msgspec
 import typer
-from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.cli import options
+from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display.console import (
     CommandError,
     finalize_trouble,
     out,
     print_json,
-    read_batch_id,
     show_batch,
 )
 from batchline.cli.display.progress import Gauge
@@ -30,7 +29,7 @@ from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.model import DEFAULT_TENANT, Batch, ItemCounts, RunSettings, ids
+from batchline.model import DEFAULT_TENANT, Batch, RunSettings
 from batchline.store import batches, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
@@ -44,7 +43,6 @@ CHANGES: dict[Change, str] = {
 }
 
 _REFRESH = 0.5
-_TABLE_WIDTH = 160
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +50,6 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
     app.command("watch")(watch)
     app.command("results")(results)
-    app.command("list")(list_batches)
     for change, help in CHANGES.items():
         app.command(change, help=help)(change_command(change))
 
@@ -109,7 +106,7 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found, counted = run_async(_get(runtime, read_batch_id(batch)))
+        found, counted = run_async(_get(runtime, batch_id_in(runtime, batch)))
         _tell(found, as_json, counted)
 
 
@@ -121,7 +118,7 @@ def watch(
 ) -> None:
     """Show the progress of a batch until it has ended. Exit codes as for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
+        ended = run_async(_watch(runtime, None if batch is None else batch_id_in(runtime, batch), as_json))
         _tell(ended, as_json)
         raise typer.Exit(exit_code(ended))
 
@@ -163,7 +160,9 @@ def results(
         allowed.check(target)
         which: Which = "errors" if errors else "output"
         with open_runtime(database, data_dir) as runtime:
-            written, complete = run_async(_results(runtime, read_batch_id(batch), which, target, allowed))
+            written, complete = run_async(
+                _results(runtime, batch_id_in(runtime, batch), which, target, allowed)
+            )
         if as_json:
             print_json({"lines": written, "complete": complete, "output": str(output)})
 
@@ -195,43 +194,6 @@ async def _lines(
             yield block
 
 
-def list_batches(
-    limit: options.Limit = 20,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="The page after this batch.")
-    ] = None,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """List batches, newest first."""
-    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found = run_async(_list(runtime, limit, None if after is None else read_batch_id(after)))
-        if as_json:
-            print_json({"data": [show_batch(batch) for batch in found]})
-            return
-        states = [name.replace("_", " ") for name in ItemCounts.__struct_fields__]
-        table = Table(Column("id", no_wrap=True), "status", *states, "created", box=None)
-        for batch in found:
-            table.add_row(
-                ids.show(ids.BATCH, batch.id),
-                batch.status.value,
-                *(f"{items:,}" for items in msgspec.structs.astuple(batch.counts)),
-                f"{batch.created_at:%Y-%m-%d %H:%M:%S}",
-            )
-        # Rather lines that the terminal wraps than columns that are cut.
-        out().print(table, width=max(out().width, _TABLE_WIDTH))
-        for batch in found:
-            if trouble := finalize_trouble(batch):
-                out().print(f"{ids.show(ids.BATCH, batch.id)}: {trouble}", markup=False)
-
-
-async def _list(runtime: Runtime, limit: int, after: UUID | None) -> list[Batch]:
-    async with Session(runtime.url, "list") as session:
-        last = None if after is None else await _found(session, after)
-        return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=last)
-
-
 def change_command(change: Change) -> Callable[..., None]:
     """The command that cancels, pauses or resumes a batch."""
 
@@ -242,7 +204,7 @@ def change_command(change: Change) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-            _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
+            _tell(run_async(_changed(runtime, batch_id_in(runtime, batch), change)), as_json)
 
     return command
 

@@ -55,7 +55,7 @@ def test_a_worker_skips_a_killed_run_and_serves_other_batches_and_run_continues_
         left = newest(*location)
         other = submit(write_requests(tmp_path / "other.jsonl", 5), upstream.url, *location)
         worked = batchline("worker", "--drain", "--json", *location)
-        assert json.loads(worked.stdout) == {"claimed": 5}, worked.stderr
+        assert json.loads(worked.stdout)["claimed"] == 5, worked.stderr
         assert status(other, *location)["status"] == "completed"
         assert status(left["id"], *location)["request_counts"]["completed"] < LINES
         assert batchline(*command).returncode == 0

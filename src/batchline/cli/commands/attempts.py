@@ -19,7 +19,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("attempts")(attempts)
+    app.command("attempts", rich_help_panel=options.PANEL_BATCHES)(attempts)
 
 
 def attempts(

@@ -24,7 +24,7 @@ _PAGE = 1000
 
 
 def register(app: typer.Typer) -> None:
-    app.command("audit")(export)
+    app.command("audit", rich_help_panel=options.PANEL_OPERATIONS)(export)
 
 
 def export(

@@ -46,12 +46,12 @@ _REFRESH = 0.5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("submit")(submit)
-    app.command("status")(status)
-    app.command("watch")(watch)
-    app.command("results")(results)
+    app.command("submit", rich_help_panel=options.PANEL_RUN)(submit)
+    app.command("status", rich_help_panel=options.PANEL_BATCHES)(status)
+    app.command("watch", rich_help_panel=options.PANEL_BATCHES)(watch)
+    app.command("results", rich_help_panel=options.PANEL_BATCHES)(results)
     for change, help in CHANGES.items():
-        app.command(change, help=help)(change_command(change))
+        app.command(change, help=help, rich_help_panel=options.PANEL_BATCHES)(change_command(change))
 
 
 def submit(
@@ -69,7 +69,12 @@ def submit(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id."""
+    """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id.
+
+    Example:
+
+        batchline submit prompts.jsonl --upstream http://127.0.0.1:8000/v1
+    """
     with reported_errors(as_json):
         server = run_upstream(
             upstream,
@@ -151,7 +156,13 @@ def results(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the output lines of a batch in input order, also while it runs."""
+    """Write the output lines of a batch in input order, also while it runs.
+
+    Examples:
+
+        batchline results @1 -o answers.jsonl
+        batchline results 01a1e816 --errors
+    """
     with reported_errors(as_json):
         target = target_at(output or Path("-"))
         if as_json and target.is_stdout:

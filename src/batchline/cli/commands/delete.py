@@ -20,7 +20,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("delete")(delete)
+    app.command("delete", rich_help_panel=options.PANEL_BATCHES)(delete)
 
 
 def delete(

@@ -17,7 +17,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    app.command("doctor", rich_help_panel=options.PANEL_SET_UP)(doctor)
 
 
 def doctor(

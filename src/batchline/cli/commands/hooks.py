@@ -17,7 +17,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("hooks")(list_deliveries)
+    app.command("hooks", rich_help_panel=options.PANEL_SET_UP)(list_deliveries)
 
 
 def list_deliveries(

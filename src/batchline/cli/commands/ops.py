@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     ops.command("reject")(reject)
     for change in CHANGES:
         ops.command(change.name, help=change.help)(change_command(change))
-    app.add_typer(ops, name="ops")
+    app.add_typer(ops, name="ops", rich_help_panel=options.PANEL_OPERATIONS)
 
 
 def list_operations(config: options.Config = None, as_json: options.Json = False) -> None:

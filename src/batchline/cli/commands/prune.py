@@ -41,7 +41,12 @@ def prune(
 ) -> None:
     """Delete batches that ended long ago, with their results and files. It cannot be undone.
 
-    Batches that have not ended and governed batches are kept. Example: batchline prune --older-than 7d
+    Batches that have not ended and governed batches are kept.
+
+    Examples:
+
+        batchline prune --older-than 7d --dry-run
+        batchline prune --older-than 7d
     """
     with reported_errors(as_json):
         age = _age(older_than)

@@ -23,7 +23,7 @@ from batchline.upstreams import urls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run")(run_inputs)
+    app.command("run", rich_help_panel=options.PANEL_RUN)(run_inputs)
 
 
 def run_inputs(
@@ -59,6 +59,12 @@ def run_inputs(
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
     was sent. 130: interrupted.
+
+    Examples:
+
+        batchline run prompts.jsonl --upstream http://127.0.0.1:8000/v1
+        batchline run a.jsonl b.jsonl --upstream http://gpu:8000 -o answers.jsonl
+        batchline run a.jsonl --upstream https://models.example --api-key-env KEY
     """
     with reported_errors(as_json):
         server = run_upstream(

@@ -5,6 +5,8 @@ import dataclasses
 import os
 import signal
 import sys
+from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated
 
 import structlog
@@ -25,6 +27,7 @@ from batchline.cli.server_settings import (
     with_provider,
     without_any,
 )
+from batchline.cli.worker_report import WorkerCounts, counts_of, last_line, reporting
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
@@ -51,7 +54,7 @@ _log = structlog.get_logger("batchline.worker")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("worker")(work)
+    app.command("worker", rich_help_panel=options.PANEL_RUN)(work)
 
 
 def work(
@@ -80,6 +83,7 @@ def work(
             help="Also work on batches of `run`, which otherwise wait until the same `run` continues them.",
         ),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no reports.")] = False,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -93,6 +97,12 @@ def work(
 
     Ctrl-C waits for requests in flight. A second one stops at once: the next worker sends those requests
     again, under the same idempotency keys.
+
+    Examples:
+
+        batchline worker
+        batchline worker --drain --max-seconds 10m
+        batchline worker --unfinished-runs --drain
     """
     with reported_errors(as_json):
         settings = read_settings(context.params)
@@ -119,31 +129,41 @@ def work(
             operations_retention=server.operations_retention if served else None,
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
-            claimed = run_async(
-                _work(
-                    runtime, worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs
-                )
+            say = (lambda _: None) if quiet or as_json else _say
+            order = WorkOrder(
+                worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs, say
             )
+            counts = run_async(_work(runtime, order))
             if as_json:
-                print_json({"claimed": claimed})
-            else:
-                out().print(f"worked on {claimed:,} items")
+                print_json(counts)
+            elif not quiet:
+                out().print(last_line(counts), markup=False)
 
 
-async def _work(
-    runtime: Runtime,
-    settings: WorkerSettings,
-    server: ServerSettings,
-    operations: Registry,
-    hooks: Hooks,
-    upstream: str | None,
-    listen: str | None,
-    until_eof: bool,
-    unfinished_runs: bool,
-) -> int:
+def _say(line: str) -> None:
+    out().print(f"{datetime.now():%H:%M:%S}  {line}", markup=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """The arguments of the command, checked. `say` prints a report."""
+
+    settings: WorkerSettings
+    server: ServerSettings
+    operations: Registry
+    hooks: Hooks
+    upstream: str | None
+    listen: str | None
+    until_eof: bool
+    unfinished_runs: bool
+    say: Callable[[str], None]
+
+
+async def _work(runtime: Runtime, order: WorkOrder) -> WorkerCounts:
+    settings, server, operations, upstream = order.settings, order.server, order.operations, order.upstream
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
-    excluded = (*(() if operations else (BELOW,)), *(() if unfinished_runs else _RESERVED_KEYS))
+    excluded = (*(() if operations else (BELOW,)), *(() if order.unfinished_runs else _RESERVED_KEYS))
     scope = Scope(excluded_prefixes=excluded)
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
@@ -171,23 +191,23 @@ async def _work(
             upstreams=upstreams,
             memory=memory,
             cancel_task=lambda item: providers.cancel(routing.routed(item)),
-            hooks=hooks,
-            listen_url=listen,
+            hooks=order.hooks,
+            listen_url=order.listen,
         ),
     )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
-    if until_eof:
+    if order.until_eof:
         loop.add_reader(sys.stdin, _parent_ended, worker)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
-        async with runtime.kept_running(), exit_guard(worker):
+        async with runtime.kept_running(), exit_guard(worker), reporting(worker, upstreams.views, order.say):
             await worker.run()
     finally:
         await executor.close()
         await approvals.close()
-    return worker.claimed
+    return counts_of(worker)
 
 
 def scopes_for_producers(

@@ -36,7 +36,10 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip().split("\n")
 
     def press_ctrl_c(self) -> None:
-        os.write(self._descriptor, b"\x03")
+        self.type("\x03")
+
+    def type(self, keys: str) -> None:
+        os.write(self._descriptor, keys.encode())
 
     def wait_until(self, what: str, fact: Callable[[list[str]], object], limit: float = LIMIT) -> list[str]:
         """The lines of the first screen for which `fact` holds."""

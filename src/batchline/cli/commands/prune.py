@@ -54,7 +54,7 @@ def prune(
         with open_runtime(database, data_dir, objects=located) as runtime:
             found = run_async(_ended_before(runtime, tenant, age))
             if found and not dry_run and not yes:
-                _confirm(f"delete {len(found):,} batches that ended more than {older_than} ago?")
+                _confirm(f"delete {_batches(len(found))} that ended more than {older_than} ago?")
             deleted, rows = (0, 0) if dry_run else run_async(_delete(runtime, found))
         if as_json:
             names = [ids.show(ids.BATCH, each) for each in found]
@@ -63,9 +63,13 @@ def prune(
         if dry_run:
             for each in found:
                 out().print(ids.show(ids.BATCH, each), markup=False)
-            err().print(f"{len(found):,} batches would be deleted", markup=False)
+            err().print(f"{_batches(len(found))} would be deleted", markup=False)
             return
-        out().print(f"deleted {deleted:,} batches, {rows:,} rows", markup=False)
+        out().print(f"deleted {_batches(deleted)}, {rows:,} rows", markup=False)
+
+
+def _batches(number: int) -> str:
+    return "1 batch" if number == 1 else f"{number:,} batches"
 
 
 def _age(text: str) -> timedelta:

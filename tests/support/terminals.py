@@ -12,6 +12,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 
 import pyte
 
@@ -34,6 +35,17 @@ class Terminal:
     def lines(self) -> list[str]:
         """What a person sees, without empty lines at the end."""
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip().split("\n")
+
+    def styled(self) -> list[list[tuple[str, str]]]:
+        """The same lines as texts with their styles, as Rich names them."""
+        rows = [
+            [self._screen.buffer[row][column] for column in range(len(line))]
+            for row, line in enumerate(self.lines)
+        ]
+        return [
+            [("".join(cell.data for cell in cells), style) for style, cells in groupby(row, _style)]
+            for row in rows
+        ]
 
     def press_ctrl_c(self) -> None:
         self.type("\x03")
@@ -74,6 +86,11 @@ class Terminal:
         self.raw += block
         self._stream.feed(self._decoder.decode(block))
         return bool(block)
+
+
+def _style(cell: pyte.screens.Char) -> str:
+    colour = "" if cell.fg == "default" else f"#{cell.fg}" if len(cell.fg) == 6 else cell.fg
+    return " ".join(filter(None, ("bold" if cell.bold else "", colour.replace("brown", "yellow"))))
 
 
 @contextmanager

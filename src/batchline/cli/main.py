@@ -64,7 +64,8 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     open_closed_streams()
-    (command_line(sys.argv[1:]) if _COMPLETING not in os.environ else _completing(os.environ))()
+    app = _completing(os.environ) if _COMPLETING in os.environ else command_line(sys.argv[1:])
+    app(prog_name="batchline")
 
 
 def _app() -> typer.Typer:

@@ -10,7 +10,7 @@ import typer
 
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
-from batchline.cli.display.console import CommandError, finalize_trouble, out, print_json, show_batch
+from batchline.cli.display.console import CommandError, err, finalize_trouble, out, print_json, show_batch
 from batchline.cli.display.tables import print_table
 from batchline.cli.display.units import age, percent
 from batchline.cli.errors import reported_errors
@@ -60,6 +60,9 @@ def list_batches(
         page = run_async(_page(runtime, limit, None if after is None else batch_id_in(runtime, after)))
         if as_json:
             print_json({"data": [_document(page, batch) for batch in page.batches]})
+            return
+        if not page.batches:
+            err().print("no batches; `batchline run` and `batchline submit` create them")
             return
         rows = [_row(page, batch) for batch in page.batches]
         print_table(out(), _COLUMNS, rows, cut=("file", "model", "upstream"), right=("done", "failed", "age"))

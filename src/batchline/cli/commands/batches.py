@@ -30,7 +30,7 @@ from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings
-from batchline.store import batches, outputs, providers
+from batchline.store import batch_names, batches, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -135,8 +135,8 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
             if not newest:
                 raise CommandError("there is no batch yet; create one with `run` or `submit`")
             batch_id = newest[0].id
-        gauge = Gauge(session, batch_id)
-        with display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
+        gauge, short = Gauge(session, batch_id), await batch_names.short(session, [batch_id])
+        with display(out(), f"batch {short.get(batch_id, batch_id.hex)}", silent=silent) as screen:
             while True:
                 batch, progress = await gauge.read()
                 screen.show(progress)

@@ -12,6 +12,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from batchline.simulate.http import stop_listening
+
 _PIECE = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)
 
@@ -52,10 +54,13 @@ class Proxy:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
-        self.cut()
-        self.forget()
-        await asyncio.gather(*self._serving)
+        await stop_listening(self._server)
+        serving = tuple(self._serving)
+        while not all(task.done() for task in serving):
+            self.cut()
+            self.forget()
+            await asyncio.sleep(0)
+        await asyncio.gather(*serving)
         await self._server.wait_closed()
 
     def cut(self) -> int:

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from batchline.simulate import answer_to
-from batchline.simulate.http import Connection, Handler, ReceivedRequest
+from batchline.simulate.http import Connection, Handler, ReceivedRequest, stop_listening
 from chaos.ledger import LedgerEntry, LedgerEvent, RequestLedger
 from chaos.schedule import TIMEOUT, Fault
 
@@ -64,7 +64,7 @@ class FaultyUpstream:
 
     async def stop(self) -> None:
         for server in self._servers:
-            server.close()
+            await stop_listening(server)
         for connection in tuple(self._connections):
             connection.abort()
         for server in self._servers:

@@ -88,7 +88,6 @@ def test_names_of_commands_are_completed_without_loading_them() -> None:
     )
     assert sorted(done.stdout.split()) == ["serve", "settings", "simulate", "status", "submit"]
     assert "batchline.cli.commands" not in done.stderr
-    assert "psycopg" not in done.stderr
 
 
 def test_the_script_for_completion_is_printed() -> None:

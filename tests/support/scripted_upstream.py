@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
+from batchline.simulate.http import stop_listening
+
 ANSWER = {
     "id": "chatcmpl-1",
     "choices": [{"message": {"content": "Grüße 🎉"}}],
@@ -83,9 +85,7 @@ async def upstream_that(*behaviours: Behaviour, sock: socket.socket | None = Non
     try:
         yield upstream
     finally:
-        server.close()
-        # A connection that was just accepted is known one step later.
-        await asyncio.sleep(0)
+        await stop_listening(server)
         while upstream.connections:
             for transport in list(upstream.connections):
                 transport.abort()

@@ -7,6 +7,7 @@ inside `data_received`.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -53,6 +54,22 @@ class Owner(Protocol):
     def opened(self, connection: "Connection") -> None: ...
 
     def closed(self, connection: "Connection") -> None: ...
+
+
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close a server after every connection that it has accepted is open, so that its owner can close it.
+
+    The event loop opens a connection two steps after it was accepted. A server that closes in between leaks
+    it.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        # Only on Windows the loop has no readers.
+        with suppress(NotImplementedError):
+            loop.remove_reader(listening.fileno())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    server.close()
 
 
 class Connection(asyncio.Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from batchline.simulate.http import Connection, Handler
+from batchline.simulate.http import Connection, Handler, stop_listening
 from batchline.simulate.routes import Routes
 from batchline.simulate.settings import SimulateSettings
 from batchline.simulate.tasks import SimulatedTasks
@@ -54,7 +54,7 @@ class Simulator:
         """Accept no more requests, answer running ones, and close the remaining connections after
         `grace_s`."""
         self._stopping = True
-        self._server.close()
+        await stop_listening(self._server)
         for connection in tuple(self._connections):
             connection.wind_up()
         with suppress(TimeoutError):

@@ -181,7 +181,7 @@ def test_with_json_stdout_is_one_document_and_stderr_is_empty(
     assert done.stderr == ""
 
 
-def shown_by(terminal: Terminal) -> str:
+def last_screen(terminal: Terminal) -> str:
     return "\n".join(terminal.until_ended())
 
 
@@ -191,6 +191,6 @@ def test_watch_shows_the_batch_of_another_process(tmp_path: Path, location: tupl
         running = start("run", str(inputs), "--upstream", upstream.url, "-c", "4", *location)
         wait_for_executions(upstream, 8)
         with on_terminal("watch", *location) as terminal:
-            seen = shown_by(terminal)
+            seen = last_screen(terminal)
         running.communicate(timeout=60)
     assert re.search(r"━  60 of 60  100 %\ncompleted", seen)

@@ -143,8 +143,8 @@ def test_prune_deletes_what_ended_long_ago_and_nothing_else(
     def remaining() -> set[str]:
         return {each["id"] for each in json.loads(batchline("list", "--json", *location).stdout)["data"]}
 
-    asked = batchline("prune", "--older-than", "7d", *location)
-    assert (asked.returncode, "--yes" in asked.stderr) == (2, True)
+    refused = batchline("prune", "--older-than", "7d", *location)
+    assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     tried = batchline("prune", "--older-than", "7d", "--dry-run", *location)
     assert (tried.stdout, tried.returncode) == (f"{old}\n", 0)
     assert remaining() == {old, young, running}

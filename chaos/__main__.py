@@ -14,7 +14,7 @@ from random import SystemRandom
 from time import monotonic
 from uuid import UUID
 
-from batchline.cli.runtime import set_up_logging
+from batchline.cli.logs import set_up_logging
 from benchmarks import machine
 from chaos import report
 from chaos.round import RoundOutcome, play

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from batchline.api import limits
 from batchline.api import server as http_server
-from batchline.cli.runtime import set_up_logging
+from batchline.cli.logs import set_up_logging
 from batchline.config.settings import ServerSettings
 from batchline.model.ids import PART, new_id, show
 from batchline.store.session import Session

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from uuid import UUID
+from typing import Any
 
 import openai
 import pytest
@@ -14,7 +13,6 @@ from openai.types import Batch as OpenAIBatch
 
 from batchline.batches.finalize import finalize_one
 from batchline.config.settings import ServerSettings, UpstreamSettings
-from batchline.governance import keys
 from batchline.model import ids
 from batchline.store import batches, doctor, spans
 from batchline.store.session import Session
@@ -27,7 +25,6 @@ from tests.support.builders import (
     complete,
     completed,
     failed,
-    on,
     overrun,
     read,
     retry,
@@ -35,13 +32,20 @@ from tests.support.builders import (
     sql,
     take,
 )
+from tests.support.openai_batches import (
+    CHAT,
+    act,
+    create,
+    envelope,
+    is_valid,
+    tenant_of,
+    upload,
+    uuid_of,
+)
 from tests.support.processes import simulated
 from tests.support.scenes import database
 from tests.support.serving import Server, serving
 
-T = TypeVar("T")
-
-CHAT: Final = "/v1/chat/completions"
 ACME = "acme"
 
 
@@ -59,30 +63,6 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
     """For a tenant of its own, so that tests do not see each other's batches."""
     with server.client(ids.new_id().hex) as client:
         yield client
-
-
-def tenant_of(server: Server, client: openai.OpenAI) -> str:
-    async def find(db: Session) -> str:
-        key = await keys.authenticate(db, client.api_key)
-        assert key is not None
-        return key.tenant
-
-    return on(server.database, find)
-
-
-def act(server: Server, scenario: Callable[[Session], Awaitable[T]]) -> T:
-    return on(server.database, scenario)
-
-
-def upload(server: Server, client: openai.OpenAI, **lanes: int) -> str:
-    """An input file of the client's tenant, straight into the database."""
-    tenant = tenant_of(server, client)
-    return ids.show(ids.FILE, act(server, lambda db: a_file(db, lanes or {"model": 3}, tenant=tenant)))
-
-
-def create(client: openai.OpenAI, file_id: str, **more: Any) -> OpenAIBatch:
-    requested: dict[str, Any] = {"endpoint": CHAT, "completion_window": "24h", **more}
-    return client.batches.create(input_file_id=file_id, **requested)
 
 
 async def complete_and_finalize(db: Session, server: Server, batch: OpenAIBatch) -> None:
@@ -113,24 +93,6 @@ async def kept_for(db: Session, batch: OpenAIBatch) -> timedelta:
     )
     assert isinstance(kept, timedelta)
     return kept
-
-
-def uuid_of(batch: OpenAIBatch) -> UUID:
-    found = ids.read(ids.BATCH, batch.id)
-    assert found is not None
-    return found
-
-
-def envelope(error: openai.APIStatusError) -> dict[str, Any]:
-    body = error.response.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    return dict(body["error"])
-
-
-def is_valid(batch: OpenAIBatch) -> OpenAIBatch:
-    """The official client builds its types without looking; here they are checked."""
-    return OpenAIBatch.model_validate(batch.model_dump(), strict=True)
 
 
 # Creation

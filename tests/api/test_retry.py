@@ -12,8 +12,8 @@ from batchline.model import ids
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
-from tests.api.test_batches import act, create, envelope, is_valid, tenant_of, upload, uuid_of
 from tests.support.builders import a_worker, completed, failed, sql, take
+from tests.support.openai_batches import act, create, envelope, is_valid, tenant_of, upload, uuid_of
 from tests.support.scenes import database
 from tests.support.serving import Server, serving
 

@@ -69,6 +69,20 @@ def test_after_the_key_is_corrected_the_offered_command_runs_the_failed_lines_an
     assert batchline("doctor", *location).returncode == 0
 
 
+def test_lines_of_a_batch_of_run_are_left_to_the_workers_that_the_message_names(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 3)
+    with upstream_with_a_key() as upstream:
+        assert batchline(*run_command(upstream, inputs, *location), **{KEY: "wrong-key"}).returncode == 1
+        done = batchline("retry", "@1", *location)
+        assert "3 of 3 lines run again: `batchline worker --unfinished-runs` runs them" in done.stdout
+        worker = ("worker", "--drain", "--json", *location)
+        assert json.loads(batchline(*worker, **{KEY: RIGHT_KEY}).stdout)["claimed"] == 0
+        done = batchline(*worker, "--unfinished-runs", **{KEY: RIGHT_KEY})
+        assert json.loads(done.stdout)["completed"] == 3
+
+
 def test_a_retry_that_is_killed_goes_on_with_the_same_command(
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:

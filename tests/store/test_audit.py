@@ -11,7 +11,7 @@ import pytest
 import structlog
 from psycopg.conninfo import make_conninfo
 
-from batchline.cli.runtime import set_up_logging
+from batchline.cli.logs import set_up_logging
 from batchline.governance import changes, decisions, keys, limit_changes, webhooks
 from batchline.governance.errors import NotFound
 from batchline.model import DEFAULT_TENANT, Role

@@ -144,11 +144,12 @@ async def a_batch(
     tenant: str = DEFAULT_TENANT,
     upstream: str | None = None,
     window: float | None = LATER,
+    reserved: bool = False,
 ) -> Batch:
     """A batch over a new file with these lanes (a number: so many lines for one model), or over `file_id`."""
     if file_id is None:
         file_id = await a_file(db, {"model": lanes} if isinstance(lanes, int) else lanes, tenant=tenant)
-    settings = RunSettings(upstream=upstream)
+    settings = RunSettings(upstream=upstream, reserved=reserved)
     return await batches.create(db, NewBatch(new_id(), tenant, file_id, "24h", window, settings))
 
 

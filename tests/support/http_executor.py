@@ -23,6 +23,11 @@ KEY = "sk-very-secret-4711"
 T = TypeVar("T")
 
 
+def unreachable(upstreams: Upstreams) -> dict[str, str]:
+    """Upstreams that cannot be connected to, and why."""
+    return {view.url: view.reason for view in upstreams.views() if view.unreachable_for is not None}
+
+
 def an_item(
     upstream: str | None,
     *,

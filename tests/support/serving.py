@@ -19,7 +19,7 @@ from batchline.api.app import create_app
 from batchline.api.context import Context
 from batchline.api.server import Server as UvicornServer
 from batchline.api.server import listen
-from batchline.cli.runtime import set_up_logging
+from batchline.cli.logs import set_up_logging
 from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.files.objects import Objects
 from batchline.governance import keys

@@ -148,6 +148,8 @@ def run_batches(command: Commands, folder: Path) -> None:
     assert command.made("attempts", second, "q-1")["state"] == "completed"
     command("delete", second)
     assert len(command.made("list")["data"]) == 2
+    assert len(command.made("du")["batches"]) == 2
+    assert command.made("prune", "--older-than", "7d", "--yes")["deleted"] == 0
 
 
 def govern(command: Commands, folder: Path) -> None:

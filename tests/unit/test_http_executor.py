@@ -20,6 +20,7 @@ from tests.support.http_executor import (
     an_executor,
     an_item,
     line_of,
+    unreachable,
     verdict_on,
 )
 from tests.support.scripted_upstream import (
@@ -319,7 +320,7 @@ async def test_a_refused_connection_is_no_attempt_and_can_be_seen() -> None:
             verdict = await executor.run(an_item(url, attempt=3))
             assert isinstance(verdict, Deferred)
             assert 0 < verdict.delay <= 0.5
-            assert executor.upstreams.unreachable == {url: "Connection refused"}
+            assert unreachable(executor.upstreams) == {url: "Connection refused"}
 
 
 async def test_a_failed_connection_is_not_an_attempt() -> None:
@@ -328,7 +329,7 @@ async def test_a_failed_connection_is_not_an_attempt() -> None:
         url = upstream.url.replace("http:", "https:")
         async with an_executor(HttpSettings(connect_timeout=0.3)) as executor:
             assert isinstance(await executor.run(an_item(url)), Deferred)
-            assert executor.upstreams.unreachable == {url: "the connection timed out"}
+            assert unreachable(executor.upstreams) == {url: "the connection timed out"}
         assert upstream.requests == []
 
 
@@ -354,7 +355,7 @@ async def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(lo
 
         async with upstream_that(answers_well, sock=taken):
             assert isinstance(await executor.run(an_item(url)), Completed)
-            assert executor.upstreams.unreachable == {}
+            assert unreachable(executor.upstreams) == {}
         assert log.getvalue().count("upstream reachable again") == 1
 
         assert await delays_of_a_round() == {0.5}
@@ -553,7 +554,7 @@ async def test_a_password_in_the_upstream_is_not_shown(log: StringIO) -> None:
         async with an_executor() as executor:
             secret = url.replace("http://", "http://user:hunter2@") + "/v1?key=hunter2"
             await executor.run(an_item(secret))
-            assert executor.upstreams.unreachable == {f"{url}/v1": "Connection refused"}
+            assert unreachable(executor.upstreams) == {f"{url}/v1": "Connection refused"}
             assert (
                 await executor.upstreams.get(secret).check() == f"{url}/v1 is unreachable: Connection refused"
             )

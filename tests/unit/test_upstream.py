@@ -7,6 +7,7 @@ import pytest
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.retry import Backoff
 from batchline.upstreams.upstream import Timing, Upstream
+from tests.support.http_executor import unreachable
 
 
 class Clock:
@@ -29,7 +30,7 @@ def an_upstream(clock: Clock, stopping: asyncio.Event | None = None) -> Upstream
 
 def test_an_upstream_that_answers_limits_nothing() -> None:
     upstream = an_upstream(Clock())
-    upstream.answered()
+    upstream.answered(100.0)
     assert not upstream.limited
 
 
@@ -55,11 +56,11 @@ async def test_a_pace_is_forgotten_a_minute_after_the_last_refusal() -> None:
 async def test_an_outage_lasts_from_the_first_failure_to_the_next_answer() -> None:
     upstream = an_upstream(clock := Clock())
     assert upstream.unreached(clock.now, "no route") == 1.0
-    assert (upstream.limited, upstream.unreachable) == (True, "no route")
+    assert (upstream.limited, upstream.view().reason) == (True, "no route")
     assert await upstream.may_send(lambda: "me")
     assert clock.waits == [1.0]
     upstream.reached()
-    assert (upstream.limited, upstream.unreachable) == (False, None)
+    assert (upstream.limited, upstream.view().reason) == (False, "")
 
 
 @pytest.mark.parametrize("names", [(None, None), ("me", "another"), ("me", None)])
@@ -92,6 +93,31 @@ def test_there_is_one_upstream_for_each_url_and_its_limit_can_change() -> None:
 
 def test_only_upstreams_that_cannot_be_reached_are_listed_and_without_their_secrets() -> None:
     upstreams = Upstreams()
-    upstreams.get("http://b").answered()
+    upstreams.get("http://b").answered(0.0)
     upstreams.get("http://user:password@a?key=1").unreached(0.0, "no route")
-    assert upstreams.unreachable == {"http://a": "no route"}
+    assert unreachable(upstreams) == {"http://a": "no route"}
+
+
+async def test_a_view_shows_what_is_in_flight_how_long_answers_take_and_what_limits() -> None:
+    upstream = an_upstream(clock := Clock())
+    assert (upstream.view().p50, upstream.view().oldest, upstream.view().full) == (None, None, False)
+    upstream.sent = {1: clock.now, 2: clock.now + 1}
+    upstream.limit.in_flight = 4
+    clock.now += 3
+    upstream.answered(started=clock.now - 2)
+    seen = upstream.view()
+    assert (seen.in_flight, seen.limit, seen.max_limit, seen.full) == (2, 4, 4, True)
+    assert (seen.p50, seen.p95, seen.oldest) == (2.0, 2.0, 3.0)
+    assert (seen.rate_limit, seen.unreachable_for) == (None, None)
+    upstream.refused(started=clock.now, requested=20.0)
+    assert upstream.view().rate_limit is None, "nothing waits yet"
+    pace = upstream._pace
+    assert pace is not None
+    async with pace.line:
+        assert (upstream.view().rate_limit, upstream.view().paused_for) == (5.0, 20.0)
+    upstream.unreached(clock.now, "no route")
+    clock.now += 0.25
+    seen = upstream.view()
+    assert (seen.unreachable_for, seen.next_try, seen.reason) == (0.25, 0.75, "no route")
+    upstream.reached()
+    assert upstream.view().unreachable_for is None

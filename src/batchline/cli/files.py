@@ -6,6 +6,7 @@ from contextlib import aclosing
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from batchline.cli.display.console import CommandError, out
+from batchline.cli.display.screen import can_redraw
 from batchline.cli.runtime import Runtime
 from batchline.files.ingest import (
     FileRefused,
@@ -34,7 +35,7 @@ async def ingest_inputs(
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = out()
     with Progress(
-        *columns, console=console, transient=True, disable=silent or not console.is_terminal
+        *columns, console=console, transient=True, disable=silent or not can_redraw(console)
     ) as bar:
         task = bar.add_task("reading", total=total)
         try:

@@ -4,15 +4,17 @@ To import all commands takes a second, half of it for the server. So a command l
 its command. Help and mistyped commands load all of them.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import typer
 
 from batchline import __version__
 from batchline.cli.display.console import out
-from batchline.cli.runtime import set_up_logging
+from batchline.cli.help import HelpfulGroup, improve_help
+from batchline.cli.log_options import LogJson, Verbose, add_log_options, choice
 from batchline.cli.streams import open_closed_streams
 
 # The modules, in the order of the help, and the commands that each registers.
@@ -20,12 +22,15 @@ MODULES = {
     "run": ("run",),
     "serve": ("serve",),
     "worker": ("worker",),
-    "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
+    "list": ("list",),
+    "batches": ("submit", "status", "watch", "results", "cancel", "pause", "resume"),
     "attempts": ("attempts",),
     "retry": ("retry",),
     "why": ("why",),
     "check": ("check",),
     "delete": ("delete",),
+    "prune": ("prune",),
+    "du": ("du",),
     "ops": ("ops",),
     "limits": ("limits",),
     "audit": ("audit",),
@@ -37,27 +42,64 @@ MODULES = {
     "adopt": ("adopt",),
     "simulate": ("simulate",),
 }
+# Set by the shell's completion: the line so far is in one of these variables.
+_COMPLETING = "_BATCHLINE_COMPLETE"
+_LINES = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
+_EXAMPLES = """Examples:
+
+    batchline run prompts.jsonl --upstream http://127.0.0.1:8000/v1
+    batchline list
+    batchline results @1 -o answers.jsonl
+
+`batchline COMMAND --help` shows the options of a command.
+"""
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
     """The app with the command that the arguments name, or with all commands if they name none."""
-    app = typer.Typer(
-        name="batchline",
-        help="Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_show_locals=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_common)
+    app = _app()
     for module in _needed(arguments):
         import_module(f"batchline.cli.commands.{module}").register(app)
+    add_log_options(app)
+    improve_help(app)
     return app
 
 
 def main() -> None:
     open_closed_streams()
-    command_line(sys.argv[1:])()
+    app = _completing(os.environ) if _COMPLETING in os.environ else command_line(sys.argv[1:])
+    app(prog_name="batchline")
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        name="batchline",
+        cls=HelpfulGroup,
+        help="Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.",
+        epilog=_EXAMPLES,
+        no_args_is_help=True,
+        pretty_exceptions_show_locals=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    return app
+
+
+def _completing(environ: Mapping[str, str]) -> typer.Typer:
+    """The app that completes a command line. A name needs no module: to load all takes a second."""
+    line = next((environ[name] for name in _LINES if name in environ), "")
+    words = line.split()[1:]
+    needed = _needed(words)
+    if len(needed) < len(MODULES):
+        return command_line(words)
+    app = _app()
+    for command in (each for commands in MODULES.values() for each in commands):
+        app.command(command)(_not_run)
+    return app
+
+
+def _not_run() -> None:
+    return
 
 
 def _needed(arguments: Sequence[str]) -> list[str]:
@@ -73,9 +115,11 @@ def _version(requested: bool) -> None:
 
 
 def _common(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version."
     ),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Log at level info and above on stderr."),
+    verbose: Verbose = False,
+    log_json: LogJson = False,
 ) -> None:
-    set_up_logging(verbose)
+    choice(context).add(verbose, log_json)

@@ -64,13 +64,6 @@ def refusing() -> Iterator[None]:
         raise CommandError(f"{error.message} ({error.code})", Exit.SOME_FAILED) from error
 
 
-def read_governed_id(text: str) -> Any:
-    batch_id = ids.read(ids.BATCH, text)
-    if batch_id is None:
-        raise CommandError(f"{text!r} is not a batch id; `batchline ops batches` shows them")
-    return batch_id
-
-
 def show_governed(batch: GovernedBatch) -> dict[str, Any]:
     """A governed batch as all commands print it, with the field names of the API."""
     counts = batch.counts

@@ -14,6 +14,19 @@ from batchline.config.loading import TABLES
 from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
 from batchline.model import Recovery
 
+# Panels of the help, in the order of `batchline --help`.
+PANEL_RUN = "Run batches"
+PANEL_BATCHES = "Look at batches and change them"
+PANEL_OPERATIONS = "Governed operations"
+PANEL_SET_UP = "Set up and check"
+
+
+# Panels of a command's options.
+PANEL_DATABASE = "Database and files"
+PANEL_UPSTREAM = "Upstream"
+PANEL_PROVIDER = "Asynchronous provider"
+PANEL_HOOKS = "Completion hooks"
+
 
 class Exit(IntEnum):
     OK = 0
@@ -32,8 +45,9 @@ def setting_option(
     commands that read no file. `variable`: False for a command that takes the setting from its option alone.
     """
     each = settings_of(owner)[key]
+    panel = _panel(owner, key)
     if isinstance(each.default, bool):
-        return typer.Option(each.flag_name, help=each.help)
+        return typer.Option(each.flag_name, help=each.help, rich_help_panel=panel)
     default = "" if each.default in (None, ()) else each.kind.display(each.default).strip('"')
     table = next(
         (name for name, known in TABLES.items() if known is owner and each.flag and each.in_file), ""
@@ -47,7 +61,18 @@ def setting_option(
         help=each.help
         + (f" Default: {default}." if default else "")
         + (f" Variable: {each.variable_name(table)}." if table and variable else ""),
+        rich_help_panel=panel,
     )
+
+
+def _panel(owner: type[Any], key: str) -> str | None:
+    if key.startswith("provider"):
+        return PANEL_PROVIDER
+    if key.startswith("on_end"):
+        return PANEL_HOOKS
+    if owner is UpstreamSettings or key == "upstream":
+        return PANEL_UPSTREAM
+    return PANEL_DATABASE if key in ("database", "data_dir", "config", "listen", "objects") else None
 
 
 def _parsed(each: Setting, value: Any) -> Any:
@@ -78,7 +103,9 @@ RunOnEndTimeout = Annotated[float | None, setting_option(WorkerSettings, "on_end
 RunOnEndEnv = Annotated[Any, setting_option(WorkerSettings, "on_end_env", variable=False)]
 Lease = Annotated[float | None, setting_option(WorkerSettings, "lease")]
 BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")]
-RunBodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory", without_file=True)]
+RunBodyMemory = Annotated[
+    int | None, setting_option(WorkerSettings, "body_memory", without_file=True, variable=False)
+]
 Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
 MaxItems = Annotated[int | None, setting_option(WorkerSettings, "max_items")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
@@ -93,7 +120,11 @@ ProviderRecheck = Annotated[float | None, setting_option(UpstreamSettings, "prov
 DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
     str,
-    typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d, or none."),
+    typer.Option(
+        "--window",
+        metavar="TIME",
+        help="Lines that are not done after this time expire: 24h, 90m, 7d, or none.",
+    ),
 ]
 MaxFailed = Annotated[
     str | None,
@@ -110,7 +141,10 @@ Force = Annotated[
     typer.Option("--force", help="Replace files that Batchline did not write, or that have changed."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch id, as `batchline list` shows it.")]
+BatchId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A batch id, its first digits, or @1 for the newest batch."),
+]
 Inputs = Annotated[
     list[str],
     typer.Argument(

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 import structlog
 from rich.console import Console
 
@@ -23,9 +24,10 @@ from batchline.batches import creation as ordering
 from batchline.batches import reuse
 from batchline.batches.batch_object import failure_objects
 from batchline.cli.commands.retry import reopened
-from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.display.failures import pause_document, pause_line
+from batchline.cli.display.progress import BatchProgress, Gauge
+from batchline.cli.display.screen import Display, display
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.following import followed_lines
@@ -291,14 +293,13 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
             on_ended=lambda _: ended.set(),
         ),
     )
-    signals = _Signals(worker, order.as_json)
+    if not order.as_json:
+        order.console().print(f"{ids.show(ids.BATCH, batch.id)}: {batch.total:,} lines", markup=False)
+    screen = display(order.console(), order.inputs.title, silent=order.as_json)
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
-            with (
-                signals,
-                progress.display(order.console(), order.inputs.title, silent=order.as_json) as screen,
-            ):
+            with screen, _Signals(worker, screen):
                 batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
                 worker.stop()
                 await working
@@ -319,20 +320,20 @@ async def _watch(
     runtime: Runtime,
     session: Session,
     batch_id: UUID,
-    screen: progress.Display,
+    screen: Display,
     ended: asyncio.Event,
     working: asyncio.Task[None],
     upstreams: Upstreams,
     worker: Worker,
 ) -> Batch:
     """Show progress until the batch or the worker has ended."""
-    gauge, room = progress.Gauge(session, batch_id), _Room(runtime, worker)
+    gauge, room = Gauge(session, batch_id), _Room(runtime, worker)
     while True:
         room.check()
         over = working.done()
         try:
-            batch, snapshot = await gauge.read(_note(upstreams, worker))
-            screen.show(snapshot)
+            batch, progress = await gauge.read()
+            screen.show(_with_worker(progress, upstreams, worker))
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
             if (
@@ -361,9 +362,10 @@ def _cannot_end(batch: Batch) -> bool:
     return batch.ended_at is None and batch.finalize_failures >= _FINALIZE_TRIES
 
 
-def _note(upstreams: Upstreams, worker: Worker) -> str:
-    unreachable = "; ".join(f"{url} unreachable: {why}" for url, why in upstreams.unreachable.items())
-    return unreachable or worker.finalizer.trouble or worker.settler.trouble or ""
+def _with_worker(progress: BatchProgress, upstreams: Upstreams, worker: Worker) -> BatchProgress:
+    """The progress with what only the process that does the work knows. `run` has one upstream."""
+    trouble = worker.finalizer.trouble or worker.settler.trouble or progress.trouble
+    return msgspec.structs.replace(progress, upstream=next(iter(upstreams.views()), None), trouble=trouble)
 
 
 @dataclass(slots=True)
@@ -449,9 +451,9 @@ async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> lis
 class _Signals:
     """Ctrl-C waits for requests in flight, a second one stops at once."""
 
-    def __init__(self, worker: Worker, silent: bool) -> None:
+    def __init__(self, worker: Worker, screen: Display) -> None:
         self._worker = worker
-        self._silent = silent
+        self._screen = screen
         self._count = 0
 
     def __enter__(self) -> None:
@@ -464,8 +466,8 @@ class _Signals:
 
     def _received(self) -> None:
         self._count += 1
-        if self._count == 1 and not self._silent:
-            err().print("stopping: waiting for requests in flight; press Ctrl-C again to stop now")
+        if self._count == 1:
+            self._screen.say("stopping: waiting for requests in flight; press Ctrl-C again to stop now")
         self._worker.stop()
 
 
@@ -483,18 +485,20 @@ def exit_code_of(outcome: RunOutcome) -> Exit:
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     """The last line that `run` prints."""
     batch = outcome.batch
+    name = ids.show(ids.BATCH, batch.id)
     if outcome.pause is not None:
         return (
-            f"{pause_line(outcome.pause, batch)}; {batch.finished:,} of {batch.total:,} done,"
+            f"{name} {pause_line(outcome.pause, batch)}; {batch.finished:,} of {batch.total:,} done,"
             f" nothing is lost; remove the cause, then continue with\n  {order.command}"
         )
     if outcome.interrupted:
         return (
-            f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; continue with\n"
-            f"  {order.command}"
+            f"{name} interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost;"
+            f" continue with\n  {order.command}"
         )
     before = "finished before; " if outcome.finished_before else ""
-    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed", *reused_note(batch)]
+    done = f"{batch.completed:,} of {batch.total:,} completed"
+    parts = [f"{name} {before}{batch.status}: {done}", *reused_note(batch)]
     if batch.completed:
         parts.append(f"output in {order.output.name}")
     missing = batch.total - batch.completed

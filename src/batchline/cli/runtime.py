@@ -1,8 +1,7 @@
-"""The runtime of a command: a migrated database, the object store, logging and the event loop."""
+"""The runtime of a command: a migrated database, the object store and the event loop."""
 
 import asyncio
 import gc
-import logging
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -14,13 +13,12 @@ import psutil
 import structlog
 
 from batchline.cli.display.console import CommandError
-from batchline.cli.log_stream import is_terminal, stderr_logger
+from batchline.cli.display.startup import starting_postgresql
 from batchline.cli.written import WrittenFiles
 from batchline.embedded import EmbeddedDiskFull, EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
 from batchline.files.objects import Objects, ObjectStoreUnavailable
 from batchline.host.disk import full_message, has_no_room, is_full, says_full
 from batchline.host.private import FolderNotPrivate, data_folder
-from batchline.secrets.masking import masked_text
 from batchline.store import migrate, schema
 from batchline.store.errors import StoreUnavailable
 from batchline.store.schema import DatabaseUnreachable
@@ -110,7 +108,8 @@ def open_runtime(
         try:
             data_folder(folder)
             if url is None:
-                server = stack.enter_context(EmbeddedPostgres.start(folder))
+                with starting_postgresql(folder, lasting=to_work):
+                    server = stack.enter_context(EmbeddedPostgres.start(folder))
                 url = server.url
             if migrated and _checked(url, server).standby and to_work:
                 raise CommandError(
@@ -165,27 +164,3 @@ def run_async(main: Coroutine[Any, Any, Result]) -> Result:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
-
-
-def _without_secrets(_logger: Any, _method: str, line: Any) -> str:
-    """Mask secrets in the finished line. Errors quote data, such as the row that the database refused."""
-    return masked_text(str(line))
-
-
-def set_up_logging(verbose: bool = False) -> None:
-    """Set up logging to stderr. Stdout is for results."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            # Without local variables: they hold prompts and keys.
-            structlog.dev.ConsoleRenderer(
-                colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback
-            ),
-            _without_secrets,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
-        logger_factory=stderr_logger,
-        cache_logger_on_first_use=False,
-    )

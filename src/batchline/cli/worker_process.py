@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -20,9 +20,9 @@ _log = structlog.get_logger("batchline.serve")
 
 
 class WorkerProcess:
-    def __init__(self, environment: Mapping[str, str], *, verbose: bool = False) -> None:
+    def __init__(self, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
         self._environment = environment
-        self._options = ("--verbose",) if verbose else ()
+        self._options = options
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
 

@@ -152,7 +152,7 @@ class HttpExecutor:
                     return Deferred(item)
                 # What it has waited for the upstream's pace is not the upstream's time.
                 item.stamps.sent = monotonic()
-            started = self._clock()
+            started = upstream.sent[id(item)] = self._clock()
             # Streamed, because only then the limit holds before memory is full. It costs 1 to 2 µs more.
             request = build(item, route).build_streamed()
             with self._memory.share() as share:
@@ -168,6 +168,9 @@ class HttpExecutor:
                 return await self.beside(len(body), partial(judge, item, route, answer))
         except Exception as error:  # noqa: BLE001
             return self._unanswered(item, route, started, error)
+        finally:
+            if route is not None:
+                route.upstream.sent.pop(id(item), None)
 
     async def _read(self, response: Response, share: Share, limit: int) -> bytes:
         """The whole body. A small one is read at once; a longer one waits for memory as it comes."""
@@ -200,7 +203,7 @@ class HttpExecutor:
         if status == 429:
             route.upstream.refused(started, requested)
         elif status < 500:
-            route.upstream.answered()
+            route.upstream.answered(started)
         return Answer(status, body, _request_id(item, route, response), requested)
 
     async def beside(self, size: int, act: Callable[[], T]) -> T:

@@ -7,6 +7,7 @@ thousands of items and verdicts per second. Start with `batch`, `line` and `verd
 from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
     PROVIDER_NAMES,
+    RESERVED,
     Batch,
     BatchStatus,
     ItemCounts,
@@ -49,6 +50,7 @@ __all__ = [
     "DURATION_BOUNDS",
     "NO_USAGE",
     "PROVIDER_NAMES",
+    "RESERVED",
     "ApiKey",
     "Approval",
     "Attempt",

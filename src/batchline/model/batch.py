@@ -35,6 +35,9 @@ class Recovery(StrEnum):
     RESUBMIT = "resubmit"
 
 
+# How the routing keys of a reserved batch begin, before the upstream's URL. create_batch.sql writes it.
+RESERVED = "run:"
+
 PROVIDER_NAMES = ("openai-background",)
 
 
@@ -63,6 +66,9 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     max_failed_percent: float | None = None
     # Pause it when the first so many lines all fail alike with 400, 401, 403 or 404.
     pause_alike: int | None = None
+    # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
+    # marked when it is created: see RESERVED.
+    reserved: bool = False
 
 
 class ItemCounts(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Batches: create, read, close, conclude, and the commit that ends them."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -91,6 +91,12 @@ async def list_newest(
     params = {"tenant": tenant, "limit": limit, "after_at": after_at, "after_id": after_id}
     rows = await session.records(statement("list_batches"), params)
     return [batch_of(row) for row in rows]
+
+
+async def ended_before(session: Session, tenant: str, older_than: timedelta) -> list[UUID]:
+    """Batches that ended longer ago, the oldest first. Neither governed nor adopted ones."""
+    params = {"tenant": tenant, "older_than": older_than}
+    return [batch_id for (batch_id,) in await session.rows(statement("ended_before"), params)]
 
 
 async def find(session: Session, tenant: str, resume_key: str) -> Batch | None:

@@ -19,6 +19,7 @@ from batchline.upstreams import urls
 from batchline.upstreams.faults import never_left, reason_of
 from batchline.upstreams.retry import Backoff
 from batchline.upstreams.upstream import Timing, Upstream
+from batchline.upstreams.view import UpstreamView
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +187,9 @@ class Upstreams:
             upstream.limit.resize(concurrency)
         return upstream
 
-    @property
-    def unreachable(self) -> Mapping[str, str]:
-        """Upstreams that cannot be connected to at present, and why."""
-        found = {upstream.displayed: upstream.unreachable for upstream in self._by_url.values()}
-        return {displayed: reason for displayed, reason in found.items() if reason is not None}
+    def views(self) -> list[UpstreamView]:
+        """All upstreams as they stand now."""
+        return [upstream.view() for upstream in self._by_url.values()]
 
     def wind_down(self) -> None:
         """The worker stops: no request waits for an upstream any more."""

@@ -67,6 +67,11 @@ class Pace:
         probing = (seconds - recovered) * min(1.0, self._good / _SPARSE)
         return math.pow(math.sqrt(self._good) + _PROBE * math.pow(probing, 3), 2)
 
+    @property
+    def seconds_left(self) -> float:
+        """Until the next request may go out."""
+        return max(self._next - self._clock(), 0.0)
+
     def refused(self, sent_at: float, retry_after: float) -> None:
         """Note that a request sent then was refused, and how long the upstream asks to wait."""
         now = self._refused_at = self._clock()
@@ -114,11 +119,13 @@ class AnswerRate:
         self._count = 0
         self._mark = self._last_mark = (clock(), 0)
 
-    def add(self) -> None:
+    def add(self) -> float:
+        """Count an answer; the time."""
         self._count += 1
         now = self._clock()
         if now - self._mark[0] > 1.0:
             self._last_mark, self._mark = self._mark, (now, self._count)
+        return now
 
     @property
     def per_second(self) -> float:

@@ -50,6 +50,7 @@ class Outage:
         self._rounds = 0
         self._delay = 0.0
         self._next_round = -math.inf
+        self.began = clock()
         self.reason = ""
 
     @property

@@ -16,6 +16,7 @@ from batchline.upstreams import urls
 from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.upstreams.pace import AnswerRate, Pace
 from batchline.upstreams.retry import Backoff, Outage
+from batchline.upstreams.view import Latencies, UpstreamView
 
 _log = structlog.get_logger("batchline.upstream")
 
@@ -47,10 +48,13 @@ class Upstream:
         self.limit = InFlightLimit(concurrency)
         # Whether a request may have to wait. An attribute, because it is read for every item.
         self.limited = False
+        # When each request in flight was sent, by any key, in the order of sending.
+        self.sent: dict[int, float] = {}
         self._stopping = stopping
         self._timing = timing
         self._connect_retry = connect_retry
         self._answers = AnswerRate(timing.clock)
+        self._latencies = Latencies()
         self._pace: Pace | None = None
         self._outage: Outage | None = None
 
@@ -58,11 +62,6 @@ class Upstream:
     def displayed(self) -> str:
         """Its URL without secrets."""
         return urls.displayed(self.url)
-
-    @property
-    def unreachable(self) -> str | None:
-        """Why it cannot be connected to; None: it can, as far as is known."""
-        return None if self._outage is None else self._outage.reason
 
     async def may_send(self, fence: Callable[[], object | None]) -> bool:
         """Wait for the upstream's pace, and for the end of an outage's delay. Call it while `limited`.
@@ -82,9 +81,31 @@ class Upstream:
                         return False
         return sender is not None and fence() == sender
 
-    def answered(self) -> None:
-        """Count an answer that was no refusal."""
-        self._answers.add()
+    def view(self) -> UpstreamView:
+        """How it stands now."""
+        now, limit, pace, outage = self._timing.clock(), self.limit, self._current_pace(), self._outage
+        oldest = next(iter(self.sent.values()), None)
+        p50, p95 = self._latencies.quantiles(0.5, 0.95)
+        waiting = pace is not None and pace.line.locked()
+        return UpstreamView(
+            url=self.displayed,
+            in_flight=len(self.sent),
+            limit=limit.value,
+            max_limit=limit.maximum,
+            full=limit.in_flight >= limit.value,
+            p50=p50,
+            p95=p95,
+            oldest=None if oldest is None else now - oldest,
+            rate_limit=pace.rate if pace is not None and waiting else None,
+            paused_for=pace.seconds_left if pace is not None and waiting else 0.0,
+            unreachable_for=None if outage is None else now - outage.began,
+            next_try=0.0 if outage is None else outage.seconds_left,
+            reason="" if outage is None else outage.reason,
+        )
+
+    def answered(self, started: float) -> None:
+        """Count an answer that was no refusal, to a request started at `started`."""
+        self._latencies.add(self._answers.add() - started)
 
     def refused(self, started: float, requested: float) -> None:
         """Note a 429 for a request started at `started`, with the requested delay."""

@@ -14,7 +14,7 @@ from typing import TypeAlias, overload
 
 from msgspec.structs import replace
 
-from batchline.model import Claim, Item
+from batchline.model import RESERVED, Claim, Item
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -86,8 +86,9 @@ class Producers(Sequence[Producer]):
 
         def opened(first: Claim, on_idle: OnIdle) -> Producer:
             # An upstream that a lasting producer sends to keeps its number of slots.
-            concurrency = None if urls.normalized(first.key) in self._known else of.concurrency
-            limit = self._upstreams.get(first.key, concurrency).limit
+            url = first.key.removeprefix(RESERVED)
+            concurrency = None if urls.normalized(url) in self._known else of.concurrency
+            limit = self._upstreams.get(url, concurrency).limit
             provider = first.settings.provider
             max_tasks = None if provider is None else provider.max_tasks
             producer = Producer(self._context, Scope(keys=(first.key,)), limit, on_idle, max_tasks)

@@ -80,6 +80,9 @@ class Settler(Service):
         self._some = asyncio.Event()
         self._under_way: Sequence[Verdict] = ()
         self._stopping = False
+        # Verdicts that were stored, for reports.
+        self.completed = 0
+        self.failed = 0
         # Why the last settle failed, for people; None once one has succeeded.
         self.trouble: str | None = None
         # Since when a settle is under way, by the event loop's clock, or when the last part of it was stored.
@@ -216,6 +219,8 @@ class Settler(Service):
             if isinstance(verdict, _POSTPONED) or (isinstance(verdict, _WAITING) and verdict.delay < _SOON)
         ]
         self._on_settled(settled, min(delays, default=None))
+        self.completed += sum(isinstance(verdict, Completed) for verdict in verdicts)
+        self.failed += sum(isinstance(verdict, Failed) for verdict in verdicts)
         for row in settled:
             if row.closing and not row.finished:
                 await batches.conclude(self._session, row.batch_id)

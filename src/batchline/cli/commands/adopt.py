@@ -32,7 +32,7 @@ _MAX_LISTED = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(commands, name="adopt")
+    app.add_typer(commands, name="adopt", rich_help_panel=options.PANEL_SET_UP)
 
 
 @commands.command("prepare")

@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from batchline.cli import options
-from batchline.cli.display.console import CommandError, out, print_json, read_batch_id
+from batchline.cli.batch_ids import batch_id_in
+from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.model import ItemHistory, ids
@@ -21,7 +22,7 @@ _OF_WHY = ("started_at", "until", "times", "error_code", "message", "task_id")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("attempts")(attempts)
+    app.command("attempts", rich_help_panel=options.PANEL_BATCHES)(attempts)
 
 
 def attempts(
@@ -33,7 +34,7 @@ def attempts(
 ) -> None:
     """Show an item of a batch and its failed attempts."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        item = run_async(read_item(runtime, read_batch_id(batch), custom_id))
+        item = run_async(read_item(runtime, batch_id_in(runtime, batch), custom_id))
         if as_json:
             print_json(_document(item))
             return

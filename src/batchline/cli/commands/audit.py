@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from batchline.cli import options
+from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import CommandError, print_json
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import read_governed_id
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.config import durations
-from batchline.model import ids
+from batchline.model import DEFAULT_TENANT, ids
 from batchline.store import audit
 from batchline.store.audit import Entry
 from batchline.store.session import Session
@@ -24,7 +24,7 @@ _PAGE = 1000
 
 
 def register(app: typer.Typer) -> None:
-    app.command("audit")(export)
+    app.command("audit", rich_help_panel=options.PANEL_OPERATIONS)(export)
 
 
 def export(
@@ -47,8 +47,9 @@ def export(
     """Export the audit log, oldest first, one JSON object per line. It contains no secrets."""
     with reported_errors(as_json):
         begin = None if since is None else _moment(since)
-        batch_id = None if batch is None else read_governed_id(batch)
         with open_runtime(database, data_dir) as runtime:
+            governed_of = tenant or DEFAULT_TENANT
+            batch_id = None if batch is None else batch_id_in(runtime, batch, governed_of=governed_of)
             run_async(_export(runtime, tenant, batch_id, begin, as_json))
 
 

@@ -1,4 +1,4 @@
-"""Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
+"""Commands on batches: submit, status, watch, results, cancel, pause, resume."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -9,21 +9,19 @@ from uuid import UUID
 
 import msgspec
 import typer
-from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
 from batchline.batches.batch_object import failure_objects
 from batchline.cli import inputs as row_options
 from batchline.cli import options
+from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.commands.run import check_window, run_upstream
-from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
     err,
     finalize_trouble,
     out,
     print_json,
-    read_batch_id,
     show_batch,
 )
 from batchline.cli.display.failures import (
@@ -31,6 +29,8 @@ from batchline.cli.display.failures import (
     pause_document,
     pause_line,
 )
+from batchline.cli.display.progress import Gauge
+from batchline.cli.display.screen import display
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import ingest_inputs, stored_lines
@@ -45,12 +45,10 @@ from batchline.model import (
     DEFAULT_TENANT,
     Batch,
     CauseCount,
-    ItemCounts,
     PauseReason,
     RunSettings,
-    ids,
 )
-from batchline.store import batches, failures, outputs, providers
+from batchline.store import batch_names, batches, failures, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -64,7 +62,6 @@ CHANGES: dict[Change, str] = {
 }
 
 _REFRESH = 0.5
-_TABLE_WIDTH = 160
 
 
 class _BatchReport(msgspec.Struct, frozen=True):
@@ -78,13 +75,12 @@ class _BatchReport(msgspec.Struct, frozen=True):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("submit")(submit)
-    app.command("status")(status)
-    app.command("watch")(watch)
-    app.command("results")(results)
-    app.command("list")(list_batches)
+    app.command("submit", rich_help_panel=options.PANEL_RUN)(submit)
+    app.command("status", rich_help_panel=options.PANEL_BATCHES)(status)
+    app.command("watch", rich_help_panel=options.PANEL_BATCHES)(watch)
+    app.command("results", rich_help_panel=options.PANEL_BATCHES)(results)
     for change, help in CHANGES.items():
-        app.command(change, help=help)(change_command(change))
+        app.command(change, help=help, rich_help_panel=options.PANEL_BATCHES)(change_command(change))
 
 
 def submit(
@@ -113,7 +109,12 @@ def submit(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id."""
+    """Create a batch from the lines of INPUT for `batchline worker` to run, and print its id.
+
+    Example:
+
+        batchline submit prompts.jsonl --upstream http://127.0.0.1:8000/v1
+    """
     with reported_errors(as_json):
         server = run_upstream(
             upstream,
@@ -170,7 +171,7 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        _tell(run_async(_get(runtime, read_batch_id(batch))), as_json)
+        _tell(run_async(_get(runtime, batch_id_in(runtime, batch))), as_json)
 
 
 def watch(
@@ -182,7 +183,7 @@ def watch(
     """Show the progress of a batch until it has ended, or is paused because of its failures. Exit codes as
     for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
+        ended = run_async(_watch(runtime, None if batch is None else batch_id_in(runtime, batch), as_json))
         _tell(ended, as_json)
         raise typer.Exit(Exit.PAUSED if ended.pause is not None else exit_code(ended.batch))
 
@@ -194,14 +195,14 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
             if not newest:
                 raise CommandError("there is no batch yet; create one with `run` or `submit`")
             batch_id = newest[0].id
-        gauge = progress.Gauge(session, batch_id)
-        with progress.display(out(), f"batch …{batch_id.hex[-8:]}", silent=silent) as screen:
+        gauge, short = Gauge(session, batch_id), await batch_names.short(session, [batch_id])
+        with display(out(), f"batch {short.get(batch_id, batch_id.hex)}", silent=silent) as screen:
             while True:
-                batch, snapshot = await gauge.read()
-                screen.show(snapshot)
+                batch, progress = await gauge.read()
+                screen.show(progress)
                 pause = await failures.pause_reason(session, batch_id) if batch.paused_at else None
                 if batch.ended_at is not None or pause is not None:
-                    return _BatchReport(batch, causes=snapshot.causes, pause=pause)
+                    return _BatchReport(batch, causes=progress.causes, pause=pause)
                 await asyncio.sleep(_REFRESH)
 
 
@@ -218,7 +219,14 @@ def results(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the output lines of a batch in input order, also while it runs; or all its lines as a table."""
+    """Write the output lines of a batch in input order, also while it runs; or all its lines as a table.
+
+    Examples:
+
+        batchline results @1 -o answers.jsonl
+        batchline results @1 -o answers.csv
+        batchline results 01a1e816 --errors
+    """
     with reported_errors(as_json):
         plan = plan_output(output or Path("-"), None, format=format, select=select)
         if as_json and plan.output.is_stdout:
@@ -228,7 +236,8 @@ def results(
         allowed = Outputs(written_files(data_dir), force)
         allowed.check(plan.output)
         with open_runtime(database, data_dir) as runtime:
-            written, complete = run_async(_results(runtime, read_batch_id(batch), errors, plan, allowed))
+            batch_id = batch_id_in(runtime, batch)
+            written, complete = run_async(_results(runtime, batch_id, errors, plan, allowed))
         if as_json:
             print_json({"lines": written, "complete": complete, "output": str(output)})
 
@@ -260,43 +269,6 @@ async def _lines(
             yield block
 
 
-def list_batches(
-    limit: options.Limit = 20,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="The page after this batch.")
-    ] = None,
-    database: options.Database = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
-) -> None:
-    """List batches, newest first."""
-    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found = run_async(_list(runtime, limit, None if after is None else read_batch_id(after)))
-        if as_json:
-            print_json({"data": [show_batch(batch) for batch in found]})
-            return
-        states = [name.replace("_", " ") for name in ItemCounts.__struct_fields__]
-        table = Table(Column("id", no_wrap=True), "status", *states, "created", box=None)
-        for batch in found:
-            table.add_row(
-                ids.show(ids.BATCH, batch.id),
-                batch.status.value,
-                *(f"{items:,}" for items in msgspec.structs.astuple(batch.counts)),
-                f"{batch.created_at:%Y-%m-%d %H:%M:%S}",
-            )
-        # Rather lines that the terminal wraps than columns that are cut.
-        out().print(table, width=max(out().width, _TABLE_WIDTH))
-        for batch in found:
-            if trouble := finalize_trouble(batch):
-                out().print(f"{ids.show(ids.BATCH, batch.id)}: {trouble}", markup=False)
-
-
-async def _list(runtime: Runtime, limit: int, after: UUID | None) -> list[Batch]:
-    async with Session(runtime.url, "list") as session:
-        last = None if after is None else await _found(session, after)
-        return await batches.list_newest(session, DEFAULT_TENANT, limit=limit, after=last)
-
-
 def change_command(change: Change) -> Callable[..., None]:
     """The command that cancels, pauses or resumes a batch."""
 
@@ -307,7 +279,7 @@ def change_command(change: Change) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-            _tell(_BatchReport(run_async(_changed(runtime, read_batch_id(batch), change))), as_json)
+            _tell(_BatchReport(run_async(_changed(runtime, batch_id_in(runtime, batch), change))), as_json)
 
     return command
 

@@ -40,7 +40,7 @@ _ErrorsArgument = Annotated[Path | None, typer.Argument(metavar="[ERRORS]", help
 
 
 def register(app: typer.Typer) -> None:
-    app.command("check")(check)
+    app.command("check", rich_help_panel=options.PANEL_BATCHES)(check)
 
 
 def check(

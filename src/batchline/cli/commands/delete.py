@@ -8,7 +8,8 @@ import typer
 from batchline.batches import deletion
 from batchline.batches.deletion import Deleted, NotDeletable
 from batchline.cli import options
-from batchline.cli.display.console import CommandError, out, print_json, read_batch_id
+from batchline.cli.batch_ids import batch_id_in
+from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -19,7 +20,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("delete")(delete)
+    app.command("delete", rich_help_panel=options.PANEL_BATCHES)(delete)
 
 
 def delete(
@@ -37,8 +38,8 @@ def delete(
     """Delete a batch that has ended, with its results and files. It cannot be undone."""
     with reported_errors(as_json):
         located = read_settings({"config": config, "objects": objects}).server.objects
-        batch_id = read_batch_id(batch)
         with open_runtime(database, data_dir, objects=located) as runtime:
+            batch_id = batch_id_in(runtime, batch)
             deleted = run_async(_delete(runtime, batch_id, force))
         batch_name = ids.show(ids.BATCH, batch_id)
         if as_json:

@@ -6,7 +6,8 @@ from uuid import UUID
 import typer
 
 from batchline.cli import options
-from batchline.cli.display.console import err, out, print_json, read_batch_id
+from batchline.cli.batch_ids import batch_id_in
+from batchline.cli.display.console import err, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -16,7 +17,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    app.command("doctor", rich_help_panel=options.PANEL_SET_UP)(doctor)
 
 
 def doctor(
@@ -31,7 +32,7 @@ def doctor(
     with reported_errors(as_json):
         located = read_settings({"config": config, "objects": objects}).server.objects
         with open_runtime(database, data_dir, objects=located) as runtime:
-            report = run_async(_examine(runtime, None if batch is None else read_batch_id(batch)))
+            report = run_async(_examine(runtime, None if batch is None else batch_id_in(runtime, batch)))
         _tell(report, as_json)
         raise typer.Exit(Exit.SOME_FAILED if report.findings else Exit.OK)
 

@@ -7,7 +7,8 @@ import typer
 from rich.table import Column, Table
 
 from batchline.cli import options
-from batchline.cli.display.console import out, print_json, read_batch_id, show_hook_delivery
+from batchline.cli.batch_ids import batch_id_in
+from batchline.cli.display.console import out, print_json, show_hook_delivery
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.store import hooks
@@ -16,7 +17,7 @@ from batchline.store.session import Session
 
 
 def register(app: typer.Typer) -> None:
-    app.command("hooks")(list_deliveries)
+    app.command("hooks", rich_help_panel=options.PANEL_SET_UP)(list_deliveries)
 
 
 def list_deliveries(
@@ -28,7 +29,7 @@ def list_deliveries(
 ) -> None:
     """List deliveries to completion hooks, newest first: delivered, waiting, running or abandoned."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found = run_async(_list(runtime, limit, None if batch is None else read_batch_id(batch)))
+        found = run_async(_list(runtime, limit, None if batch is None else batch_id_in(runtime, batch)))
         if as_json:
             print_json({"data": [show_hook_delivery(each) for each in found]})
         else:

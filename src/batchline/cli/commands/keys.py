@@ -21,7 +21,7 @@ _keys = typer.Typer(help="API keys of the server: create, list, revoke.", no_arg
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(_keys, name="keys")
+    app.add_typer(_keys, name="keys", rich_help_panel=options.PANEL_SET_UP)
 
 
 @_keys.command("create")

@@ -28,7 +28,7 @@ Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(_limits, name="limits")
+    app.add_typer(_limits, name="limits", rich_help_panel=options.PANEL_OPERATIONS)
 
 
 @_limits.command("status")

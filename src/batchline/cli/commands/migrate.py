@@ -15,7 +15,7 @@ commands = typer.Typer(help="Upgrade or downgrade the schema.", no_args_is_help=
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(commands, name="migrate")
+    app.add_typer(commands, name="migrate", rich_help_panel=options.PANEL_SET_UP)
 
 
 @commands.command("up")

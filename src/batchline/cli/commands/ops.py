@@ -8,6 +8,7 @@ import typer
 from rich.table import Column, Table
 
 from batchline.cli import options
+from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.commands.ops_changes import CHANGES, approve, change_command, reject
 from batchline.cli.commands.ops_submit import submit
 from batchline.cli.display.console import CommandError, out, print_json
@@ -16,7 +17,6 @@ from batchline.cli.ops_context import (
     Tenant,
     admin,
     load_rules,
-    read_governed_id,
     refusing,
     show_child,
     show_governed,
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     ops.command("reject")(reject)
     for change in CHANGES:
         ops.command(change.name, help=change.help)(change_command(change))
-    app.add_typer(ops, name="ops")
+    app.add_typer(ops, name="ops", rich_help_panel=options.PANEL_OPERATIONS)
 
 
 def list_operations(config: options.Config = None, as_json: options.Json = False) -> None:
@@ -170,7 +170,8 @@ def show(
     with reported_errors(as_json):
         registry = load_rules(config)[0].registry
         with open_runtime(database, data_dir) as runtime:
-            found, rows = run_async(_show(runtime, admin(tenant, None), read_governed_id(batch), status))
+            batch_id = batch_id_in(runtime, batch, governed_of=tenant)
+            found, rows = run_async(_show(runtime, admin(tenant, None), batch_id, status))
         operation = registry.find(found.operation)
         displayed = [(child, children.reported(child, found, operation)) for child in rows]
         if as_json:

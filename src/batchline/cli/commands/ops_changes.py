@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 
 from batchline.cli import options
+from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.errors import reported_errors
 from batchline.cli.ops_context import (
     Reason,
@@ -19,7 +20,6 @@ from batchline.cli.ops_context import (
     User,
     admin,
     load_rules,
-    read_governed_id,
     refusing,
     tell,
 )
@@ -121,8 +121,9 @@ def _change(
 ) -> None:
     """Change the batch and print it."""
     with reported_errors(as_json):
-        batch_id, (rules, _) = read_governed_id(batch), load_rules(config)
+        rules, _ = load_rules(config)
         with open_runtime(database, data_dir) as runtime:
+            batch_id = batch_id_in(runtime, batch, governed_of=actor.tenant)
             changed = run_async(_changed(runtime, lambda session: ask(rules, session, actor, batch_id)))
         tell(changed, as_json)
 

@@ -7,7 +7,8 @@ import typer
 
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.cli import options
-from batchline.cli.display.console import CommandError, out, print_json, read_batch_id, show_batch
+from batchline.cli.batch_ids import batch_id_in
+from batchline.cli.display.console import CommandError, out, print_json, show_batch
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -19,7 +20,7 @@ _ALL = RetrySelection()
 
 
 def register(app: typer.Typer) -> None:
-    app.command("retry")(retry_lines)
+    app.command("retry", rich_help_panel=options.PANEL_BATCHES)(retry_lines)
 
 
 def retry_lines(
@@ -49,13 +50,14 @@ def retry_lines(
     with reported_errors(as_json):
         selection = RetrySelection(_endings(only), _words("--code", code), _words("--cause", cause))
         with open_runtime(database, data_dir) as runtime:
-            lines, now = run_async(_retry(runtime, read_batch_id(batch), selection))
+            lines, now = run_async(_retry(runtime, batch_id_in(runtime, batch), selection))
         if as_json:
             print_json({**show_batch(now), "retried": lines})
             return
+        worker = "batchline worker --unfinished-runs" if now.settings.reserved else "batchline worker"
         out().print(
             f"{ids.show(ids.BATCH, now.id)}  {now.status}  {lines:,} of {now.total:,} lines run again:"
-            " `batchline worker` runs them, or the `run` command that created the batch",
+            f" `{worker}` runs them, or the `run` command that created the batch",
             markup=False,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from batchline.batches.creation import InvalidWindow, window_or_none
@@ -30,11 +31,12 @@ from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings, WorkerSettings
+from batchline.model import RunSettings
 from batchline.upstreams import urls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run")(run_inputs)
+    app.command("run", rich_help_panel=options.PANEL_RUN)(run_inputs)
 
 
 def run_inputs(
@@ -103,6 +105,12 @@ def run_inputs(
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
     was sent. 3: paused because of its failures. 130: interrupted.
+
+    Examples:
+
+        batchline run prompts.jsonl --upstream http://127.0.0.1:8000/v1
+        batchline run a.csv --upstream http://gpu:8000 --model M --prompt '{{text}}' -o b.csv
+        batchline run a.jsonl --upstream https://models.example --api-key-env KEY
     """
     with reported_errors(as_json), ExitStack() as stack:
         server = run_upstream(
@@ -148,7 +156,7 @@ def run_inputs(
             plan = plan.joined_to(JoinedInputs(found))
         order = run_batch.RunOrder(
             inputs=found,
-            settings=with_failure_limits(server.run_settings(), max_failed),
+            settings=_reserved(with_failure_limits(server.run_settings(), max_failed)),
             output=target,
             errors=plan.errors or target,
             outputs=outputs,
@@ -205,6 +213,14 @@ def run_upstream(url: str | None, **given: Any) -> UpstreamSettings:
         raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
     options = {key: value for key, value in given.items() if value is not None}
     return UpstreamSettings("", urls.normalized(url), **options)
+
+
+def _reserved(settings: RunSettings) -> RunSettings:
+    """Workers leave the batch to `run`, unless they are asked to take it.
+
+    Not that of a provider: its tasks are counted by routing key, from all workers.
+    """
+    return msgspec.structs.replace(settings, reserved=settings.provider is None)
 
 
 def _worker_settings(concurrency: int, body_memory: int | None) -> WorkerSettings:

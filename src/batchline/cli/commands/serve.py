@@ -20,6 +20,7 @@ from batchline.api.server import Server, listen
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
+from batchline.cli.log_options import choice
 from batchline.cli.runtime import Runtime, folder_of, open_runtime, run_async
 from batchline.cli.server_settings import (
     check_hook_file,
@@ -39,7 +40,7 @@ _log = structlog.get_logger("batchline.serve")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("serve")(serve)
+    app.command("serve", rich_help_panel=options.PANEL_RUN)(serve)
 
 
 def serve(
@@ -92,8 +93,8 @@ def serve(
             open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime,
             _listening(server.host, server.port) as sock,
         ):
-            verbose = bool(context.find_root().params.get("verbose"))
-            worker = None if no_worker else WorkerProcess(_environment(settings), verbose=verbose)
+            log = choice(context).arguments()
+            worker = None if no_worker else WorkerProcess(_environment(settings), log)
             run_async(_serve(runtime, server, sock, worker))
 
 

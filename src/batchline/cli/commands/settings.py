@@ -15,7 +15,7 @@ from batchline.secrets.masking import masked_text
 
 
 def register(app: typer.Typer) -> None:
-    app.command("settings")(show)
+    app.command("settings", rich_help_panel=options.PANEL_SET_UP)(show)
 
 
 def show(

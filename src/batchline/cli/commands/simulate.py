@@ -19,7 +19,7 @@ _PORT = 8000
 def register(app: typer.Typer) -> None:
     # The command's signature, from which typer makes the options, comes from the settings.
     simulate.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
-    app.command("simulate")(simulate)
+    app.command("simulate", rich_help_panel=options.PANEL_SET_UP)(simulate)
 
 
 def _parameters() -> Iterator[inspect.Parameter]:

@@ -9,8 +9,9 @@ import typer
 from rich.table import Column, Table
 
 from batchline.cli import options
+from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.commands.attempts import read_item
-from batchline.cli.display.console import out, print_json, read_batch_id
+from batchline.cli.display.console import out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import open_runtime, run_async
 from batchline.model import ItemHistory, Phases, phases
@@ -27,7 +28,7 @@ _MAX_MESSAGE = 200
 
 
 def register(app: typer.Typer) -> None:
-    app.command("why")(why)
+    app.command("why", rich_help_panel=options.PANEL_BATCHES)(why)
 
 
 def why(
@@ -44,7 +45,7 @@ def why(
     stored.
     """
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        item = run_async(read_item(runtime, read_batch_id(batch), custom_id))
+        item = run_async(read_item(runtime, batch_id_in(runtime, batch), custom_id))
         lived = phases(item)
         if as_json:
             print_json(_document(item, lived))

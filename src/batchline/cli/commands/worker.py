@@ -5,7 +5,8 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -27,6 +28,7 @@ from batchline.cli.server_settings import (
     with_provider,
     without_any,
 )
+from batchline.cli.worker_report import WorkerCounts, counts_of, last_line, reporting
 from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
@@ -37,6 +39,7 @@ from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.hooks.hook import Hooks
+from batchline.model import RESERVED
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -46,11 +49,14 @@ from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker, WorkerOptions
 
+# How the routing keys of batches of `run` begin.
+_RESERVED_KEYS = tuple(RESERVED + scheme for scheme in urls.SCHEMES)
+
 _log = structlog.get_logger("batchline.worker")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("worker")(work)
+    app.command("worker", rich_help_panel=options.PANEL_RUN)(work)
 
 
 def work(
@@ -72,6 +78,14 @@ def work(
     on_end_command: options.OnEndCommand = None,
     on_end_timeout: options.OnEndTimeout = None,
     on_end_env: options.OnEndEnv = None,
+    unfinished_runs: Annotated[
+        bool,
+        typer.Option(
+            "--unfinished-runs",
+            help="Also work on batches of `run`, which otherwise wait until the same `run` continues them.",
+        ),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no reports.")] = False,
     until_eof: Annotated[
         bool,
         typer.Option("--until-eof", hidden=True, help="Stop when stdin closes, as when the parent dies."),
@@ -85,6 +99,12 @@ def work(
 
     Ctrl-C waits for requests in flight. A second one stops at once: the next worker sends those requests
     again, under the same idempotency keys.
+
+    Examples:
+
+        batchline worker
+        batchline worker --drain --max-seconds 10m
+        batchline worker --unfinished-runs --drain
     """
     with reported_errors(as_json):
         settings = read_settings(context.params)
@@ -112,31 +132,46 @@ def work(
             events_retention=server.events_retention,
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
-            claimed, held = run_async(
-                _work(runtime, worker, server, operations, hooks, upstream, listen, until_eof)
+            say = (lambda _: None) if quiet or as_json else _say
+            order = WorkOrder(
+                worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs, say
             )
+            counts, held = run_async(_work(runtime, order))
             if as_json:
-                print_json({"claimed": claimed, "held": msgspec.to_builtins(held)})
-            else:
-                out().print(f"worked on {claimed:,} items")
-                for each in held:
-                    err().print(f"warning: {_describe_held(each)}", markup=False)
+                print_json({**msgspec.structs.asdict(counts), "held": msgspec.to_builtins(held)})
+                return
+            if not quiet:
+                out().print(last_line(counts), markup=False)
+            for each in held:
+                err().print(f"warning: {_describe_held(each)}", markup=False)
 
 
-async def _work(
-    runtime: Runtime,
-    settings: WorkerSettings,
-    server: ServerSettings,
-    operations: Registry,
-    hooks: Hooks,
-    upstream: str | None,
-    listen: str | None,
-    until_eof: bool,
-) -> tuple[int, Sequence[HeldLines]]:
-    """Items that were claimed, and what a worker that has drained leaves to the operator."""
+def _say(line: str) -> None:
+    out().print(f"{datetime.now():%H:%M:%S}  {line}", markup=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """The arguments of the command, checked. `say` prints a report."""
+
+    settings: WorkerSettings
+    server: ServerSettings
+    operations: Registry
+    hooks: Hooks
+    upstream: str | None
+    listen: str | None
+    until_eof: bool
+    unfinished_runs: bool
+    say: Callable[[str], None]
+
+
+async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Sequence[HeldLines]]:
+    """Items that it worked on, and what a worker that has drained leaves to the operator."""
+    settings, server, operations, upstream = order.settings, order.server, order.operations, order.upstream
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
-    scope = Scope(excluded_prefixes=() if operations else (BELOW,))
+    excluded = (*(() if operations else (BELOW,)), *(() if order.unfinished_runs else _RESERVED_KEYS))
+    scope = Scope(excluded_prefixes=excluded)
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
     memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams()
@@ -163,23 +198,23 @@ async def _work(
             upstreams=upstreams,
             memory=memory,
             cancel_task=lambda item: providers.cancel(routing.routed(item)),
-            hooks=hooks,
-            listen_url=listen,
+            hooks=order.hooks,
+            listen_url=order.listen,
         ),
     )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, worker.stop)
-    if until_eof:
+    if order.until_eof:
         loop.add_reader(sys.stdin, _parent_ended, worker)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
-        async with runtime.kept_running(), exit_guard(worker):
+        async with runtime.kept_running(), exit_guard(worker), reporting(worker, upstreams.views, order.say):
             await worker.run()
     finally:
         await executor.close()
         await approvals.close()
-    return worker.claimed, [replace(held, upstream=urls.displayed(held.upstream)) for held in worker.held]
+    return counts_of(worker), [replace(held, upstream=urls.displayed(held.upstream)) for held in worker.held]
 
 
 def _describe_held(held: HeldLines) -> str:
@@ -210,8 +245,12 @@ def scopes_for_producers(
     served = tuple(key for keys, _ in named for key in keys)
     other = next((up for up in server.upstreams if ANY_MODEL in up.models), None)
     default = default or (None if other is None else other.base_url)
-    models = replace(scope, excluded=served, excluded_prefixes=(*scope.excluded_prefixes, *urls.SCHEMES))
-    discovered = ProducerScope(Scope(excluded=served, below=urls.SCHEMES), settings.concurrency)
+    named_by_batches = (*urls.SCHEMES, *_RESERVED_KEYS)
+    # Sorted, because workers that count the tasks of one provider lock this text.
+    not_models = tuple(sorted({*scope.excluded_prefixes, *named_by_batches}))
+    models = replace(scope, excluded=served, excluded_prefixes=not_models)
+    below = Scope(excluded=served, excluded_prefixes=scope.excluded_prefixes, below=named_by_batches)
+    discovered = ProducerScope(below, settings.concurrency)
     max_tasks = None if other is None else _max_tasks(other)
     return [*scopes, ProducerScope(models, settings.concurrency, default, max_tasks)], discovered
 

@@ -126,13 +126,6 @@ def finalize_trouble(batch: Batch) -> str | None:
     return f"finalizing has failed {times}: {batch.finalize_error}{again}"
 
 
-def read_batch_id(text: str) -> Any:
-    batch_id = ids.read(ids.BATCH, text)
-    if batch_id is None:
-        raise CommandError(f"{text!r} is not a batch id; `batchline list` shows them")
-    return batch_id
-
-
 def _file(value: Any) -> str | None:
     return None if value is None else ids.show(ids.FILE, value)
 

@@ -1,6 +1,7 @@
 -- create_batch: one row for the batch and one for each lane of its file, whatever the number of lines.
 --
--- The lanes' routing key is the upstream that the batch names, or else each lane's model.
+-- The lanes' routing key is the upstream that the batch names, or else each lane's model. That of a reserved batch begins
+-- with `run:`, so that a worker leaves it alone by its scope alone: the claim needs no further condition.
 --
 -- Returns no row when no batch can run over the file, or it is not there. Locks: the file's row, so that it
 -- cannot be deleted meanwhile.
@@ -23,7 +24,11 @@ part AS (
         part.model,
         part.url,
         part.total,
-        coalesce(%(settings)s::jsonb ->> 'upstream', part.model) AS key
+        coalesce(
+            CASE WHEN (%(settings)s::jsonb ->> 'reserved')::boolean THEN 'run:' ELSE '' END
+            || (%(settings)s::jsonb ->> 'upstream'),
+            part.model
+        ) AS key
     FROM file
     JOIN batchline.file_lanes AS part ON part.file_no = file.no
 ),

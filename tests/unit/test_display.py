@@ -1,0 +1,145 @@
+"""The display's numbers and lines, without a terminal."""
+
+import io
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from batchline.cli.display.frame import Frame, plain_lines
+from batchline.cli.display.progress import BatchProgress
+from batchline.cli.display.slowness import slowness
+from batchline.cli.display.units import about, age, count, duration, latency, percent, rate, size
+from batchline.model import BatchStatus, CauseCount, ItemCounts
+from batchline.upstreams.view import Latencies, UpstreamView
+
+CALM = UpstreamView("http://a", 3, 64, 64, full=False, p50=0.2, p95=0.5, oldest=1.0)
+COUNTS = ItemCounts(1000, 900, 12, 80, 5, 3, 0, 0)
+RUNNING = BatchProgress(BatchStatus.IN_PROGRESS, COUNTS, 123_456, 20.0, upstream=CALM)
+
+
+def cause(message: str) -> CauseCount:
+    return CauseCount(message, "http_404", message, 12, 0, None)
+
+
+def drawn(progress: BatchProgress, columns: int, title: str = "prompts.jsonl") -> list[str]:
+    console = Console(width=columns, file=io.StringIO(), color_system=None, force_terminal=True)
+    with console.capture() as captured:
+        console.print(Frame(title, progress))
+    return captured.get().rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize(
+    ("done", "displayed"),
+    [(0, "0.0 %"), (1, "0.0 %"), (999_999, "99.9 %"), (999_500, "99.9 %"), (1_000_000, "100 %")],
+)
+def test_only_all_lines_are_100_percent(done: int, displayed: str) -> None:
+    assert percent(done, 1_000_000) == displayed
+
+
+def test_numbers_are_short() -> None:
+    assert [duration(each) for each in (3, 75, 3700, 90_000)] == [
+        "3 s",
+        "1 min 15 s",
+        "1 h 01 min",
+        "1 d 1 h",
+    ]
+    assert [latency(each) for each in (0.012, 0.9999, 1.23, 9.99, 20, 125)] == [
+        *("12 ms", "1.0 s", "1.2 s", "10 s", "20 s", "2 min 05 s"),
+    ]
+    assert [age(each) for each in (-1, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+    assert [count(each) for each in (99_999, 100_000, 1_230_000)] == ["99,999", "100 k", "1.23 M"]
+    assert [size(each) for each in (999, 1_200, 999_900, 35_000_000_000)] == [
+        "999 B",
+        "1.2 kB",
+        "1.0 MB",
+        "35 GB",
+    ]
+    assert [rate(each) for each in (0, 0.05, 4.21, 628.4)] == ["0/s", "0.05/s", "4.2/s", "628/s"]
+    assert [about(each) for each in (0, 0.52, 1.74, 19.6, 154, 1543)] == [
+        "0",
+        "0.52",
+        "1.7",
+        "20",
+        "150",
+        "1,500",
+    ]
+
+
+def test_quantiles_are_of_the_last_answers() -> None:
+    latencies = Latencies()
+    assert latencies.quantiles(0.5, 0.95) == [None, None]
+    for each in range(10_000):
+        latencies.add(float(each))
+    p50, p95 = latencies.quantiles(0.5, 0.95)
+    assert (p50, p95) == (9744.0, 9974.0)
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (CALM, None),
+        (replace(CALM, rate_limit=19.8), "upstream limits to 20/s"),
+        (replace(CALM, rate_limit=0.5, paused_for=16.8), "upstream asks to wait, next request in 17 s"),
+        (replace(CALM, full=True, p50=20.0), "64 of 64 in flight, p50 20 s"),
+        (replace(CALM, full=True, p50=None), "64 of 64 in flight"),
+        (
+            replace(CALM, full=True, limit=8),
+            "8 of 8 in flight (lowered from 64 after time-outs), p50 200 ms",
+        ),
+        (
+            replace(CALM, unreachable_for=12.3, next_try=4.1, reason="Connection refused", rate_limit=5.0),
+            "upstream unreachable for 12 s, next try in 4 s: Connection refused",
+        ),
+        (
+            replace(CALM, unreachable_for=12.3, next_try=0.0),
+            "upstream unreachable for 12 s, trying again now",
+        ),
+    ],
+)
+def test_the_strongest_limit_is_named(view: UpstreamView, text: str | None) -> None:
+    found = slowness(view)
+    assert (None if found is None else found.text) == text
+
+
+def test_trouble_comes_before_the_upstream_and_retries_after_it() -> None:
+    full = replace(RUNNING, upstream=replace(CALM, full=True))
+    troubled = replace(full, trouble="disk full").slowness
+    assert troubled is not None
+    assert (troubled.text, troubled.trouble) == ("disk full", True)
+    waiting = replace(
+        RUNNING, upstream=replace(CALM, in_flight=0), counts=ItemCounts(20, 10, 0, 0, 0, 10, 0, 0)
+    ).slowness
+    assert waiting is not None
+    assert waiting.text == "10 wait for their next attempt"
+    ended = replace(full, status=BatchStatus.COMPLETED)
+    assert ended.slowness is None
+
+
+def test_what_other_parts_know_is_displayed_if_it_is_there() -> None:
+    more = replace(RUNNING, reused=40, cost="$1.23", causes=(cause("model not found"),))
+    lines = drawn(more, 80)
+    assert lines[1:] == [
+        "20/s  4 s left  3 in flight  3 retrying  12 failed  40 reused",
+        "p50 200 ms  p95 500 ms  oldest 1.0 s  123 k tokens  $1.23",
+        "12 × 404 model not found",
+    ]
+    assert "reused" not in "\n".join(drawn(RUNNING, 80))
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 129, 130, 200])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    view = replace(CALM, unreachable_for=12.0, reason="x" * 300)
+    causes = (cause("cause " * 60), cause("a\nb\x1b[2J"))
+    busy = replace(RUNNING, upstream=view, reused=40, cost="$1.23", causes=causes)
+    lines = drawn(busy, columns, title="長い名前" * 30)
+    assert all(Console(width=400).measure(line).maximum <= columns for line in lines)
+    assert "\x1b" not in "".join(lines)
+
+
+def test_lines_of_a_log_have_no_control_characters() -> None:
+    troubled = replace(RUNNING, trouble="no\nroom", causes=(cause("model\nnot found"),))
+    assert plain_lines("a\x1bb.jsonl", troubled) == (
+        "a\\u001bb.jsonl: 912 of 1,000 done (91.2 %)  20/s  4 s left  3 in flight  3 retrying  12 failed"
+        "  p50 200 ms  p95 500 ms  oldest 1.0 s  123 k tokens  no room\n  12 × 404 model not found"
+    )

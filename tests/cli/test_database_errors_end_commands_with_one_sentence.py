@@ -79,7 +79,7 @@ def test_an_older_schema(database_url: str, tmp_path: Path) -> None:
 
 def test_a_newer_schema_that_is_marked_compatible(database_url: str, tmp_path: Path) -> None:
     run_sql(database_url, "UPDATE batchline.alembic_version SET version_num = '9999'")
-    done = batchline("list", "--database", database_url, "--data-dir", str(tmp_path / "data"))
+    done = batchline("list", "--json", "--database", database_url, "--data-dir", str(tmp_path / "data"))
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -146,6 +146,7 @@ def run_batches(command: Commands, folder: Path) -> None:
     assert command.made("retry", third)["retried"] == 20
     assert len(command.made("list")["data"]) == 3
     assert command.made("attempts", second, "q-1")["state"] == "completed"
+    assert command.made("why", second, "q-1")["state"] == "completed"
     command("delete", second)
     assert len(command.made("list")["data"]) == 2
     assert len(command.made("du")["batches"]) == 2

@@ -6,24 +6,17 @@ from typing import Any
 import pytest
 
 from batchline.cli.display.console import CommandError
-from batchline.cli.inputs import default_output, input_options, opened_inputs
+from batchline.cli.inputs import RowOptions, default_output, input_options, opened_inputs
 from batchline.files.inputs.input_set import InputOptions
 from batchline.files.inputs.rendering import RowTemplate
 
-NONE = dict.fromkeys(
-    (
-        *("model", "prompt", "system", "params", "endpoint"),
-        *("id_column", "template", "format", "delimiter", "max_size"),
-    )
-)
-
 
 def options(**given: Any) -> InputOptions:
-    return input_options(**{**NONE, **given})
+    return input_options(RowOptions(**given))
 
 
 def test_params_are_json_and_a_word_is_text() -> None:
-    found = options(params=["temperature=0", 'stop=["a=b"]', "effort=low", "on=true", 'x="y"']).template
+    found = options(param=["temperature=0", 'stop=["a=b"]', "effort=low", "on=true", 'x="y"']).template
     assert found == RowTemplate(
         params={"temperature": 0, "stop": ["a=b"], "effort": "low", "on": True, "x": "y"}
     )
@@ -37,9 +30,9 @@ def test_without_options_for_rows_there_is_no_template() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"params": ["temperature"]}, "--param 'temperature': give NAME=VALUE"),
-        ({"params": ["temperature=0,5"]}, "the value is not JSON; text needs double quotes"),
-        ({"params": ["model=x"]}, "--param model: give --model instead"),
+        ({"param": ["temperature"]}, "--param 'temperature': give NAME=VALUE"),
+        ({"param": ["temperature=0,5"]}, "the value is not JSON; text needs double quotes"),
+        ({"param": ["model=x"]}, "--param model: give --model instead"),
         ({"prompt": "{{ a"}, "--prompt: line 1: unexpected end of template"),
         ({"endpoint": "/v1/chat"}, "--endpoint /v1/chat: give one of /v1/chat/completions, /v1/completions"),
         ({"endpoint": "/v1/embeddings", "system": "x"}, "/v1/embeddings takes no system message"),

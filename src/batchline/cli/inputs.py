@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,45 +87,53 @@ MaxInputSize = Annotated[
 ]
 
 
-def input_options(
-    *,
-    model: str | None,
-    prompt: str | None,
-    system: str | None,
-    params: Sequence[str] | None,
-    endpoint: str | None,
-    id_column: str | None,
-    template: Path | None,
-    format: Format | None,
-    delimiter: str | None,
-    max_size: int | None,
-) -> InputOptions:
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    model: Model = None
+    prompt: Prompt = None
+    system: System = None
+    param: Params = None
+    endpoint: Endpoint = None
+    id_column: IdColumn = None
+    template: BodyTemplate = None
+    input_format: InputFormat = None
+    delimiter: Delimiter = None
+    max_input_size: MaxInputSize = None
+
+
+def input_options(given: RowOptions) -> InputOptions:
     """Check the options. Raises CommandError."""
+    template, endpoint, size = given.template, given.endpoint, given.max_input_size
     if template is not None:
-        for flag, value in (("--prompt", prompt), ("--system", system), ("--param", params)):
+        for flag, value in (("--prompt", given.prompt), ("--system", given.system), ("--param", given.param)):
             if value:
                 raise CommandError(
                     f"{flag} and --template exclude each other: --template writes the whole body"
                 )
     if endpoint is not None and endpoint not in ENDPOINTS:
         raise CommandError(f"--endpoint {endpoint}: give one of {', '.join(sorted(ENDPOINTS))}")
-    if system is not None and not takes_system(endpoint or CHAT):
+    if given.system is not None and not takes_system(endpoint or CHAT):
         raise CommandError(f"--system: {endpoint} takes no system message; leave it out")
-    delimiter = {r"\t": "\t"}.get(delimiter or "", delimiter)
+    how = RowTemplate(
+        model=given.model,
+        endpoint=endpoint or CHAT,
+        prompt=_checked(given.prompt, "--prompt"),
+        system=_checked(given.system, "--system"),
+        params=_params(given.param or ()),
+        body=None if template is None else _checked(_content(template), f"--template {template}"),
+        id_column=given.id_column,
+    )
+    rows_expected = how != RowTemplate() or endpoint is not None
+    limits = InputLimits() if size is None else InputLimits(max_bytes=size)
+    delimiter = _checked_delimiter(given.delimiter)
+    return InputOptions(how if rows_expected else None, given.input_format, delimiter, limits)
+
+
+def _checked_delimiter(given: str | None) -> str | None:
+    delimiter = {r"\t": "\t"}.get(given or "", given)
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise CommandError(f"--delimiter {delimiter!r}: give one character, such as ';' or '\\t'")
-    how = RowTemplate(
-        model=model,
-        endpoint=endpoint or CHAT,
-        prompt=_checked(prompt, "--prompt"),
-        system=_checked(system, "--system"),
-        params=_params(params or ()),
-        body=None if template is None else _checked(_content(template), f"--template {template}"),
-        id_column=id_column,
-    )
-    limits = InputLimits() if max_size is None else InputLimits(max_bytes=max_size)
-    given = how != RowTemplate() or endpoint is not None
-    return InputOptions(how if given else None, format, delimiter, limits)
+    return delimiter
 
 
 @contextmanager

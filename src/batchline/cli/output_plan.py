@@ -16,7 +16,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from batchline.cli import options
 from batchline.cli.display.console import CommandError
+from batchline.cli.manifest import manifest_target
 from batchline.cli.targets import Outputs, OutputTarget, WrittenOutput, target_at
 from batchline.store.outputs import Which
 from batchline.tables.columns import TableError, read_select
@@ -49,6 +51,33 @@ FollowOption = Annotated[
 ]
 JoinOption = Annotated[bool, typer.Option("--join", help="Add the input's columns to each row.")]
 
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What `run` writes."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="A .jsonl, .csv or .parquet file, or - for stdout. Default: INPUT.output.jsonl",
+        ),
+    ] = None
+    errors: Annotated[
+        Path | None,
+        typer.Option(
+            "--errors", metavar="ERR.jsonl", help="Default: OUT.errors.jsonl; of a table, its column error."
+        ),
+    ] = None
+    format: FormatOption = None
+    select: SelectOption = None
+    join: JoinOption = False
+    follow: FollowOption = False
+    force: options.Force = False
+
+
 # Opens the output or error lines of the batch.
 OpenLines = Callable[[Which], Blocks]
 
@@ -61,6 +90,7 @@ class OutputPlan:
     errors: OutputTarget | None
     format: OutputFormat
     spec: TableSpec | None
+    manifest: OutputTarget | None = None
 
     @property
     def is_table(self) -> bool:
@@ -70,6 +100,14 @@ class OutputPlan:
         """The same plan with the columns of the input."""
         assert self.spec is not None
         return replace(self, spec=msgspec.structs.replace(self.spec, join=rows))
+
+    def check(self, outputs: Outputs, inputs: Sequence[Path]) -> None:
+        """Check before anything runs that all files may be written. Raises CommandError."""
+        others = [each for each in (self.errors, self.manifest) if each is not None]
+        if self.output.is_file and any(self.output.path == other.path for other in others):
+            raise CommandError(f"{self.output.name}: output and errors need two files")
+        for each in (self.output, *others):
+            outputs.check(each, inputs)
 
     async def write_output(self, outputs: Outputs, open_lines: OpenLines) -> tuple[WrittenOutput, int]:
         """Write the output file. Returns also the number of its rows."""
@@ -127,7 +165,24 @@ def plan_output(
     return OutputPlan(target, None if errors is None else errors_at(errors), found, spec)
 
 
-def default_path(usual: Path, format: str | None) -> Path:
+def plan_run(given: OutputOptions, usual: Path) -> OutputPlan:
+    """What `run` writes; `usual` is the output of its inputs if none is given. Raises CommandError."""
+    usual = _default_path(usual, given.format)
+    plan = plan_output(
+        given.output or (Path("-") if given.follow else usual),
+        given.errors,
+        format=given.format,
+        select=given.select,
+        join=given.join,
+    )
+    if not plan.is_table and plan.errors is None:
+        plan = replace(plan, errors=target_at(_errors_beside(plan.output, usual)))
+    if given.follow:
+        _check_follow(plan)
+    return replace(plan, manifest=manifest_target(plan.output))
+
+
+def _default_path(usual: Path, format: str | None) -> Path:
     """The usual output with the suffix of the format that the user gave. Raises CommandError."""
     try:
         return usual if format is None else usual.with_suffix(f".{read_format(format)}")
@@ -135,7 +190,7 @@ def default_path(usual: Path, format: str | None) -> Path:
         raise CommandError(str(error)) from error
 
 
-def check_follow(plan: OutputPlan) -> None:
+def _check_follow(plan: OutputPlan) -> None:
     """Raises CommandError if the output cannot be written while the batch runs."""
     if plan.output.is_file:
         raise CommandError(
@@ -145,6 +200,12 @@ def check_follow(plan: OutputPlan) -> None:
         raise CommandError(
             "--follow cannot write Parquet, which is complete only at its end; give --format csv or jsonl"
         )
+
+
+def _errors_beside(target: OutputTarget, usual: Path) -> Path:
+    """The error file beside the output, or beside the default output if that is not a file."""
+    path = target.given if target.is_file else usual
+    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".errors.jsonl")
 
 
 def errors_at(path: Path) -> OutputTarget:

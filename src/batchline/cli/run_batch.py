@@ -87,12 +87,8 @@ class RunOrder:
 
     inputs: InputSet
     settings: RunSettings
-    output: OutputTarget
-    # Where to look for lines that failed: the error file, or the table.
-    errors: OutputTarget
     outputs: Outputs
     plan: OutputPlan
-    manifest: OutputTarget | None
     # Write the output while the batch runs.
     follow: bool
     # Options that the manifest shows.
@@ -104,6 +100,15 @@ class RunOrder:
     hooks: Hooks
     as_json: bool
     command: str
+
+    @property
+    def output(self) -> OutputTarget:
+        return self.plan.output
+
+    @property
+    def errors(self) -> OutputTarget:
+        """Where to look for lines that failed: the error file, or the table."""
+        return self.plan.errors or self.plan.output
 
     def console(self) -> Console:
         """The console for messages: stdout, unless the lines go there."""
@@ -428,10 +433,10 @@ async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         errors = written_file(plan.errors, found, found.lines)
     elif plan.errors is not None:
         order.outputs.remove(plan.errors)
-    if order.manifest is not None and output is not None:
+    if plan.manifest is not None and output is not None:
         digests = await _input_digests(order, session, batch)
         manifest = describe_run(batch, digests, output, errors, order.how)
-        await write_manifest(order.outputs, order.manifest, manifest)
+        await write_manifest(order.outputs, plan.manifest, manifest)
 
 
 async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> list[ManifestFile]:

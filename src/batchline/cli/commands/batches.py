@@ -12,10 +12,8 @@ import typer
 
 from batchline.batches import creation as ordering
 from batchline.batches.batch_object import failure_objects
-from batchline.cli import inputs as row_options
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
-from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display.console import (
     CommandError,
     err,
@@ -34,12 +32,15 @@ from batchline.cli.display.screen import display
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.inputs import RowOptions, input_options, opened_inputs
 from batchline.cli.model_check import model_warnings
+from batchline.cli.option_groups import grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.targets import Outputs
+from batchline.cli.upstream_options import UpstreamOptions, check_window
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import (
     DEFAULT_TENANT,
@@ -75,7 +76,7 @@ class _BatchReport(msgspec.Struct, frozen=True):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("submit", rich_help_panel=options.PANEL_RUN)(submit)
+    app.command("submit", rich_help_panel=options.PANEL_RUN)(grouped(submit))
     app.command("status", rich_help_panel=options.PANEL_BATCHES)(status)
     app.command("watch", rich_help_panel=options.PANEL_BATCHES)(watch)
     app.command("results", rich_help_panel=options.PANEL_BATCHES)(results)
@@ -85,24 +86,9 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     inputs: options.Inputs,
-    upstream: options.Upstream = None,
-    model: row_options.Model = None,
-    prompt: row_options.Prompt = None,
-    system: row_options.System = None,
-    param: row_options.Params = None,
-    endpoint: row_options.Endpoint = None,
-    id_column: row_options.IdColumn = None,
-    template: row_options.BodyTemplate = None,
-    input_format: row_options.InputFormat = None,
-    delimiter: row_options.Delimiter = None,
-    max_input_size: row_options.MaxInputSize = None,
-    api_key_env: options.ApiKeyEnv = None,
-    max_attempts: options.MaxAttempts = None,
-    timeout: options.Timeout = None,
-    provider: options.Provider = None,
-    provider_recovery: options.ProviderRecovery = None,
-    provider_max_tasks: options.ProviderMaxTasks = None,
-    provider_recheck: options.ProviderRecheck = None,
+    *,
+    sending: UpstreamOptions,
+    rows: RowOptions,
     window: options.Window = options.DEFAULT_WINDOW,
     max_failed: options.MaxFailed = None,
     database: options.Database = None,
@@ -116,31 +102,11 @@ def submit(
         batchline submit prompts.jsonl --upstream http://127.0.0.1:8000/v1
     """
     with reported_errors(as_json):
-        server = run_upstream(
-            upstream,
-            api_key_env=api_key_env,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            provider=provider,
-            provider_recovery=provider_recovery,
-            provider_max_tasks=provider_max_tasks,
-            provider_recheck=provider_recheck,
-        )
+        server = sending.settings()
         check_window(window)
-        how = row_options.input_options(
-            model=model,
-            prompt=prompt,
-            system=system,
-            params=param,
-            endpoint=endpoint,
-            id_column=id_column,
-            template=template,
-            format=input_format,
-            delimiter=delimiter,
-            max_size=max_input_size,
-        )
+        how = input_options(rows)
         with (
-            row_options.opened_inputs(inputs, how, data_dir) as found,
+            opened_inputs(inputs, how, data_dir) as found,
             open_runtime(database, data_dir) as runtime,
         ):
             settings = with_failure_limits(server.run_settings(), max_failed)

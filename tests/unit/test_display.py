@@ -125,6 +125,8 @@ def test_what_other_parts_know_is_displayed_if_it_is_there() -> None:
         "12 × 404 model not found",
     ]
     assert "reused" not in "\n".join(drawn(RUNNING, 80))
+    ended = drawn(replace(more, status=BatchStatus.COMPLETED), 80)
+    assert "404" not in "\n".join(ended), "the command says it at the end"
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 129, 130, 200])

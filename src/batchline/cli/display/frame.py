@@ -38,7 +38,7 @@ class Frame:
             yield from _flowing(group, width)
         if (slow := progress.slowness) is not None:
             yield _cut(slow.text, width, "yellow" if slow.trouble else "dim")
-        for line in failure_lines(progress.causes, MAX_CAUSES):
+        for line in _causes(progress):
             yield _cut(line, width, "red")
 
     def _bar(self, width: int) -> Table:
@@ -63,7 +63,7 @@ def plain_lines(title: str, progress: BatchProgress) -> str:
     slow = progress.slowness
     done = f"{progress.done:,} of {progress.total:,} done ({percent(progress.done, progress.total)})"
     parts = [f"{title}: {done}", *facts, *([] if slow is None else [slow.text])]
-    lines = [_GAP.join(parts), *(f"  {line}" for line in failure_lines(progress.causes, MAX_CAUSES))]
+    lines = [_GAP.join(parts), *(f"  {line}" for line in _causes(progress))]
     return "\n".join(printable(line).replace("\n", " ") for line in lines)
 
 
@@ -98,6 +98,11 @@ def _details(progress: BatchProgress) -> Iterator[tuple[str, str]]:
     yield f"{count(progress.tokens)} tokens", ""
     if progress.cost is not None:
         yield progress.cost, ""
+
+
+def _causes(progress: BatchProgress) -> list[str]:
+    """Why lines failed. At the end, the command prints it."""
+    return failure_lines(progress.causes, MAX_CAUSES) if progress.status is BatchStatus.IN_PROGRESS else []
 
 
 def _flowing(facts: Sequence[tuple[str, str]], width: int) -> Iterator[Text]:

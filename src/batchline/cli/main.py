@@ -6,14 +6,17 @@ its command. Help and mistyped commands load all of them.
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 import typer
 
 from batchline import __version__
-from batchline.cli.display.console import out
+from batchline.cli.display.console import err, out
+from batchline.cli.options import Exit
 from batchline.cli.runtime import set_up_logging
-from batchline.cli.streams import open_closed_streams
+from batchline.cli.streams import drop_unwritten, open_closed_streams
 
 # The modules, in the order of the help, and the commands that each registers.
 MODULES = {
@@ -54,7 +57,25 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     open_closed_streams()
-    command_line(sys.argv[1:])()
+    try:
+        command_line(sys.argv[1:])()
+    except SystemExit as end:
+        # Commands report output that they cannot write. This is what they did not notice.
+        if drop_unwritten() and not end.code:
+            _exit_unwritten("")
+        raise
+    except OSError as error:
+        # Help, the version or a usage error.
+        drop_unwritten()
+        _exit_unwritten(f": {error.strerror}")
+
+
+def _exit_unwritten(reason: str) -> NoReturn:
+    # Standard error may be what cannot be written.
+    with suppress(OSError):
+        err().print(f"error: the output cannot be written{reason}", markup=False)
+    drop_unwritten()
+    sys.exit(Exit.BAD_INPUT)
 
 
 def _needed(arguments: Sequence[str]) -> list[str]:

@@ -20,6 +20,9 @@ from tests.support.logs import log_settings_restored
 
 _COUNTER = itertools.count()
 
+# Commands that tests start buffer their output, as they do for users.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # How long an example takes says something about the machine, and nothing about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

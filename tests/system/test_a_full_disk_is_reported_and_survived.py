@@ -229,16 +229,32 @@ def test_the_server_measures_the_disk_of_its_embedded_database(tmp_path: Path, d
         kill(process, signal.SIGTERM)
 
 
-def test_a_full_disk_behind_stdout_is_named(tmp_path: Path, database_url: str) -> None:
-    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+def with_full_stdout(*arguments: str) -> str:
+    """What the command says on standard error."""
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [PYTHON, "-m", "batchline", "list", *location],
+            [PYTHON, "-m", "batchline", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: disk full")
-    assert "Exception ignored" not in done.stderr
+    return done.stderr
+
+
+def test_a_full_disk_behind_stdout_is_named(tmp_path: Path, database_url: str) -> None:
+    said = with_full_stdout("list", "--database", database_url, "--data-dir", str(tmp_path / "data"))
+    assert said.startswith("error: disk full")
+    assert "Exception ignored" not in said
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_that_cannot_be_written_is_an_error(option: str) -> None:
+    assert with_full_stdout(option) == "error: the output cannot be written: No space left on device\n"
+
+
+def test_a_usage_error_that_cannot_be_written_has_its_exit_code() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([PYTHON, "-m", "batchline", "nothing"], stderr=full, check=False)
+    assert done.returncode == 2

@@ -1,7 +1,5 @@
 """Errors of commands: each becomes one message and an exit code."""
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,8 +38,7 @@ def reported_errors(as_json: bool) -> Iterator[None]:
     except (FileNotFound, UnknownRevision, DatabaseUnreachable, StoreUnusable) as error:
         raise report(CommandError(str(error)), as_json) from error
     except BrokenPipeError as error:
-        # The reader of our output has left, as `head` does. Python must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has left, as `head` does.
         raise typer.Exit(Exit.SOME_FAILED) from error
     except OSError as error:
         if is_full(error):

@@ -7,15 +7,18 @@ its command. Help and mistyped commands load all of them.
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 import typer
 
 from batchline import __version__
-from batchline.cli.display.console import out
+from batchline.cli.display.console import err, out
 from batchline.cli.help import HelpfulGroup, improve_help
 from batchline.cli.log_options import LogJson, Verbose, add_log_options, choice
-from batchline.cli.streams import open_closed_streams
+from batchline.cli.options import Exit
+from batchline.cli.streams import drop_unwritten, open_closed_streams
 
 # The modules, in the order of the help, and the commands that each registers.
 MODULES = {
@@ -67,8 +70,18 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     open_closed_streams()
-    app = _completing(os.environ) if _COMPLETING in os.environ else command_line(sys.argv[1:])
-    app(prog_name="batchline")
+    try:
+        app = _completing(os.environ) if _COMPLETING in os.environ else command_line(sys.argv[1:])
+        app(prog_name="batchline")
+    except SystemExit as end:
+        # Commands report output that they cannot write. This is what they did not notice.
+        if drop_unwritten() and not end.code:
+            _exit_unwritten("")
+        raise
+    except OSError as error:
+        # Help, the version or a usage error.
+        drop_unwritten()
+        _exit_unwritten(f": {error.strerror}")
 
 
 def _app() -> typer.Typer:
@@ -100,6 +113,14 @@ def _completing(environ: Mapping[str, str]) -> typer.Typer:
 
 def _not_run() -> None:
     return
+
+
+def _exit_unwritten(reason: str) -> NoReturn:
+    # Standard error may be what cannot be written.
+    with suppress(OSError):
+        err().print(f"error: the output cannot be written{reason}", markup=False)
+    drop_unwritten()
+    sys.exit(Exit.BAD_INPUT)
 
 
 def _needed(arguments: Sequence[str]) -> list[str]:

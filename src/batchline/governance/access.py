@@ -2,7 +2,7 @@
 
 Users see and change their own batches. Approvers see all batches of their tenant and decide on them. Admins
 may do everything with batches in their tenant. A batch that the actor may not see is reported as not found.
-An operation may name those who submit it, by role or by user. The refusal of others is in the audit log.
+An operation may restrict its submitters by role or by user. Refused submissions are in the audit log.
 """
 
 from collections.abc import AsyncIterator

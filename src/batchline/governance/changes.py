@@ -114,7 +114,7 @@ async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBat
 
 
 async def retry(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """Run failed children again if they have attempts left. For those who may submit the operation."""
+    """Run failed children again if they have attempts left. Only submitters of the operation may do this."""
     batch = await visible(session, actor, batch_id)
     operation = rules.operation(batch.operation)
     await check_submitter(session, actor, operation, "retry", batch)

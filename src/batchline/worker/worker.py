@@ -159,6 +159,7 @@ class Worker:
         if self._stop.is_set():
             self._abort.set()
         self._stop.set()
+        self._stop_sending()
 
     async def run(self) -> None:
         """Raises ServiceFailed if a service keeps failing. Others take over its items when the lease ends."""
@@ -238,6 +239,7 @@ class Worker:
 
     async def _stop_services(self) -> None:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""
+        self._stop_sending()
         stop, patience = self._supervisor.stop, self._settings.stop_patience
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
         with self._aborting_after(patience):
@@ -253,6 +255,11 @@ class Worker:
         # A hook that runs is waited for, as a request in flight is. It has a time limit.
         await stop(self.hooks, patience=self._settings.on_end_timeout + patience)
         await stop(self._heartbeat)
+
+    def _stop_sending(self) -> None:
+        """Give back what is not sent. Other services may take a while to stop, if the database is slow."""
+        for dispatcher in self.producers.dispatchers:
+            dispatcher.stop()
 
     @contextmanager
     def _aborting_after(self, seconds: float) -> Iterator[None]:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
+import msgspec
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -88,6 +89,10 @@ def multirange(numbers: Iterable[int]) -> Multirange[int]:
             start = pieces.pop().lower or 0
         pieces.append(Range(start, n + 1))
     return Multirange(pieces)
+
+
+def json_of(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 # Verdicts on an item

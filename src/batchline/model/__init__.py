@@ -25,6 +25,7 @@ from batchline.model.operation import (
     GovernedBatch,
     ParentStatus,
 )
+from batchline.model.spending import ModelPrice, Spending
 from batchline.model.tenant import ANYBODY, DEFAULT_TENANT, ApiKey, RequestKind, Role
 from batchline.model.usage import NO_USAGE, Usage
 from batchline.model.verdict import (
@@ -65,6 +66,7 @@ __all__ = [
     "Item",
     "ItemCounts",
     "ItemHistory",
+    "ModelPrice",
     "ParentStatus",
     "Parked",
     "PollResult",
@@ -76,6 +78,7 @@ __all__ = [
     "Role",
     "RunSettings",
     "Settled",
+    "Spending",
     "SubmissionUnknown",
     "TimedOut",
     "Usage",

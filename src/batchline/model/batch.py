@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.model.file import ContentError
+from batchline.model.spending import Spending
 
 
 class BatchStatus(StrEnum):
@@ -57,6 +58,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
     # None: the upstream answers a request with its result.
     provider: ProviderSettings | None = None
+    # None: its cost is unknown and has no cap.
+    spending: Spending | None = None
 
 
 class ItemCounts(msgspec.Struct, frozen=True):
@@ -123,6 +126,10 @@ class Batch(msgspec.Struct, frozen=True):
     claimed: int = 0
     retrying: int = 0
     returned: int = 0
+    # Nano-dollars, of all attempts whose usage is known.
+    cost: int = 0
+    # The rule that paused it: `max_cost`, `max_tokens`; None: a user did.
+    paused_by: str | None = None
 
     @property
     def status(self) -> BatchStatus:

@@ -12,6 +12,7 @@ BEGIN
         cached_tokens = c.cached_tokens,
         output_tokens = c.output_tokens,
         reasoning_tokens = c.reasoning_tokens,
+        cost = c.cost,
         finalizing_at = now()
     FROM batchline.current_batches AS c
     WHERE b.id = batch AND c.id = batch;

@@ -5,7 +5,7 @@
 WITH
 batch AS (
     UPDATE batchline.batches
-    SET paused_at = NULL
+    SET paused_at = NULL, paused_by = NULL
     WHERE id = %(batch)s
       AND paused_at IS NOT NULL
       AND finalizing_at IS NULL

@@ -106,8 +106,12 @@ finding AS (
     JOIN tally AS t ON t.batch_id = b.id
     -- Counters outlive the results.
     WHERE b.purging_at IS NULL
-      AND (b.completed, b.failed, b.input_tokens, b.output_tokens)
-       <> (t.completed, t.failed, t.input_tokens, t.output_tokens)
+      -- Attempts that were tried again have used tokens, too.
+      AND (
+          (b.completed, b.failed) <> (t.completed, t.failed)
+          OR b.input_tokens < t.input_tokens
+          OR b.output_tokens < t.output_tokens
+      )
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
 FROM finding

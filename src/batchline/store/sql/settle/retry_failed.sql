@@ -1,7 +1,7 @@
 -- retry_failed: put the failed children of an ended batch back, those with an attempt left, and open the batch again.
 --
 -- Their results become rows of retry_attempts, whole, so the history is kept and the invariant too: what had a result is
--- outstanding again, in free spans of the next attempt. Counters go back by what the results said. The batch is as if it
+-- outstanding again, in free spans of the next attempt. Counters go back by what the results said, except for tokens and cost: they are spent. The batch is as if it
 -- had never ended; its files are written again when it ends again, and the old ones are deleted as by a user, so that the
 -- sweep clears them away. Returns how many were put back, which may be none: then nothing was changed.
 --
@@ -34,11 +34,7 @@ again AS (
     GROUP BY lane_id, attempt
 ),
 tally AS (
-    SELECT
-        count(*)::integer AS children,
-        coalesce(sum(input_tokens), 0) AS input_tokens,
-        coalesce(sum(output_tokens), 0) AS output_tokens
-    FROM failed
+    SELECT count(*)::integer AS children FROM failed
 ),
 old AS (
     SELECT b.output_file_id, b.error_file_id FROM batchline.batches AS b WHERE b.id = %(batch)s
@@ -46,8 +42,6 @@ old AS (
 batch AS (
     UPDATE batchline.batches AS b
     SET failed = b.failed - tally.children,
-        input_tokens = b.input_tokens - tally.input_tokens,
-        output_tokens = b.output_tokens - tally.output_tokens,
         finalizing_at = NULL,
         finalizer = NULL,
         completed_at = NULL,

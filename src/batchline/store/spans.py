@@ -1,7 +1,7 @@
 """Claim, fetch, settle, park, release: the statements that move items between hands."""
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -136,14 +136,24 @@ async def fetch(
     return [Item(by_span[span_id], *rest) for span_id, *rest in rows]
 
 
-async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
-    """Bring verdicts in, as many as still count; what that did to each batch."""
+async def settle(
+    session: Session,
+    worker_id: UUID,
+    verdicts: Sequence[Verdict],
+    on_late: Callable[[Sequence[Verdict]], None] = lambda late: None,
+) -> list[Settled]:
+    """Bring verdicts in, as many as still count; what that did to each batch. `on_late` is called with those
+    that do not count."""
     grouped = Grouped(verdicts)
     settled, refused = await _settle(session, worker_id, grouped) if len(grouped) else ([], [])
     if refused and len(grouped) < len(verdicts):
         # Something in these groups comes too late; whatever else they hold still counts.
-        apart = Grouped(grouped.members(refused), apart=True)
-        settled += (await _settle(session, worker_id, apart))[0]
+        grouped_apart = Grouped(grouped.members(refused), apart=True)
+        more, refused = await _settle(session, worker_id, grouped_apart)
+        settled += more
+        on_late(grouped_apart.members(refused))
+    elif refused:
+        on_late(grouped.members(refused))
     if grouped.parked:
         settled += await _park(session, worker_id, grouped.parked)
     return merged(settled)

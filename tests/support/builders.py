@@ -86,7 +86,7 @@ async def wipe(db: Session) -> None:
             batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
             batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
-            batchline.hook_deliveries, batchline.operation_batches
+            batchline.hook_deliveries, batchline.operation_batches, batchline.budget_holds
         RESTART IDENTITY
         """,
     )

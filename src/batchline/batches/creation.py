@@ -5,10 +5,11 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.batches.cost import spending_for
 from batchline.config import durations
 from batchline.files import parsing
 from batchline.files.parsing import MAX_ERRORS
-from batchline.model import Batch, ContentError, RunSettings
+from batchline.model import Batch, ContentError, RunSettings, Spending
 from batchline.model.ids import new_id
 from batchline.store import batches
 from batchline.store import creation as store_creation
@@ -58,6 +59,8 @@ class BatchRequest(msgspec.Struct, frozen=True):
     # The models that can be run; None: any.
     served: frozenset[str] | None = None
     idempotency_key: IdempotencyKey | None = None
+    # The prices of all models.
+    spending: Spending = Spending()
 
 
 async def create_requested(session: Session, requested: BatchRequest) -> Batch:
@@ -71,7 +74,9 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         file_id=requested.file_id,
         window=requested.window,
         window_seconds=window_seconds(requested.window),
-        settings=RunSettings(),
+        settings=RunSettings(
+            spending=await spending_for(session, requested.file_id, requested.spending)
+        ),
         endpoint=requested.endpoint,
         metadata=requested.metadata,
         output_expires_after=requested.output_expires_after,

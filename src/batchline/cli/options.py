@@ -19,6 +19,7 @@ class Exit(IntEnum):
     OK = 0
     SOME_FAILED = 1
     BAD_INPUT = 2
+    PAUSED = 3
     INTERRUPTED = 130
 
 
@@ -54,6 +55,16 @@ def _parsed(each: Setting, value: Any) -> Any:
         return each.kind.read(each.kind.from_text(value))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _positive(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount <= 1e9:
+        raise typer.BadParameter("must be a number of dollars above 0, such as 5 or 0.25")
+    return amount
 
 
 Database = Annotated[str | None, setting_option(Settings, "database")]
@@ -93,6 +104,20 @@ DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
     str,
     typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d, or none."),
+]
+
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost",
+        metavar="DOLLARS",
+        parser=_positive,
+        help="Pause before the batch could cost more. Prices: [[prices]] in batchline.toml.",
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", metavar="N", min=1, help="Pause before the batch could use more tokens."),
 ]
 
 Force = Annotated[

@@ -21,12 +21,14 @@ import structlog
 from rich.console import Console
 
 from batchline.batches import creation as ordering
+from batchline.batches.cost import BatchCost, cost_object, cost_of
 from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime
+from batchline.cli.spending import cost_lines, is_capped_pause, pause_line, settings_for
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
@@ -93,6 +95,7 @@ class RunOutcome:
     finished_before: bool
     interrupted: bool
     hook_deliveries: tuple[HookDelivery, ...] = ()
+    cost: BatchCost | None = None
 
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
@@ -110,7 +113,8 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         if not interrupted:
             await _patiently(lambda: _save(order, runtime, session, batch))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
-        return RunOutcome(batch, resumed, finished_before, interrupted, delivered)
+        cost = await _patiently(lambda: cost_of(session, batch))
+        return RunOutcome(batch, resumed, finished_before, interrupted, delivered, cost)
 
 
 async def _run_hooks(hooks: Hooks, session: Session, batch: Batch) -> tuple[HookDelivery, ...]:
@@ -181,7 +185,8 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
 
 
 async def _continue(order: RunOrder, session: Session, found: Batch) -> None:
-    await batches.change_settings(session, found.id, order.settings)
+    settings = await settings_for(session, found.file_id, order.settings)
+    await batches.change_settings(session, found.id, settings)
     if found.paused_at is not None:
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
@@ -198,7 +203,7 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         tenant=DEFAULT_TENANT,
         file_id=file.id,
         window=order.window,
-        settings=order.settings,
+        settings=await settings_for(session, file.id, order.settings),
         resume_key=key,
     )
 
@@ -283,6 +288,8 @@ async def _watch(
             batch, snapshot = await gauge.read(_note(upstreams, worker))
             screen.show(snapshot)
             if batch.ended_at is not None or over or _cannot_end(batch):
+                return batch
+            if is_capped_pause(batch) and not worker.holding():
                 return batch
         except StoreUnavailable as error:
             if over:
@@ -374,9 +381,21 @@ def exit_code(batch: Batch) -> Exit:
     return Exit.OK if done else Exit.SOME_FAILED
 
 
+def exit_code_of(outcome: RunOutcome) -> Exit:
+    if outcome.interrupted:
+        return Exit.PAUSED if is_capped_pause(outcome.batch) else Exit.INTERRUPTED
+    return exit_code(outcome.batch)
+
+
+def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
+    """What `run` prints at its end."""
+    return [summary_line(order, outcome), *cost_lines(outcome.cost)]
+
+
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
-    """The last line that `run` prints."""
     batch = outcome.batch
+    if outcome.cost is not None and is_capped_pause(batch):
+        return pause_line(outcome.cost, order.command)
     if outcome.interrupted:
         return (
             f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; continue with\n"
@@ -414,13 +433,14 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
     return {
         "batch_id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
-        "interrupted": outcome.interrupted,
+        "interrupted": outcome.interrupted and not is_capped_pause(batch),
         "resumed": outcome.resumed,
         "total": batch.total,
         "completed": batch.completed,
         "failed": batch.failed,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
+        "cost": cost_object(outcome.cost),
         "output": order.output.name if batch.output_file_id else None,
         "errors": order.errors.name if batch.error_file_id else None,
         "resume": order.command if outcome.interrupted else None,

@@ -133,7 +133,7 @@ class Worker:
         self.poller = Poller(
             self._sessions["poll"], self.lease, scope, settings, router.found, options.hooks.names
         )
-        self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self._holding)
+        self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self.holding)
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
@@ -306,7 +306,8 @@ class Worker:
         """Drop what was claimed under a lost name, in all producers, not only in the one that noticed."""
         return sum(dispatcher.discard() for dispatcher in self.producers.dispatchers)
 
-    def _holding(self) -> bool:
+    def holding(self) -> bool:
+        """Whether it has items that are not settled, or a batch to finalize."""
         return bool(
             any(producer.holding for producer in self.producers)
             or self.settler.unsettled

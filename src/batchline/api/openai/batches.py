@@ -14,6 +14,7 @@ from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.batches.batch_object import batch_object, unix_seconds
+from batchline.batches.cost import cost_object, cost_of, spending_in
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
@@ -136,6 +137,33 @@ class BatchObject(BaseModel):
     metadata: dict[str, str] | None
 
 
+class Cost(BaseModel):
+    """Dollars and tokens. `spent` is null if no model has a price."""
+
+    currency: Literal["USD"]
+    spent: float | None
+    max_cost: float | None
+    max_tokens: int | None
+    reserved: float
+    reserved_tokens: int
+    unconfirmed: float
+    unconfirmed_tokens: int
+    overshoot: float
+    overshoot_tokens: int
+    unpriced_models: list[str]
+    paused_by: str | None
+
+
+class BatchExtension(BaseModel):
+    """Not part of OpenAI's API."""
+
+    cost: Cost | None
+
+
+class ExtendedBatch(BatchObject):
+    batchline: BatchExtension
+
+
 class ItemAttempt(BaseModel):
     attempt: int
     error_code: str
@@ -211,9 +239,13 @@ async def list_batches(
 
 
 @router.get("/{batch_id}", responses=documented(404))
-async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+async def get_batch(batch_id: str, context: InContext, caller: Called) -> ExtendedBatch:
+    """A batch, and what it has cost."""
     async with context.sessions.one() as session:
-        return displayed(await _named(session, caller, batch_id, "batch_id"))
+        batch = await _named(session, caller, batch_id, "batch_id")
+        cost = cost_object(await cost_of(session, batch))
+    extension = BatchExtension(cost=None if cost is None else Cost(**cost))
+    return ExtendedBatch(**batch_object(batch), batchline=extension)
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))
@@ -298,6 +330,7 @@ def _request(
         metadata=requested.metadata,
         output_expires_after=None if kept is None else int(kept),
         served=served(settings),
+        spending=spending_in(settings),
         idempotency_key=None
         if key is None
         else IdempotencyKey(caller.tenant, _SCOPE, key, requested.fingerprint()),

@@ -12,6 +12,7 @@ import typer
 from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
+from batchline.batches.cost import BatchCost, cost_object, cost_of
 from batchline.cli import options
 from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display import progress
@@ -28,6 +29,7 @@ from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
 from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
+from batchline.cli.spending import cost_lines, raise_caps, requested_spending, settings_for, with_spending
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.model import DEFAULT_TENANT, Batch, ItemCounts, RunSettings, ids
 from batchline.store import batches, outputs, providers
@@ -53,7 +55,8 @@ def register(app: typer.Typer) -> None:
     app.command("results")(results)
     app.command("list")(list_batches)
     for change, help in CHANGES.items():
-        app.command(change, help=help)(change_command(change))
+        command = resume if change == "resume" else change_command(change)
+        app.command(change, help=help)(command)
 
 
 def submit(
@@ -67,6 +70,9 @@ def submit(
     provider_max_tasks: options.ProviderMaxTasks = None,
     provider_recheck: options.ProviderRecheck = None,
     window: options.Window = options.DEFAULT_WINDOW,
+    max_cost: options.MaxCost = None,
+    max_tokens: options.MaxTokens = None,
+    config: options.Config = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -83,10 +89,13 @@ def submit(
             provider_max_tasks=provider_max_tasks,
             provider_recheck=provider_recheck,
         )
+        settings = with_spending(
+            server.run_settings(), requested_spending(config, max_cost, max_tokens)
+        )
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
-            batch = run_async(_submit(runtime, inputs, server.run_settings(), window, as_json))
+            batch = run_async(_submit(runtime, inputs, settings, window, as_json))
         _tell(batch, as_json)
 
 
@@ -95,8 +104,9 @@ async def _submit(
 ) -> Batch:
     file = await ingest_inputs(inputs, runtime.url, silent=silent)
     async with Session(runtime.url, "submit") as session:
+        priced = await settings_for(session, file.id, settings)
         return await ordering.create(
-            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=settings
+            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=priced
         )
 
 
@@ -108,8 +118,8 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found, counted = run_async(_get(runtime, read_batch_id(batch)))
-        _tell(found, as_json, counted)
+        found, counted, cost = run_async(_get(runtime, read_batch_id(batch)))
+        _tell(found, as_json, counted, cost)
 
 
 def watch(
@@ -246,10 +256,30 @@ def change_command(change: Change) -> Callable[..., None]:
     return command
 
 
-async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
+def resume(
+    batch: options.BatchId,
+    max_cost: options.MaxCost = None,
+    max_tokens: options.MaxTokens = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        caps = (max_cost, max_tokens)
+        _tell(run_async(_changed(runtime, read_batch_id(batch), "resume", caps)), as_json)
+
+
+async def _changed(
+    runtime: Runtime,
+    batch_id: UUID,
+    change: Change,
+    caps: tuple[float | None, int | None] = (None, None),
+) -> Batch:
     async with Session(runtime.url, change) as session:
         before = await _found(session, batch_id)
         if change == "resume":
+            if before.paused_at is not None:
+                await raise_caps(session, before, *caps)
             done = await batches.resume(session, batch_id)
         else:
             done = await batches.close(session, batch_id, change)
@@ -258,9 +288,12 @@ async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
         return await _found(session, batch_id)
 
 
-async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts]]:
+async def _get(
+    runtime: Runtime, batch_id: UUID
+) -> tuple[Batch, list[ProviderCounts], BatchCost | None]:
     async with Session(runtime.url, "status") as session:
-        return await _found(session, batch_id), await providers.counts(session, batch_id)
+        batch = await _found(session, batch_id)
+        return batch, await providers.counts(session, batch_id), await cost_of(session, batch)
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:
@@ -270,8 +303,15 @@ async def _found(session: Session, batch_id: UUID) -> Batch:
     return batch
 
 
-def _tell(batch: Batch, as_json: bool, providers: Sequence[ProviderCounts] = ()) -> None:
+def _tell(
+    batch: Batch,
+    as_json: bool,
+    providers: Sequence[ProviderCounts] = (),
+    cost: BatchCost | None = None,
+) -> None:
     displayed: dict[str, Any] = show_batch(batch)
+    if cost is not None:
+        displayed["cost"] = cost_object(cost)
     unknown = sum(each.submission_unknown for each in providers)
     if providers:
         processing = sum(each.processing for each in providers)
@@ -285,5 +325,7 @@ def _tell(batch: Batch, as_json: bool, providers: Sequence[ProviderCounts] = ())
     out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
     if unknown:
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
+    for line in cost_lines(cost):
+        out().print(f"  {line}", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)

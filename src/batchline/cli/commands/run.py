@@ -12,9 +12,9 @@ from batchline.cli import options, run_batch
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs
-from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
+from batchline.cli.spending import requested_spending, with_spending
 from batchline.cli.targets import Outputs, OutputTarget, target_at
 from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.upstreams import urls
@@ -43,12 +43,15 @@ def run_inputs(
     provider_recheck: options.ProviderRecheck = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
+    max_cost: options.MaxCost = None,
+    max_tokens: options.MaxTokens = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
     on_end: options.RunOnEnd = None,
     on_end_command: options.RunOnEndCommand = None,
     on_end_timeout: options.RunOnEndTimeout = None,
     on_end_env: options.RunOnEndEnv = None,
+    config: options.Config = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -56,7 +59,7 @@ def run_inputs(
     """Run every line of INPUT against a model server. The same command again continues where it stopped.
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
-    was sent. 130: interrupted.
+    was sent. 3: paused, because a cap is reached. 130: interrupted.
     """
     with reported_errors(as_json):
         server = run_upstream(
@@ -82,7 +85,9 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=server.run_settings(),
+            settings=with_spending(
+                server.run_settings(), requested_spending(config, max_cost, max_tokens)
+            ),
             output=target,
             errors=errors_target,
             outputs=outputs,
@@ -98,12 +103,11 @@ def run_inputs(
         if as_json:
             print_json(run_batch.describe(order, outcome))
         else:
-            (err() if outcome.interrupted else order.console()).print(
-                run_batch.summary_line(order, outcome), markup=False
-            )
+            for line in run_batch.summary_lines(order, outcome):
+                (err() if outcome.interrupted else order.console()).print(line, markup=False)
         for line in run_batch.failed_hooks(order, outcome):
             err().print(line, markup=False)
-        raise typer.Exit(Exit.INTERRUPTED if outcome.interrupted else run_batch.exit_code(outcome.batch))
+        raise typer.Exit(run_batch.exit_code_of(outcome))
 
 
 def _hook_settings(

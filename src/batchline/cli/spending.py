@@ -1,0 +1,110 @@
+"""Prices and caps of a command, and the cost of a batch for people."""
+
+from pathlib import Path
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from batchline.batches.cost import BatchCost, UnknownPrice, spending_for, spending_in
+from batchline.cli.display.console import CommandError
+from batchline.config import DEFAULT_NAME, SettingsError, load
+from batchline.model import Batch, RunSettings, Spending
+from batchline.model.spending import dollars, nano_dollars
+from batchline.store import batches
+from batchline.store.session import Session
+
+_REASONS = ("max_cost", "max_tokens")
+
+
+def requested_spending(config: Path | None, max_cost: float | None, max_tokens: int | None) -> Spending:
+    """The prices of batchline.toml, and the caps that the user gave."""
+    usual = Path(DEFAULT_NAME)
+    path = config or (usual if usual.is_file() else None)
+    try:
+        settings = load(path, {}).server
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
+    return spending_in(settings, None if max_cost is None else nano_dollars(max_cost), max_tokens)
+
+
+def with_spending(settings: RunSettings, spending: Spending) -> RunSettings:
+    if settings.provider is not None and spending.capped:
+        raise CommandError("--max-cost and --max-tokens do not work with --provider: its tasks have no answer yet")
+    return replace(settings, spending=spending)
+
+
+async def settings_for(session: Session, file_id: UUID, settings: RunSettings) -> RunSettings:
+    """The settings with the prices that concern the models of the file."""
+    if settings.spending is None:
+        return settings
+    try:
+        return replace(settings, spending=await spending_for(session, file_id, settings.spending))
+    except UnknownPrice as error:
+        raise CommandError(f"{error}; nothing was sent") from error
+
+
+async def raise_caps(session: Session, batch: Batch, max_cost: float | None, max_tokens: int | None) -> None:
+    """Change the caps of a batch. A cap that is not given stays."""
+    if max_cost is None and max_tokens is None:
+        return
+    spending = batch.settings.spending or Spending()
+    if max_cost is not None:
+        if not spending.prices or spending.unpriced:
+            raise CommandError("--max-cost: models of this batch have no price; use --max-tokens")
+        spending = replace(spending, max_cost=nano_dollars(max_cost))
+    if max_tokens is not None:
+        spending = replace(spending, max_tokens=max_tokens)
+    settings = with_spending(batch.settings, spending)
+    await batches.change_settings(session, batch.id, settings)
+
+
+def money(nano: int) -> str:
+    """Dollars with as many digits as are of interest."""
+    amount = dollars(nano)
+    if amount == 0 or amount >= 1:
+        return f"${amount:,.2f}"
+    return f"${amount:.4f}" if amount >= 0.01 else f"${amount:.2g}"
+
+
+def is_capped_pause(batch: Batch) -> bool:
+    """Whether a cap has paused the batch."""
+    return batch.paused_at is not None and batch.ended_at is None and batch.paused_by in _REASONS
+
+
+def cost_lines(cost: BatchCost | None) -> list[str]:
+    """What a batch has cost, for its status and its summary."""
+    if cost is None:
+        return []
+    spending, holds = cost.spending, cost.holds
+    lines = []
+    if cost.known:
+        cap = "" if spending.max_cost is None else f" of at most {money(spending.max_cost)}"
+        without = f", without {', '.join(spending.unpriced)}: no price" if spending.unpriced else ""
+        lines.append(f"cost: {money(cost.batch.cost)}{cap}{without}")
+    if spending.max_tokens is not None:
+        lines.append(f"tokens: {cost.tokens:,} of at most {spending.max_tokens:,}")
+    if holds.reserved.tokens:
+        lines.append(f"reserved for requests in flight: {_both(cost, holds.reserved.cost, holds.reserved.tokens)}")
+    if holds.unconfirmed.tokens:
+        amount = _both(cost, holds.unconfirmed.cost, holds.unconfirmed.tokens)
+        lines.append(f"unconfirmed: up to {amount}, for requests that may have been charged without an answer")
+    if cost.over_cost or cost.over_tokens:
+        over = money(cost.over_cost) if cost.over_cost else f"{cost.over_tokens:,} tokens"
+        lines.append(f"the cap is exceeded by {over}: requests have used more than was reserved for them")
+    return lines
+
+
+def _both(cost: BatchCost, nano: int, tokens: int) -> str:
+    return f"{money(nano)} ({tokens:,} tokens)" if cost.known else f"{tokens:,} tokens"
+
+
+def pause_line(cost: BatchCost, command: str) -> str:
+    """Why a cap has paused the batch, and how to continue."""
+    batch, spending = cost.batch, cost.spending
+    by_cost = batch.paused_by == "max_cost" and spending.max_cost is not None
+    option = "--max-cost" if by_cost else "--max-tokens"
+    cap = money(spending.max_cost or 0) if by_cost else f"{spending.max_tokens or 0:,} tokens"
+    return (
+        f"paused: the next request could exceed {option} {cap}; {batch.finished:,} of {batch.total:,} done,"
+        f" nothing is lost; to continue, give a higher {option} to\n  {command}"
+    )

@@ -110,8 +110,10 @@ async def create(
     endpoint: str | None = None,
     metadata: dict[str, str] | None = None,
     resume_key: str | None = None,
+    sample: int | None = None,
 ) -> Batch:
-    """Create a batch, or return the one that a concurrent process created with the same `resume_key`."""
+    """Create a batch, or return the one that a concurrent process created with the same `resume_key`. `sample`:
+    it is paused, and so many lines are drawn to run first."""
     new = NewBatch(
         id=new_id(),
         tenant=tenant,
@@ -124,6 +126,8 @@ async def create(
         resume_key=resume_key,
     )
     try:
+        if sample is not None:
+            return await batches.create_sampled(session, new, sample)
         return await batches.create(session, new)
     except AlreadyExists:
         found = await batches.find(session, tenant, new.resume_key or "")

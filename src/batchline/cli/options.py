@@ -120,6 +120,17 @@ MaxTokens = Annotated[
     typer.Option("--max-tokens", metavar="N", min=1, help="Pause before the batch could use more tokens."),
 ]
 
+Sample = Annotated[
+    int | None,
+    typer.Option(
+        "--sample",
+        metavar="N",
+        min=1,
+        max=10_000,
+        help="Run N random lines, forecast time, tokens and cost of the rest, then ask.",
+    ),
+]
+
 Force = Annotated[
     bool,
     typer.Option("--force", help="Replace files that Batchline did not write, or that have changed."),

@@ -11,21 +11,24 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
 import structlog
+from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
 from batchline.batches import creation as ordering
 from batchline.batches.cost import BatchCost, cost_object, cost_of
+from batchline.batches.forecast import Forecast, forecast_object
 from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
+from batchline.cli.forecast import confirmed, forecast_lines, forecast_rest, sample_line
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime
 from batchline.cli.spending import cost_lines, is_capped_pause, pause_line, settings_for
@@ -78,6 +81,9 @@ class RunOrder:
     hooks: Hooks
     as_json: bool
     command: str
+    # Lines to run first, before the user decides about the rest.
+    sample: int | None = None
+    yes: bool = False
 
     def console(self) -> Console:
         """The console for messages: stdout, unless the lines go there."""
@@ -96,13 +102,17 @@ class RunOutcome:
     interrupted: bool
     hook_deliveries: tuple[HookDelivery, ...] = ()
     cost: BatchCost | None = None
+    forecast: Forecast | None = None
 
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
     async with runtime.kept_running(patient=False), Session(runtime.url, "run") as session:
         batch, resumed = await _find_or_create(order, runtime, session)
         finished_before, interrupted = batch.ended_at is not None, False
-        if not finished_before:
+        forecast = None
+        if batch.paused_by == "sample" and not finished_before:
+            batch, forecast, interrupted = await _sample(order, runtime, session, batch)
+        if batch.ended_at is None and not interrupted:
             batch, interrupted = await _work(order, runtime, session, batch)
         if _cannot_end(batch):
             raise CommandError(
@@ -114,7 +124,26 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
             await _patiently(lambda: _save(order, runtime, session, batch))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
         cost = await _patiently(lambda: cost_of(session, batch))
-        return RunOutcome(batch, resumed, finished_before, interrupted, delivered, cost)
+        return RunOutcome(batch, resumed, finished_before, interrupted, delivered, cost, forecast)
+
+
+async def _sample(
+    order: RunOrder, runtime: Runtime, session: Session, batch: Batch
+) -> tuple[Batch, Forecast | None, bool]:
+    """Run the lines that were drawn, and show the forecast for the rest. Returns the batch, the forecast, and
+    whether to stop here."""
+    first = replace(order, worker=replace(order.worker, drain=True))
+    batch, unfinished = await _work(first, runtime, session, batch, sample=True)
+    if not unfinished or batch.paused_by != "sample":
+        return batch, None, unfinished
+    forecast = await forecast_rest(session, batch, order.worker.concurrency)
+    if not order.silent:
+        for line in (sample_line(batch, forecast), *(forecast_lines(forecast) if forecast else ())):
+            order.console().print(line, markup=False)
+    if not await asyncio.to_thread(confirmed, order.yes):
+        return batch, forecast, True
+    await _patiently(lambda: batches.resume(session, batch.id))
+    return batch, forecast, False
 
 
 async def _run_hooks(hooks: Hooks, session: Session, batch: Batch) -> tuple[HookDelivery, ...]:
@@ -178,7 +207,7 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
     await _check_upstream(order.settings)
     if found is not None:
         await _patiently(lambda: _continue(order, session, found))
-        return found, True
+        return await _patiently(lambda: batches.get(session, found.id)) or found, True
     # Forget the old batch only now that nothing prevents a new one.
     await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     return await _patiently(lambda: _create(order, runtime, session, known, key)), False
@@ -187,7 +216,12 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
 async def _continue(order: RunOrder, session: Session, found: Batch) -> None:
     settings = await settings_for(session, found.file_id, order.settings)
     await batches.change_settings(session, found.id, settings)
-    if found.paused_at is not None:
+    if order.sample is not None and found.paused_by != "sample":
+        raise CommandError(
+            f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are done;"
+            " leave it out to continue, or give --fresh"
+        )
+    if found.paused_at is not None and order.sample is None:
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
@@ -205,6 +239,7 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         window=order.window,
         settings=await settings_for(session, file.id, order.settings),
         resume_key=key,
+        sample=order.sample,
     )
 
 
@@ -219,8 +254,10 @@ async def _check_upstream(settings: RunSettings) -> None:
         raise CommandError(f"{trouble}; nothing was sent")
 
 
-async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
-    """Run the batch until it has ended or the user stops it. Returns the batch and whether it was stopped."""
+async def _work(
+    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, sample: bool = False
+) -> tuple[Batch, bool]:
+    """Run the batch, or only its sample, until it has ended or the user stops it. Returns the batch and whether it was stopped."""
     ended = asyncio.Event()
     settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
@@ -232,7 +269,7 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         executor,
         runtime.objects,
         settings,
-        scope := _scope(order, batch),
+        scope := replace_struct(_scope(order, batch), sample=sample),
         WorkerOptions(
             producers=[
                 ProducerScope(
@@ -383,8 +420,13 @@ def exit_code(batch: Batch) -> Exit:
 
 def exit_code_of(outcome: RunOutcome) -> Exit:
     if outcome.interrupted:
-        return Exit.PAUSED if is_capped_pause(outcome.batch) else Exit.INTERRUPTED
+        return Exit.PAUSED if _is_paused(outcome) else Exit.INTERRUPTED
     return exit_code(outcome.batch)
+
+
+def _is_paused(outcome: RunOutcome) -> bool:
+    """It was not interrupted: a cap has paused it, or the user decides after the sample."""
+    return is_capped_pause(outcome.batch) or outcome.forecast is not None
 
 
 def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
@@ -396,6 +438,8 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     batch = outcome.batch
     if outcome.cost is not None and is_capped_pause(batch):
         return pause_line(outcome.cost, order.command)
+    if outcome.interrupted and outcome.forecast is not None:
+        return f"stopped after the sample, nothing is lost; to run the rest\n  {order.command} --yes"
     if outcome.interrupted:
         return (
             f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; continue with\n"
@@ -433,7 +477,7 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
     return {
         "batch_id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
-        "interrupted": outcome.interrupted and not is_capped_pause(batch),
+        "interrupted": outcome.interrupted and not _is_paused(outcome),
         "resumed": outcome.resumed,
         "total": batch.total,
         "completed": batch.completed,
@@ -441,6 +485,7 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
         "cost": cost_object(outcome.cost),
+        "forecast": None if outcome.forecast is None else forecast_object(outcome.forecast),
         "output": order.output.name if batch.output_file_id else None,
         "errors": order.errors.name if batch.error_file_id else None,
         "resume": order.command if outcome.interrupted else None,

@@ -9,7 +9,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from batchline.model import DURATION_BOUNDS, Batch, ContentError, File, RunSettings
-from batchline.store.session import Session
+from batchline.store.session import Session, run
 from batchline.store.spans import WorkerId
 from batchline.store.statements import statement
 
@@ -47,6 +47,21 @@ async def create(session: Session, new: NewBatch) -> Batch:
     if not rows:
         raise FileNotFound(f"no input file {new.file_id}")
     return batch_of(rows[0])
+
+
+async def create_sampled(session: Session, new: NewBatch, lines: int) -> Batch:
+    """Create a batch that is paused, and draw lines of it at random, to run before the rest."""
+    async with session.transaction() as connection:
+        try:
+            rows = await run(connection, statement("create_batch"), created(new))
+        except UniqueViolation as error:
+            raise AlreadyExists(f"there is a batch with resume key {new.resume_key}") from error
+        if not rows:
+            raise FileNotFound(f"no input file {new.file_id}")
+        await run(connection, statement("draw_sample"), {"batch": new.id, "lines": lines})
+    found = await get(session, new.id)
+    assert found is not None
+    return found
 
 
 async def _insert(session: Session, new: NewBatch) -> list[dict[str, Any]]:

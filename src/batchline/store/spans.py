@@ -40,6 +40,8 @@ class Scope(msgspec.Struct, frozen=True):
     excluded_prefixes: tuple[str, ...] = ()
     # Only those that begin so; None: all.
     below: tuple[str, ...] | None = None
+    # Only the drawn sample of the batch.
+    sample: bool = False
 
     def params(self) -> dict[str, object]:
         left = [_literal(key) for key in self.excluded] + [
@@ -63,7 +65,7 @@ async def claim(
 ) -> list[Claim]:
     """Claim up to `limit` items. `max_tasks`: the scope is a provider, which may have so many tasks."""
     rows = await session.rows(
-        statement("claim"),
+        statement("claim_sample" if scope.sample else "claim"),
         {
             **scope.params(),
             "worker": worker.id,

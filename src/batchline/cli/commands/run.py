@@ -12,6 +12,7 @@ from batchline.cli import options, run_batch
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.files import check_inputs
+from batchline.cli.forecast import estimate
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.spending import requested_spending, with_spending
@@ -45,6 +46,11 @@ def run_inputs(
     window: options.Window = options.DEFAULT_WINDOW,
     max_cost: options.MaxCost = None,
     max_tokens: options.MaxTokens = None,
+    sample: options.Sample = None,
+    yes: Annotated[bool, typer.Option("--yes", help="After --sample, run the rest without asking.")] = False,
+    only_estimate: Annotated[
+        bool, typer.Option("--estimate", help="Send nothing; print a rough forecast of tokens and cost.")
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
     force: options.Force = False,
     on_end: options.RunOnEnd = None,
@@ -59,9 +65,14 @@ def run_inputs(
     """Run every line of INPUT against a model server. The same command again continues where it stopped.
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
-    was sent. 3: paused, because a cap is reached. 130: interrupted.
+    was sent. 3: paused: a cap is reached, or the sample is done. 130: interrupted.
     """
     with reported_errors(as_json):
+        spending = requested_spending(config, max_cost, max_tokens)
+        if only_estimate:
+            check_inputs(inputs)
+            estimate(inputs, spending, database, data_dir, as_json)
+            return
         server = run_upstream(
             upstream,
             api_key_env=api_key_env,
@@ -85,9 +96,7 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=with_spending(
-                server.run_settings(), requested_spending(config, max_cost, max_tokens)
-            ),
+            settings=with_spending(server.run_settings(), spending),
             output=target,
             errors=errors_target,
             outputs=outputs,
@@ -97,6 +106,8 @@ def run_inputs(
             hooks=hooks,
             as_json=as_json,
             command=run_batch.resume_command(),
+            sample=sample,
+            yes=yes,
         )
         with open_runtime(database, data_dir, to_work=True) as runtime:
             outcome = run_async(run_batch.run(order, runtime))

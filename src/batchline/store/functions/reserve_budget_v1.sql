@@ -39,7 +39,9 @@ BEGIN
         (b.settings -> 'spending' ->> 'max_tokens')::bigint AS max_tokens,
         b.cost,
         b.input_tokens + b.output_tokens AS tokens,
-        b.paused_at IS NULL AND b.cancelling_at IS NULL AND b.expiring_at IS NULL AND b.finalizing_at IS NULL AS open
+        -- A batch that is paused for its sample sends that.
+        (b.paused_at IS NULL OR b.paused_by = 'sample')
+        AND b.cancelling_at IS NULL AND b.expiring_at IS NULL AND b.finalizing_at IS NULL AS open
     INTO facts
     FROM batchline.current_batches AS b
     WHERE b.id = batch;

@@ -9,7 +9,7 @@ down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-FUNCTIONS = ("reserve_budget_v1",)
+FUNCTIONS = ("reserve_budget_v1", "draw_sample_v1")
 
 UP = """
 -- Nano-dollars.

@@ -1,6 +1,9 @@
 """Prices and caps with real processes: what batches cost, where they pause, and how they continue."""
 
 import json
+import os
+import pty
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,9 @@ def requests(path: Path, count: int, **more: Any) -> Path:
     return path
 
 
-def test_a_run_says_what_it_has_cost(tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]) -> None:
+def test_a_run_says_what_it_has_cost(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
     inputs = requests(tmp_path / "in.jsonl", 20, max_tokens=1)
     with simulated() as upstream:
         done = batchline("run", str(inputs), "--upstream", upstream.url, *config, *location)
@@ -103,18 +108,26 @@ def test_a_cap_on_the_cost_needs_a_price_for_each_model(tmp_path: Path, location
 
 
 def test_an_overshoot_is_reported(tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]) -> None:
-    """Without a limit in the request, the setting says how much output is reserved; the upstream gives more."""
+    """Without a limit in the request, the setting says what is reserved; the upstream gives more."""
     inputs = requests(tmp_path / "in.jsonl", 1)
     Path(config[1]).write_text(PRICES + "[spending]\noutput_tokens = 1\n")
     with simulated() as upstream:
         done = batchline(
-            "run", str(inputs), "--upstream", upstream.url, "--max-cost", "0.001", "--json", *config, *location
+            "run",
+            str(inputs),
+            "--upstream",
+            upstream.url,
+            "--max-cost",
+            "0.001",
+            "--json",
+            *config,
+            *location,
         )
-        shown = batchline("status", json.loads(done.stdout)["batch_id"], *location).stdout
+        displayed = batchline("status", json.loads(done.stdout)["batch_id"], *location).stdout
     cost = json.loads(done.stdout)["cost"]
     assert cost["spent"] > 0.001
     assert cost["overshoot"] == pytest.approx(cost["spent"] - 0.001)
-    assert "the cap is exceeded by $" in shown
+    assert "the cap is exceeded by $" in displayed
 
 
 def test_two_workers_of_which_one_is_killed_keep_to_the_cap(
@@ -124,7 +137,15 @@ def test_two_workers_of_which_one_is_killed_keep_to_the_cap(
     inputs = requests(tmp_path / "in.jsonl", 400, max_tokens=1)
     with simulated("--latency", "20", "--keyless") as upstream:
         submitted = batchline(
-            "submit", str(inputs), "--upstream", upstream.url, "--max-cost", "0.15", "--json", *config, *location
+            "submit",
+            str(inputs),
+            "--upstream",
+            upstream.url,
+            "--max-cost",
+            "0.15",
+            "--json",
+            *config,
+            *location,
         )
         assert submitted.returncode == 0, submitted.stderr
         batch = json.loads(submitted.stdout)["id"]
@@ -156,7 +177,9 @@ def test_two_workers_of_which_one_is_killed_keep_to_the_cap(
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "x"])
 def test_a_cap_must_be_a_number_above_zero(tmp_path: Path, location: tuple[str, ...], given: str) -> None:
     inputs = requests(tmp_path / "in.jsonl", 1)
-    refused = batchline("run", str(inputs), "--upstream", "http://localhost:1", "--max-cost", given, *location)
+    refused = batchline(
+        "run", str(inputs), "--upstream", "http://localhost:1", "--max-cost", given, *location
+    )
     assert refused.returncode == 2
     assert "must be a number of dollars above 0" in refused.stderr
 
@@ -168,3 +191,113 @@ def test_a_mistake_in_the_prices_names_its_line(tmp_path: Path, location: tuple[
     refused = batchline(*command, *location)
     assert refused.returncode == 2
     assert "b.toml, line 3: prices[0].input: must be a number from 0 to" in refused.stderr
+
+
+# Forecasts
+
+
+def test_an_estimate_sends_nothing_and_learns_from_earlier_runs(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 50, max_tokens=5)
+    rough = batchline("run", str(inputs), "--estimate", "--json", *config, *location)
+    assert rough.returncode == 0, rough.stderr
+    forecast = json.loads(rough.stdout)["forecast"]
+    assert (forecast["lines"], forecast["rough"], forecast["learned_from"]) == (50, True, 0)
+    assert forecast["cost"]["high"] == pytest.approx(50 * 5 * EACH)
+
+    with simulated() as upstream:
+        done = batchline("run", str(inputs), "--upstream", upstream.url, "--json", *config, *location)
+    used = json.loads(done.stdout)
+    displayed = batchline("run", str(inputs), "--estimate", *config, *location).stdout
+    assert "estimate: 50 lines; rough, nothing was sent" in displayed
+    assert "bytes per token: learned from 50 earlier requests" in displayed
+    again = json.loads(batchline("run", str(inputs), "--estimate", "--json", *config, *location).stdout)
+    tokens = again["forecast"]["input_tokens"]
+    assert tokens["likely"] == pytest.approx(used["input_tokens"], rel=0.05)
+    assert json.loads(batchline("list", "--json", *location).stdout)["data"][1:] == [], "one batch"
+
+
+def test_a_sample_stops_without_a_terminal_and_the_rest_sends_nothing_twice(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 200, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "--sample", "20", *config, *location)
+        stopped = batchline(*command)
+        sent = upstream.stats()["executed"]
+        as_json = json.loads(batchline(*command, "--json").stdout)
+        done = batchline(*command, "--yes")
+        seen = upstream.stats()
+    assert (stopped.returncode, sent) == (3, 20)
+    assert "sample: 20 lines done; forecast for the other 180:" in stopped.stdout
+    assert "cost: about $0.1800 ($0.1800 to $0.1800)" in stopped.stdout
+    assert "to run the rest\n  batchline run" in stopped.stderr
+    assert "--yes" in stopped.stderr
+
+    assert as_json["forecast"]["lines"] == 180
+    assert (as_json["status"], as_json["interrupted"]) == ("paused", False)
+
+    assert done.returncode == 0, done.stderr
+    assert [line["custom_id"] for line in read_lines(tmp_path / "in.output.jsonl")] == [
+        f"q-{n}" for n in range(200)
+    ]
+    assert (seen["executed"], seen["keys_executed_twice"]) == (200, 0)
+
+
+def test_a_sample_keeps_to_a_cap(tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 100, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "--sample", "20", *config, *location)
+        paused = batchline(*command, "--max-cost", "0.005")
+        sent = upstream.stats()["executed"]
+    assert (paused.returncode, sent) == (3, 5)
+    assert "could exceed --max-cost" in paused.stderr
+
+
+def test_a_sample_of_a_batch_that_has_begun_is_refused(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 30, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *config, *location)
+        assert batchline(*command, "--max-cost", "0.005").returncode == 3
+        refused = batchline(*command, "--sample", "5")
+    assert refused.returncode == 2
+    assert "--sample is for a batch that has not begun: 5 of 30 lines are done" in refused.stderr
+
+
+@pytest.mark.parametrize(("answer", "code", "sent"), [("y\n", 0, 30), ("n\n", 3, 5), ("\x03", 3, 5)])
+def test_a_terminal_is_asked_after_the_sample(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...], answer: str, code: int, sent: int
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 30, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "--sample", "5", *config, *location)
+        displayed, exit_code = on_terminal(command, "run the rest?", answer)
+        assert upstream.stats()["executed"] == sent
+    assert exit_code == code, displayed
+    assert "forecast for the other 25" in displayed
+
+
+def on_terminal(command: tuple[str, ...], question: str, answer: str) -> tuple[str, int]:
+    """Run a command on a terminal, and answer its question; what it showed, and its exit code."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "batchline", *command])
+    displayed, answered = b"", False
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:
+            # The other side is closed.
+            break
+        if not piece:
+            break
+        displayed += piece
+        if not answered and question.encode() in displayed:
+            answered = True
+            os.write(terminal, answer.encode())
+    os.close(terminal)
+    _, status_word = os.waitpid(process, 0)
+    return displayed.decode(errors="replace"), os.waitstatus_to_exitcode(status_word)

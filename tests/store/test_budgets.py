@@ -44,7 +44,12 @@ def capped(stage: Stage, lines: int, *, max_cost: int | None = None, max_tokens:
 
 
 def reserve(
-    hand: Hand, batch: Staged, *wanted: int, held: int = 0, in_flight: bool = False, holder: UUID | None = None
+    hand: Hand,
+    batch: Staged,
+    *wanted: int,
+    held: int = 0,
+    in_flight: bool = False,
+    holder: UUID | None = None,
 ) -> tuple[int, str]:
     """Each wanted request costs so many nano-dollars, and uses as many tokens."""
     ((granted, state),) = hand.run(
@@ -174,7 +179,9 @@ def test_a_worker_waits_for_the_requests_of_another_and_pauses_after_them(stage:
 def test_what_a_killed_worker_held_stays_held(stage: Stage) -> None:
     batch, anna, bert = capped(stage, 9, max_cost=100), live(stage.hand()), live(stage.hand())
     assert reserve(anna, batch, 90) == (1, "open")
-    stage.db.execute("UPDATE batchline.workers SET lease_until = now() - interval '1 s' WHERE id = %s", (anna.id,))
+    stage.db.execute(
+        "UPDATE batchline.workers SET lease_until = now() - interval '1 s' WHERE id = %s", (anna.id,)
+    )
 
     assert reserve(bert, batch, 10) == (1, "open")
     assert reserve(bert, batch, 1, held=10) == (0, "paused")

@@ -196,7 +196,7 @@ DAMAGES = [
     # Counters.
     Damage("counters", "UPDATE batchline.counters SET completed = completed + 1"),
     Damage("counters", "UPDATE batchline.counters SET failed = failed + 1, completed = completed - 1"),
-    Damage("counters", "UPDATE batchline.counters SET input_tokens = input_tokens + 1"),
+    Damage("counters", "UPDATE batchline.counters SET input_tokens = input_tokens - 1"),
     Damage("counters", "UPDATE batchline.counters SET output_tokens = 0"),
     Damage("counters", "DELETE FROM batchline.counters"),
     Damage(

@@ -56,14 +56,14 @@ class Charging:
         self.answer: Callable[[Item, Usage], Ran] = answered
 
     async def run(self, item: Item) -> Ran:
-        most = largest_usage(self.spending, item.claim.url, item.body)
-        largest = self.spending.cost(item.claim.model, most)
+        top = largest_usage(self.spending, item.claim.url, item.body)
+        largest = self.spending.cost(item.claim.model, top)
         self.sent += 1
         self.open += largest
         self.highest = max(self.highest, self.charged + self.open)
         for _ in range(self.rng.randint(0, 5)):
             await asyncio.sleep(0)
-        used = Usage(self.rng.randint(1, most.input_tokens), 0, self.rng.randint(0, most.output_tokens))
+        used = Usage(self.rng.randint(1, top.input_tokens), 0, self.rng.randint(0, top.output_tokens))
         self.open -= largest
         self.charged += self.spending.cost(item.claim.model, used)
         return self.answer(item, used)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from batchline.config.settings import ServerSettings
 from batchline.model import Batch, ModelPrice, Spending
 from batchline.model.spending import ANY_PRICE, dollars
-from batchline.store import budgets, files
+from batchline.store import budgets, files, forecasts
 from batchline.store.budgets import Amount, Holds
 from batchline.store.session import Session
 
@@ -52,12 +52,13 @@ def spending_in(
     settings: ServerSettings, max_cost: int | None = None, max_tokens: int | None = None
 ) -> Spending:
     """The prices of the settings, and caps; nano-dollars."""
-    usual = Spending()
     return Spending(
-        prices={each.model: ModelPrice(each.input, each.output, each.cached_input) for each in settings.prices},
+        prices={
+            each.model: ModelPrice(each.input, each.output, each.cached_input) for each in settings.prices
+        },
         max_cost=max_cost,
         max_tokens=max_tokens,
-        bytes_per_token=settings.spending.bytes_per_token or usual.bytes_per_token,
+        bytes_per_token=settings.spending.bytes_per_token,
         output_tokens=settings.spending.output_tokens,
     )
 
@@ -74,11 +75,21 @@ async def spending_for(session: Session, file_id: UUID, spending: Spending) -> S
     if unpriced and spending.max_cost is not None:
         names = ", ".join(f'"{model}"' for model in unpriced[:_MAX_NAMED])
         raise UnknownPrice(
-            f"--max-cost: there is no price for model {names}; add [[prices]] to batchline.toml, or use --max-tokens"
+            f"--max-cost: there is no price for model {names}; add [[prices]] to batchline.toml,"
+            " or use --max-tokens"
         )
     wanted = {*models, ANY_PRICE}
     prices = {model: price for model, price in spending.prices.items() if model in wanted}
     return replace(spending, prices=prices, unpriced=unpriced[:_MAX_NAMED])
+
+
+async def with_learned_input(session: Session, tenant: str, file_id: UUID, spending: Spending) -> Spending:
+    """Reserve more input if earlier requests of the same models had more tokens than is assumed."""
+    learned = await forecasts.learned(session, tenant, await files.models(session, file_id))
+    lowest = min(
+        (each.bytes / each.input_tokens for each in learned.values()), default=spending.bytes_per_token
+    )
+    return replace(spending, bytes_per_token=min(spending.bytes_per_token, lowest))
 
 
 async def cost_of(session: Session, batch: Batch) -> BatchCost | None:

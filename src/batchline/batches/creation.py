@@ -74,9 +74,7 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         file_id=requested.file_id,
         window=requested.window,
         window_seconds=window_seconds(requested.window),
-        settings=RunSettings(
-            spending=await spending_for(session, requested.file_id, requested.spending)
-        ),
+        settings=RunSettings(spending=await spending_for(session, requested.file_id, requested.spending)),
         endpoint=requested.endpoint,
         metadata=requested.metadata,
         output_expires_after=requested.output_expires_after,
@@ -112,8 +110,8 @@ async def create(
     resume_key: str | None = None,
     sample: int | None = None,
 ) -> Batch:
-    """Create a batch, or return the one that a concurrent process created with the same `resume_key`. `sample`:
-    it is paused, and so many lines are drawn to run first."""
+    """Create a batch, or return the one that a concurrent process created with the same `resume_key`.
+    `sample`: it is paused, and so many lines are drawn to run first."""
     new = NewBatch(
         id=new_id(),
         tenant=tenant,

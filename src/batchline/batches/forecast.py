@@ -10,8 +10,8 @@ from batchline.model import Spending, Usage
 from batchline.model.spending import dollars, largest_usage
 from batchline.store.forecasts import LearnedUsage, ProfileLine, SampledLine
 
-# How far a rough forecast may be off: the input, with bytes per token that were learned or assumed, and the output, if
-# it was learned.
+# How far a rough forecast may be off: the input, with bytes per token that were learned or assumed, and the
+# output, if it was learned.
 _LEARNED, _ASSUMED, _OUTPUT = 0.2, 0.5, 0.5
 # About 95 of 100 samples are within so many standard errors.
 _ERRORS = 2.0
@@ -49,9 +49,9 @@ def rough_forecast(
     input_tokens, output_tokens, cost = _NONE, _NONE, _NONE
     for line in lines:
         known = learned.get(line.model)
-        most = largest_usage(spending, line.url, line.body)
+        largest = largest_usage(spending, line.url, line.body)
         tokens = _input(line, known, spending)
-        given = _output(known, most.output_tokens)
+        given = _output(known, largest.output_tokens)
         input_tokens += _scaled(tokens, line.weight)
         output_tokens += _scaled(given, line.weight)
         cost += _scaled(_cost(spending, line.model, tokens, given), line.weight)
@@ -70,11 +70,11 @@ def _input(line: ProfileLine, known: LearnedUsage | None, spending: Spending) ->
     return Range(tokens * (1 - off), tokens, tokens * (1 + off))
 
 
-def _output(known: LearnedUsage | None, most: int) -> Range:
+def _output(known: LearnedUsage | None, largest: int) -> Range:
     if known is None:
-        return Range(0.0, most / 2, most)
+        return Range(0.0, largest / 2, largest)
     usual = known.output_tokens / known.requests
-    low, likely, high = (min(each, most) for each in (usual * (1 - _OUTPUT), usual, usual * (1 + _OUTPUT)))
+    low, likely, high = (min(each, largest) for each in (usual * (1 - _OUTPUT), usual, usual * (1 + _OUTPUT)))
     return Range(low, likely, high)
 
 
@@ -113,7 +113,7 @@ def sample_forecast(
 
 
 def _mean(values: Sequence[float], left: int) -> Range:
-    """The mean, times the lines that are left, and its error. Of a single value, the error is unknown: as large as it."""
+    """The mean, times the lines that are left, and its error. Of a single value, the error is unknown."""
     count, mean = len(values), sum(values) / len(values)
     if count == 1:
         return Range(0.0, mean * left, 2 * mean * left)
@@ -142,11 +142,13 @@ def forecast_object(forecast: Forecast) -> dict[str, Any]:
         "input_tokens": _object(forecast.input_tokens, round),
         "output_tokens": _object(forecast.output_tokens, round),
         "cost": None if cost is None else _object(cost, lambda nano: dollars(round(nano))),
-        "seconds": None if forecast.seconds is None else _object(forecast.seconds, lambda each: round(each, 1)),
+        "seconds": None
+        if forecast.seconds is None
+        else _object(forecast.seconds, lambda each: round(each, 1)),
         "learned_from": forecast.learned_from,
         "rough": forecast.rough,
     }
 
 
-def _object(amount: Range, shown: Callable[[float], float]) -> dict[str, float]:
-    return {"low": shown(amount.low), "likely": shown(amount.likely), "high": shown(amount.high)}
+def _object(amount: Range, displayed: Callable[[float], float]) -> dict[str, float]:
+    return {"low": displayed(amount.low), "likely": displayed(amount.likely), "high": displayed(amount.high)}

@@ -1,5 +1,6 @@
 """`run --estimate` and `run --sample`: what the batch will use and cost, before it is sent."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +28,18 @@ def estimate(
     if as_json:
         print_json({"forecast": forecast_object(forecast)})
         return
-    learned = f"learned from {forecast.learned_from:,} earlier requests" if forecast.learned_from else "assumed"
+    learned = (
+        f"learned from {forecast.learned_from:,} earlier requests" if forecast.learned_from else "assumed"
+    )
     out().print(f"estimate: {forecast.lines:,} lines; rough, nothing was sent", markup=False)
     for line in forecast_lines(forecast):
         out().print(f"  {line}", markup=False)
     out().print(f"  bytes per token: {learned}; --sample N measures", markup=False)
 
 
-async def _estimate(runtime: Runtime, inputs: Sequence[Path], spending: Spending, *, silent: bool) -> Forecast:
+async def _estimate(
+    runtime: Runtime, inputs: Sequence[Path], spending: Spending, *, silent: bool
+) -> Forecast:
     file = await ingest_inputs(inputs, runtime.url, silent=silent)
     async with Session(runtime.url, "estimate") as session:
         models = await files.models(session, file.id)
@@ -78,7 +83,14 @@ def confirmed(yes: bool) -> bool | None:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    return typer.confirm("run the rest?", err=True)
+    # The event loop's handler would wait for the answer.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return typer.confirm("run the rest?", err=True)
+    except typer.Abort:
+        return False
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _tokens(amount: Range) -> str:

@@ -140,7 +140,7 @@ async def _sample(
     if not order.silent:
         for line in (sample_line(batch, forecast), *(forecast_lines(forecast) if forecast else ())):
             order.console().print(line, markup=False)
-    if not await asyncio.to_thread(confirmed, order.yes):
+    if not confirmed(order.yes):
         return batch, forecast, True
     await _patiently(lambda: batches.resume(session, batch.id))
     return batch, forecast, False
@@ -218,8 +218,8 @@ async def _continue(order: RunOrder, session: Session, found: Batch) -> None:
     await batches.change_settings(session, found.id, settings)
     if order.sample is not None and found.paused_by != "sample":
         raise CommandError(
-            f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are done;"
-            " leave it out to continue, or give --fresh"
+            f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are"
+            " done; leave it out to continue, or give --fresh"
         )
     if found.paused_at is not None and order.sample is None:
         await batches.resume(session, found.id)
@@ -257,7 +257,8 @@ async def _check_upstream(settings: RunSettings) -> None:
 async def _work(
     order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, sample: bool = False
 ) -> tuple[Batch, bool]:
-    """Run the batch, or only its sample, until it has ended or the user stops it. Returns the batch and whether it was stopped."""
+    """Run the batch, or only its sample, until it has ended or the user stops it. Returns
+    the batch and whether it was stopped."""
     ended = asyncio.Event()
     settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)

@@ -5,10 +5,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from batchline.batches.cost import BatchCost, UnknownPrice, spending_for, spending_in
+from batchline.batches.cost import BatchCost, UnknownPrice, spending_for, spending_in, with_learned_input
 from batchline.cli.display.console import CommandError
 from batchline.config import DEFAULT_NAME, SettingsError, load
-from batchline.model import Batch, RunSettings, Spending
+from batchline.model import DEFAULT_TENANT, Batch, RunSettings, Spending
 from batchline.model.spending import dollars, nano_dollars
 from batchline.store import batches
 from batchline.store.session import Session
@@ -29,7 +29,9 @@ def requested_spending(config: Path | None, max_cost: float | None, max_tokens: 
 
 def with_spending(settings: RunSettings, spending: Spending) -> RunSettings:
     if settings.provider is not None and spending.capped:
-        raise CommandError("--max-cost and --max-tokens do not work with --provider: its tasks have no answer yet")
+        raise CommandError(
+            "--max-cost and --max-tokens do not work with --provider: its tasks have no answer yet"
+        )
     return replace(settings, spending=spending)
 
 
@@ -38,9 +40,12 @@ async def settings_for(session: Session, file_id: UUID, settings: RunSettings) -
     if settings.spending is None:
         return settings
     try:
-        return replace(settings, spending=await spending_for(session, file_id, settings.spending))
+        spending = await spending_for(session, file_id, settings.spending)
     except UnknownPrice as error:
         raise CommandError(f"{error}; nothing was sent") from error
+    if spending is not None and spending.capped:
+        spending = await with_learned_input(session, DEFAULT_TENANT, file_id, spending)
+    return replace(settings, spending=spending)
 
 
 async def raise_caps(session: Session, batch: Batch, max_cost: float | None, max_tokens: int | None) -> None:
@@ -84,10 +89,14 @@ def cost_lines(cost: BatchCost | None) -> list[str]:
     if spending.max_tokens is not None:
         lines.append(f"tokens: {cost.tokens:,} of at most {spending.max_tokens:,}")
     if holds.reserved.tokens:
-        lines.append(f"reserved for requests in flight: {_both(cost, holds.reserved.cost, holds.reserved.tokens)}")
+        lines.append(
+            f"reserved for requests in flight: {_both(cost, holds.reserved.cost, holds.reserved.tokens)}"
+        )
     if holds.unconfirmed.tokens:
         amount = _both(cost, holds.unconfirmed.cost, holds.unconfirmed.tokens)
-        lines.append(f"unconfirmed: up to {amount}, for requests that may have been charged without an answer")
+        lines.append(
+            f"unconfirmed: up to {amount}, for requests that may have been charged without an answer"
+        )
     if cost.over_cost or cost.over_tokens:
         over = money(cost.over_cost) if cost.over_cost else f"{cost.over_tokens:,} tokens"
         lines.append(f"the cap is exceeded by {over}: requests have used more than was reserved for them")

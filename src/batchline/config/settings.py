@@ -209,15 +209,15 @@ class PriceSettings:
 
 @dataclass(frozen=True, slots=True)
 class SpendingSettings:
-    """How much is reserved for a request under `--max-cost` and `--max-tokens`, and how forecasts are made."""
+    """How much is reserved for a request under `--max-cost` and `--max-tokens`."""
 
     output_tokens: int = setting(
         4096, count(1, 10_000_000), "Output to reserve for a request that sets no limit."
     )
-    bytes_per_token: float | None = setting(
-        None,
+    bytes_per_token: float = setting(
+        3.0,
         amount(0.1, 100),
-        "Bytes of a request per token of input. Default: as earlier batches of the model used, or 3.",
+        "Bytes of a request per token of input, unless earlier requests had more tokens.",
     )
 
 

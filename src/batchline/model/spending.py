@@ -1,7 +1,7 @@
 """What requests cost, and how much a batch may spend.
 
-Money is counted in whole nano-dollars, so that sums are exact in Python and in PostgreSQL. Prices are in dollars
-per million tokens, as providers publish them.
+Money is counted in whole nano-dollars, so that sums are exact in Python and in PostgreSQL. Prices are in
+dollars per million tokens, as providers publish them.
 """
 
 import math
@@ -37,7 +37,7 @@ class ModelPrice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spending(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The prices of a batch's models, and its caps. Stored with the batch, so that all workers count alike."""
+    """The prices of a batch's models, and its caps. Stored with the batch: all workers count alike."""
 
     # By model; ANY_PRICE is for all others.
     prices: dict[str, ModelPrice] = {}
@@ -73,7 +73,7 @@ def nano_dollars(amount: float) -> int:
 
 
 class _Limits(msgspec.Struct, gc=False):
-    """Where a request says how much output it wants. Values that are no numbers are the upstream's to refuse."""
+    """Where a request says how much output it wants. What is no number is the upstream's to refuse."""
 
     max_tokens: object = None
     max_completion_tokens: object = None
@@ -98,6 +98,6 @@ def _max_output(spending: Spending, body: bytes) -> int:
     except msgspec.DecodeError:
         return spending.output_tokens
     given = (limits.max_completion_tokens, limits.max_output_tokens, limits.max_tokens)
-    most = next((each for each in given if type(each) is int and each >= 0), spending.output_tokens)
+    limit = next((each for each in given if type(each) is int and each >= 0), spending.output_tokens)
     choices = limits.n if type(limits.n) is int and limits.n > 0 else 1
-    return min(most * choices, 2**40)
+    return min(limit * choices, 2**40)

@@ -106,9 +106,7 @@ class Grouped:
             "reasoning_tokens": Int8Array(
                 [sum(_counts([u.reasoning_tokens for u in group])) for group in usages]
             ),
-            "costs": Int8Array(
-                [_cost(group, of) for group, of in zip(self._groups, usages, strict=True)]
-            ),
+            "costs": Int8Array([_cost(group, of) for group, of in zip(self._groups, usages, strict=True)]),
             "ended_groups": Int4Array(_flat([at + 1] * len(self._groups[at]) for at in ended)),
             "ended_line_nos": Int4Array([v.item.line_no for at in ended for v in self._groups[at]]),
             "ended_ordinals": Int4Array(_flat(ordinals[at] for at in ended)),

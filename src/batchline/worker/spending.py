@@ -1,10 +1,11 @@
 """Keeps batches within their caps: reserves what a request may cost before it is sent.
 
-`CappedExecutor` stands before the worker's executor. An item of a batch with a cap waits until `SpendingKeeper`
-has reserved its largest cost in the database (`store/functions/reserve_budget_v1.sql`); all items that wait are
-reserved by one statement. When its answer is there, the reservation shrinks to what the upstream reports, and
-ends when the verdict is stored: the batch's counters have it then. A request that was sent and has no answer that
-says what it cost stays reserved for good, here and after a crash: it may have been charged.
+`CappedExecutor` stands before the worker's executor. An item of a batch with a cap waits until
+`SpendingKeeper` has reserved its largest cost in the database (`store/functions/reserve_budget_v1.sql`); one
+statement reserves for all items that wait. When its answer is there, the reservation shrinks to what the
+upstream reports, and ends when the verdict is stored: the batch's counters have it then. A request that was
+sent and has no answer that says what it cost stays reserved for good, here and after a crash: it may have
+been charged.
 """
 
 import asyncio
@@ -185,7 +186,12 @@ class SpendingKeeper(Service):
             holder = Holder(self._id, self._lease.worker.id)
             held, busy = account.held, account.busy
             reservation = await budgets.reserve(
-                self._session, account.batch_id, holder, held, [each.amount for each in wanted], in_flight=busy
+                self._session,
+                account.batch_id,
+                holder,
+                held,
+                [each.amount for each in wanted],
+                in_flight=busy,
             )
             for request in wanted[: reservation.granted]:
                 held += request.amount

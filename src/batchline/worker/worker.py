@@ -246,7 +246,13 @@ class Worker:
 
     def _finishing(self) -> list[HasIdle]:
         """All that must be idle before claimed items are finished. Retries are left to others."""
-        return [*self.producers.claimers, *self.producers.dispatchers, self.settler, self._spending, self.finalizer]
+        return [
+            *self.producers.claimers,
+            *self.producers.dispatchers,
+            self.settler,
+            self._spending,
+            self.finalizer,
+        ]
 
     async def _stop_services(self) -> None:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""

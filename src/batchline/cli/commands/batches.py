@@ -89,9 +89,7 @@ def submit(
             provider_max_tasks=provider_max_tasks,
             provider_recheck=provider_recheck,
         )
-        settings = with_spending(
-            server.run_settings(), requested_spending(config, max_cost, max_tokens)
-        )
+        settings = with_spending(server.run_settings(), requested_spending(config, max_cost, max_tokens))
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
@@ -288,9 +286,7 @@ async def _changed(
         return await _found(session, batch_id)
 
 
-async def _get(
-    runtime: Runtime, batch_id: UUID
-) -> tuple[Batch, list[ProviderCounts], BatchCost | None]:
+async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts], BatchCost | None]:
     async with Session(runtime.url, "status") as session:
         batch = await _found(session, batch_id)
         return batch, await providers.counts(session, batch_id), await cost_of(session, batch)

@@ -66,7 +66,10 @@ def downgrade() -> None:
         bind.exec_driver_sql(f"DROP FUNCTION {name}")
     # PostgreSQL writes the columns in its own way.
     view = bind.exec_driver_sql(VIEW).scalar_one()
-    for written in (",\n    COALESCE(c.cost, b.cost) AS cost,\n    b.paused_by", "counters.cost,\n            "):
+    for written in (
+        ",\n    COALESCE(c.cost, b.cost) AS cost,\n    b.paused_by",
+        "counters.cost,\n            ",
+    ):
         assert written in view
         view = view.replace(written, "", 1)
     bind.exec_driver_sql("DROP VIEW current_batches")

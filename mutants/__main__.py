@@ -31,9 +31,13 @@ from mutants.mutant import Mutant
 from mutants.providers import PROVIDERS
 from mutants.retention import RETENTION
 from mutants.settle import SETTLE
+from mutants.spending import SPENDING
 from mutants.status import STATUS
 
-CATALOGS = (CLAIM, SETTLE, CONCLUDE, LEASE, FINALIZE, RETENTION, LIMITS, ACCESS, HOOKS, PROVIDERS, STATUS)
+CATALOGS = (
+    *(CLAIM, SETTLE, CONCLUDE, LEASE, FINALIZE, RETENTION, LIMITS, ACCESS, HOOKS, PROVIDERS, STATUS),
+    SPENDING,
+)
 ALL = tuple(mutant for catalog in CATALOGS for mutant in catalog)
 
 _ROOT = Path(__file__).parent.parent

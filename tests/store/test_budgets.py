@@ -12,7 +12,6 @@ import pytest
 
 from batchline.model import Completed, Item, ModelPrice, Retry, Spending, Usage
 from batchline.model.spending import nano_dollars
-from batchline.store import arrays
 from batchline.store.budgets import Amount
 from tests.support import scenes
 from tests.support.scenes import Hand, Stage, Staged
@@ -51,21 +50,7 @@ def reserve(
     in_flight: bool = False,
     holder: UUID | None = None,
 ) -> tuple[int, str]:
-    """Each wanted request costs so many nano-dollars, and uses as many tokens."""
-    ((granted, state),) = hand.run(
-        "reserve_budget",
-        {
-            "batch": batch.id,
-            "holder": holder or hand.id,
-            "worker": hand.id,
-            "held_cost": held,
-            "held_tokens": held,
-            "in_flight": in_flight,
-            "wanted_costs": arrays.Int8Array(wanted),
-            "wanted_tokens": arrays.Int8Array(wanted),
-        },
-    )
-    return granted, state
+    return hand.reserve(batch.id, *wanted, held=held, in_flight=in_flight, holder=holder)
 
 
 def used(item: Item, tokens: int) -> Completed:

@@ -227,6 +227,31 @@ class Hand:
     def resume(self, batch: UUID) -> bool:
         return bool(self.run("resume", {"batch": batch}))
 
+    def reserve(
+        self,
+        batch: UUID,
+        *wanted: int,
+        held: int = 0,
+        in_flight: bool = False,
+        holder: UUID | None = None,
+    ) -> tuple[int, str]:
+        """Reserve for requests that cost so many nano-dollars each, and use as many tokens; how many were
+        granted, and the state of the batch."""
+        ((granted, state),) = self.run(
+            "reserve_budget",
+            {
+                "batch": batch,
+                "holder": holder or self.id,
+                "worker": self.id,
+                "held_cost": held,
+                "held_tokens": held,
+                "in_flight": in_flight,
+                "wanted_costs": arrays.Int8Array(wanted),
+                "wanted_tokens": arrays.Int8Array(wanted),
+            },
+        )
+        return granted, state
+
     def conclude(self, batch: UUID) -> bool:
         """True if that froze the batch."""
         ((frozen,),) = self.run("conclude", {"batch": batch})

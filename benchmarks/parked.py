@@ -3,7 +3,8 @@
 Measures claims of 500 lines on PostgreSQL with its default settings: with no task, and with TASKS (100,000)
 parked tasks of the same upstream, which are not due, then due; each without and with a limit of tasks. Claims
 of fresh lines are rolled back, so that all of them find the same; those of due tasks are committed, and each
-takes the next. Prints the median and the 99th percentile in milliseconds.
+takes the next. Then the status of the batch is read: with these tasks, and with as many retries, each in a
+span of its own. Prints the median and the 99th percentile in milliseconds.
 """
 
 import argparse
@@ -14,12 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
+from uuid import UUID
 
 import psycopg
 
 from batchline.embedded import EmbeddedPostgres
 from batchline.model.ids import new_id
-from batchline.store import migrate
+from batchline.store import batches, migrate
 from batchline.store.session import Session, run
 from batchline.store.spans import Scope
 from batchline.store.statements import statement
@@ -37,6 +39,7 @@ WITH batch AS (
 )
 INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, next)
 SELECT id, tenant, %s, expires_at, 1, 0, 'model', endpoint, total, 1000000 FROM batch
+RETURNING batch_id
 """
 _PARK = """
 INSERT INTO batchline.spans (lane_id, batch_id, outstanding, upstream, task_id, available_at)
@@ -45,6 +48,10 @@ FROM batchline.lanes AS n
 CROSS JOIN generate_series(0, %s - 1) AS g
 """
 _DUE = "UPDATE batchline.spans SET available_at = now() - interval '1 minute'"
+_RETRIES = """
+UPDATE batchline.spans
+SET upstream = NULL, task_id = NULL, worker_id = NULL, attempt = 2, available_at = now() + interval '1 hour'
+"""
 
 
 class _Undo(Exception):
@@ -78,7 +85,8 @@ async def _claims(session: Session, max_tasks: int | None, keep: bool) -> tuple[
 
 async def _measure(url: str, tasks: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(_LANE, (_KEY,))
+        row = connection.execute(_LANE, (_KEY,)).fetchone()
+        assert row is not None
         async with Session(url, "bench") as session:
             await _report(session, "no tasks", tasks)
             connection.execute(_PARK, (tasks,))
@@ -87,6 +95,10 @@ async def _measure(url: str, tasks: int) -> None:
             connection.execute(_DUE)
             connection.execute("VACUUM ANALYZE batchline.spans")
             await _report(session, f"{tasks:,} tasks, due", tasks, keep=True)
+            await _report_status(session, row[0], f"{tasks:,} tasks")
+            connection.execute(_RETRIES)
+            connection.execute("VACUUM ANALYZE batchline.spans")
+            await _report_status(session, row[0], f"{tasks:,} retries")
 
 
 async def _report(session: Session, what: str, tasks: int, *, keep: bool = False) -> None:
@@ -95,6 +107,16 @@ async def _report(session: Session, what: str, tasks: int, *, keep: bool = False
         limit = "no limit" if max_tasks is None else f"limit {max_tasks:,}"
         median, worst = _percentiles(took)
         print(f"{what:26} {limit:14} {lines:4} lines   median {median:6.2f} ms   99 % {worst:6.2f} ms")
+
+
+async def _report_status(session: Session, batch_id: UUID, what: str) -> None:
+    took = []
+    for _ in range(_ROUNDS):
+        begun = perf_counter()
+        await batches.get(session, batch_id)
+        took.append(1000 * (perf_counter() - begun))
+    median, worst = _percentiles(took)
+    print(f"{what:26} {'status':25}   median {median:6.2f} ms   99 % {worst:6.2f} ms")
 
 
 def _percentiles(took: Sequence[float]) -> tuple[float, float]:

@@ -43,9 +43,10 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def simulator(latency: int = 0) -> Iterator[str]:
+def simulator(latency: int = 0, *, record: bool = False) -> Iterator[str]:
     """Run `batchline simulate` with a latency in milliseconds, and return its URL."""
-    with running(batchline("simulate", "--port", "0", "--latency", str(latency), "--json")) as process:
+    options = ("--port", "0", "--latency", str(latency), *(("--record",) if record else ()))
+    with running(batchline("simulate", *options, "--json")) as process:
         yield msgspec.json.decode(_document(process))["url"]
 
 

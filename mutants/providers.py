@@ -9,14 +9,14 @@ _EXECUTOR = ("tests/unit/test_provider_executor.py",)
 
 PROVIDERS = (
     Mutant(
-        "the provider is not asked about lines of a lost worker",
+        "lines of a lost worker are not looked up at the provider",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
         "coalesce(s.submission, 'interrupted')",
         "s.submission",
         _STORE,
     ),
     Mutant(
-        "the provider is not asked about lines that a worker has released",
+        "lines that a worker has released are not looked up at the provider",
         "src/batchline/store/sql/settle/release.sql",
         "coalesce(submission, 'interrupted')",
         "submission",
@@ -77,6 +77,27 @@ PROVIDERS = (
         "if now - first < chosen.recheck:",
         "if False:",
         _EXECUTOR,
+    ),
+    Mutant(
+        "the tasks of a batch that was deleted are not cancelled",
+        "src/batchline/store/sql/batches/delete_batch.sql",
+        "WHERE span.task_id IS NOT NULL",
+        "WHERE false",
+        ("tests/store/test_deletion.py",),
+    ),
+    Mutant(
+        "a task that is accepted after the deletion of its batch is not cancelled",
+        "src/batchline/store/spans.py",
+        "        await _abandon(session, late)",
+        "        pass",
+        ("tests/store/test_deletion.py",),
+    ),
+    Mutant(
+        "a drain never ends while held lines fill the limit of tasks",
+        "src/batchline/worker/drain.py",
+        "if self._poller.only_claimable and await self._held_up(before):",
+        "if False:",
+        ("tests/worker/test_providers.py",),
     ),
     Mutant(
         "the tasks of a batch that was ended are not cancelled",

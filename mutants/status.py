@@ -18,8 +18,8 @@ STATUS = (
     Mutant(
         "a retry that is due counts as retrying",
         _UNFINISHED,
-        "FILTER (WHERE s.available_at > now()) AS retrying",
-        "FILTER (WHERE s.available_at IS NOT NULL) AS retrying",
+        "FILTER (WHERE waiting.available_at > now()) AS retrying",
+        "FILTER (WHERE waiting.available_at IS NOT NULL) AS retrying",
         _COUNTS,
     ),
     Mutant(

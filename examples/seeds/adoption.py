@@ -6,12 +6,13 @@ import psycopg
 
 from examples.seeds.site import Site, simulated
 
-SCHEMA = Path(__file__).with_name("old_tables.sql")
+OLD = [Path(__file__).with_name(name) for name in ("old_tables.sql", "old_requests.sql")]
 COUNTS = "SELECT state, count(*) FROM {}requests GROUP BY state"
 
 
 def verify(site: Site) -> None:
-    site.sql(SCHEMA.read_text())
+    for script in OLD:
+        site.sql(script.read_text())
     site.say(f"old requests: {_states(site, '')}")
     with simulated("--latency", "5") as upstream:
         for phase in ("prepare",), ("cutover", "--upstream", upstream.url), ("verify",):

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import httpx2
 import pytest
 
 from batchline.governance.registry import Registry
-from batchline.model import Role
+from batchline.model import Role, ids
+from batchline.store import audit
+from tests.support.builders import on
 from tests.support.governance import RESIZE, items
 from tests.support.operations_client import SETTINGS, Tenant, refused, submit
 from tests.support.scenes import database
@@ -91,6 +94,37 @@ def test_only_submitters_add_items_to_a_held_batch(tenant: Tenant) -> None:
         refused(emil.post(f"{batch}/append", json={"items": items(1)}), 403, "PERMISSION_DENIED")
         assert anna.post(f"{batch}/append", json={"items": items(1)}).json()["child_count"] == 2
         assert emil.post(f"{batch}/cancel").status_code == 200
+
+
+def denials(server: Server, tenant: Tenant) -> list[tuple[str, UUID | None, dict[str, str]]]:
+    """The refusals in the tenant's audit log."""
+    entries = on(server.database, lambda db: audit.page(db, tenant=tenant.name))
+    return [(one.actor, one.batch_id, one.detail) for one in entries if one.action == "submission.denied"]
+
+
+def test_only_submitters_retry_the_failed_children(server: Server, tenant: Tenant) -> None:
+    with tenant.caller("anna") as anna, tenant.caller("emil", Role.ADMIN) as emil:
+        batch = f"/batches/{submit(anna, 1, 'restricted')['batch_id']}"
+        refused(emil.post(f"{batch}/retry"), 403, "PERMISSION_DENIED")
+        refused(anna.post(f"{batch}/retry"), 409, "BATCH_IN_PROGRESS")
+
+
+def test_every_refusal_is_in_the_audit_log_and_nothing_else_of_it_stays(
+    server: Server, tenant: Tenant
+) -> None:
+    with tenant.caller("anna") as anna, tenant.caller("emil", Role.ADMIN) as emil:
+        name = submit(anna, 1, "restricted", hold=True)["batch_id"]
+        batch_id = ids.read(ids.BATCH, name)
+        refused(attempt(emil), 403, "PERMISSION_DENIED")
+        refused(emil.post(f"/batches/{name}/append", json={"items": items(1)}), 403, "PERMISSION_DENIED")
+        refused(emil.post(f"/batches/{name}/retry"), 403, "PERMISSION_DENIED")
+        assert anna.get(f"/batches/{name}").json()["child_count"] == 1
+    known = {"operation": "restricted", "role": "admin"}
+    assert denials(server, tenant) == [
+        ("emil", None, {**known, "act": "submit"}),
+        ("emil", batch_id, {**known, "act": "append"}),
+        ("emil", batch_id, {**known, "act": "retry"}),
+    ]
 
 
 def test_a_replay_is_answered_after_the_permission_is_gone(

@@ -15,8 +15,9 @@ from batchline.batches.deletion import delete as delete_batch
 from batchline.batches.output import answered_line, failed_line
 from batchline.files.objects import Objects
 from batchline.model import NO_USAGE, BatchStatus, Completed, Failed, Item, Verdict
-from batchline.store import adoption, batches, deletion, doctor, migrate, providers, spans
-from batchline.store.adoption import AdoptionRefused, CutoverSettings
+from batchline.store import batches, deletion, doctor, migrate, providers, spans
+from batchline.store.adoption import transactions
+from batchline.store.adoption.records import AdoptionRefused, CutoverSettings
 from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
 from tests.support.builders import (
@@ -241,7 +242,7 @@ async def test_a_file_that_changes_after_a_killed_cutover_is_read_from_the_first
 
     with pytest.raises(InterruptedError):
         await phases.cut_over(db, SETTINGS, steps=Meanwhile("results copied", fail))
-    state = await adoption.find(db)
+    state = await transactions.find(db)
     assert state is not None
     assert state.next_page > 0
     old.run("UPDATE request_templates SET updated_at = clock_timestamp() WHERE line_number = 5")
@@ -365,7 +366,7 @@ async def test_a_dry_run_changes_nothing_and_says_the_same(db: Session, old: Old
     plan = await phases.plan_prepare(db, "public")
     assert (plan.lines, plan.results, plan.size.pending) == (20, 7, 13)
     assert plan.seconds > 0
-    assert await adoption.find(db) is None
+    assert await transactions.find(db) is None
     assert await sql(db, "SELECT to_regclass('batchline.source_files')") == [(None,)]
     done = await phases.prepare(db, "public")
     assert (done.lines, done.results) == (20, 7)
@@ -556,7 +557,6 @@ async def test_tasks_of_providers_are_listed_by_a_rollback_and_cancelled(
     assert old.states(batch) == {"pending": 5}
     (task,) = await providers.take_abandoned(db, ANYTHING)
     assert (task.upstream, task.task_id) == ("provider", "task-1")
-    assert task.item is not None
     assert (task.item.claim.url, task.item.claim.model) == ("/v1/chat/completions", "model")
     assert task.item.claim.settings.upstream == "provider"
 
@@ -769,9 +769,9 @@ async def test_of_two_first_prepares_the_second_does_not_begin_again(
     db: Session, other: Session, old: OldDatabase
 ) -> None:
     old.batch(old.file(4))
-    async with adoption.step(db) as first:
-        source = await adoption.source_of(first, "public")
-        await adoption.begin(first, source)
+    async with transactions.step(db) as first:
+        source = await transactions.source_of(first, "public")
+        await transactions.begin(first, source)
         second = Behind(old, lambda: phases.prepare(other, "public"))
         await second.start()
     with pytest.raises(AdoptionRefused, match="another command has changed the phase meanwhile"):
@@ -846,7 +846,7 @@ async def test_a_schema_without_such_tables_is_refused_in_one_sentence(db: Sessi
     await sql(db, "CREATE TABLE public.files (id uuid)")
     with pytest.raises(StoreUnusable, match="table request_templates is missing"):
         await phases.plan_prepare(db, "public")
-    assert await adoption.find(db) is None
+    assert await transactions.find(db) is None
 
 
 async def test_the_schema_does_not_go_down_while_batchline_has_the_work(

@@ -7,7 +7,7 @@ import pytest
 
 from batchline.adopt import phases, verification
 from batchline.store import batches
-from batchline.store.adoption import AdoptionRefused, CutoverSettings
+from batchline.store.adoption.records import AdoptionRefused, CutoverSettings
 from batchline.store.session import Session
 from tests.support.builders import read, sql
 from tests.support.old_database import OldDatabase

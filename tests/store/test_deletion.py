@@ -8,9 +8,9 @@ from batchline.batches import deletion, maintenance, retention
 from batchline.batches.deletion import NotDeletable
 from batchline.batches.finalize import finalize_one
 from batchline.files.objects import Objects, ObjectStoreUnavailable
-from batchline.model import Batch
+from batchline.model import Batch, Parked, RunSettings
+from batchline.store import batches, doctor, files, providers, spans
 from batchline.store import deletion as store_deletion
-from batchline.store import doctor, files, spans
 from batchline.store.session import Session, run
 from batchline.store.spans import Scope
 from batchline.store.statements import statement
@@ -20,6 +20,7 @@ from tests.support.builders import (
     a_worker,
     completed,
     failed,
+    kill,
     park,
     read,
     retry,
@@ -27,6 +28,7 @@ from tests.support.builders import (
     sql,
     take,
 )
+from tests.support.scenes import Stage, database
 
 TABLES = (
     *("batches", "lanes", "cursors", "counters", "spans", "results", "retry_attempts"),
@@ -165,6 +167,69 @@ async def test_a_batch_that_has_not_ended_is_refused_and_deleted_by_force(
     assert await rows(db) == before
     await deletion.delete(db, objects, batch, force=True)
     assert await rows(db) == {}
+
+
+async def noted(db: Session) -> list[tuple[str, str, str, str | None]]:
+    """The tasks to cancel, by what their provider needs to know."""
+    tasks = await providers.take_abandoned(db, Scope())
+    claims = [(task.task_id, task.item.claim) for task in tasks]
+    return [(task_id, claim.url, claim.model, claim.settings.upstream) for task_id, claim in claims]
+
+
+async def test_the_tasks_of_a_running_batch_are_noted_although_a_worker_holds_other_items(
+    db: Session, objects: Objects
+) -> None:
+    batch = await half_run(db)
+    await batches.change_settings(db, batch.id, RunSettings("http://provider"))
+    await deletion.delete(db, objects, batch, force=True)
+    assert await noted(db) == [(f"task of {batch.id}", "/v1/chat/completions", "a", "http://provider")]
+
+
+async def test_the_tasks_of_a_cancelled_batch_are_noted_and_outlive_its_deletion(
+    db: Session, objects: Objects
+) -> None:
+    """It is concluded by the cancellation, because no worker holds anything."""
+    batch, worker = await a_batch(db, 2), a_worker()
+    await spans.settle(
+        db, worker.id, [Parked(item, f"task-{item.line_no}", 0.0) for item in await take(db, worker)]
+    )
+    await deletion.delete(db, objects, batch, force=True)
+    assert [task_id for task_id, *_ in await noted(db)] == ["task-1", "task-2"]
+
+
+async def test_a_task_that_is_accepted_after_its_batch_was_deleted_is_noted(
+    db: Session, objects: Objects
+) -> None:
+    batch, worker = await a_batch(db, 1), a_worker()
+    (item,) = await take(db, worker)
+    await deletion.delete(db, objects, batch, force=True)
+    assert await spans.settle(db, worker.id, [Parked(item, "late", 0.0)]) == []
+    assert await noted(db) == [("late", "/v1/chat/completions", "model", None)]
+
+
+async def test_a_late_task_of_a_batch_that_still_runs_is_left_to_the_worker_that_has_the_item(
+    db: Session,
+) -> None:
+    lost, heir = a_worker(), a_worker()
+    await a_batch(db, 1)
+    (item,) = await take(db, lost)
+    await kill(db, lost)
+    await take(db, heir)
+    await spans.settle(db, lost.id, [Parked(item, "late", 0.0)])
+    assert await noted(db) == []
+
+
+def test_a_deletion_waits_for_a_park_and_notes_its_task(server_url: str, template: str) -> None:
+    with database(server_url, template) as url, Stage(url) as stage:
+        batch, anna, bert = stage.batch(5), stage.hand(), stage.hand()
+        items = anna.take(2)
+        with anna.holding():
+            anna.park(items[:1], "task")
+            deleting = stage.meanwhile(bert, lambda: bert.delete(batch.id))
+            assert deleting.waits()
+        assert deleting.result()
+        assert stage.rows("SELECT task_id FROM batchline.abandoned_tasks") == [("task",)]
+        assert stage.rows("SELECT FROM batchline.spans") == []
 
 
 async def test_an_input_that_another_batch_uses_is_kept(db: Session, objects: Objects) -> None:

@@ -33,6 +33,7 @@ from tests.support.builders import (
     read,
     sql,
     take,
+    until,
 )
 from tests.support.finalizing import (
     AT_ONCE,
@@ -658,6 +659,19 @@ WHERE pid = %(pid)s AND relation IS NOT NULL
 """
 
 
+async def idle_finalizer(db: Session) -> int:
+    """The finalizer's process id, once it has read one range more than its reader and holds no snapshot."""
+
+    async def idle() -> bool:
+        ((_, state, in_transaction),) = await sql(db, ACTIVITY)
+        return (state, in_transaction) == ("idle", False)
+
+    await until(idle)
+    ((pid, _, _),) = await sql(db, ACTIVITY)
+    assert isinstance(pid, int)
+    return pid
+
+
 async def test_no_transaction_is_open_between_the_upload_and_the_commit(
     database_url: str, db: Session, objects: Objects
 ) -> None:
@@ -682,8 +696,7 @@ async def test_no_snapshot_is_held_while_the_object_store_is_slow(
     async with Session(database_url, "finalizer") as own:
         work = asyncio.create_task(finalize_one(own, held, a_worker()))
         await held.half_way.wait()
-        ((pid, state, in_transaction),) = await sql(db, ACTIVITY)
-        assert (state, in_transaction) == ("idle", False)
+        pid = await idle_finalizer(db)
         assert await sql(db, LOCKS, pid=pid) == []
         assert (await read(db, batch)).status is BatchStatus.FINALIZING
         held.go_on.set()
@@ -699,10 +712,10 @@ async def test_lines_that_are_suddenly_large_are_neither_all_kept_nor_read_by_on
     sizes: list[int] = []
     copied = outputs.LineBlocks._copied
 
-    async def measured(self: outputs.LineBlocks, after: int, until: int) -> list[bytes]:
-        blocks = await copied(self, after, until)
-        sizes.append(sum(map(len, blocks)))
-        return blocks
+    async def measured(self: outputs.LineBlocks, after: int, until: int) -> outputs._Range:
+        found = await copied(self, after, until)
+        sizes.append(sum(map(len, found.blocks)))
+        return found
 
     monkeypatch.setattr(outputs.LineBlocks, "_copied", measured)
     batch = await a_large_batch(db)
@@ -712,12 +725,34 @@ async def test_lines_that_are_suddenly_large_are_neither_all_kept_nor_read_by_on
         lines = await outputs.lines(own, batch.id, "output")
         async with aclosing(aiter(lines)) as blocks:
             async for _ in blocks:
-                ((_, state, in_transaction),) = await sql(db, ACTIVITY)
-                assert (state, in_transaction) == ("idle", False), "a slow reader would hold a snapshot"
+                await idle_finalizer(db)
         assert lines.count == batch.total
     ((size,),) = await sql(db, "SELECT sum(octet_length(output) + 1) FROM batchline.results")
     assert sum(sizes) == size
     assert max(sizes) <= 1_600_000
+
+
+async def test_one_range_is_read_while_the_one_before_it_is_passed_on_and_no_more(
+    db: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: asyncio.Queue[int] = asyncio.Queue()
+    copied = outputs.LineBlocks._copied
+
+    async def noted(self: outputs.LineBlocks, after: int, until: int) -> outputs._Range:
+        found = await copied(self, after, until)
+        read.put_nowait(after)
+        return found
+
+    monkeypatch.setattr(outputs.LineBlocks, "_copied", noted)
+    batch = await a_large_batch(db)
+    lines = await outputs.lines(db, batch.id, "output")
+    async with aclosing(aiter(lines)) as blocks:
+        await anext(blocks)
+        assert [await read.get(), await read.get()] == [0, 1]
+        assert lines.count == 1, "only lines that have been passed on should count"
+        # Nothing more is read, so the session is free.
+        await sql(db, "SELECT 1")
+        assert read.empty()
 
 
 @pytest.mark.parametrize("size", [1, 700, 10**9])
@@ -779,3 +814,15 @@ async def test_a_range_reads_its_own_lines_and_no_others(
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     # 300 rows and their index entries; for errors each line is looked up in results, too.
     assert pages < (500 if which == "output" else 2500), f"{pages} pages"
+
+
+async def test_lines_of_one_lane_are_not_sorted(db: Session) -> None:
+    """A sort of a few megabytes may spill to disk, and delays the first row."""
+    batch = await a_batch(db, {"a": 5000})
+    await sql(db, LOAD)
+    # A bitmap scan, which needs a sort, is cheaper for few lines in no order.
+    await sql(db, "SET enable_bitmapscan = off")
+    copy = (await outputs.lines(db, batch.id, "output"))._source.query(1000, 3000).as_string(None)
+    select = copy[copy.index("(") + 1 : copy.rindex(") TO STDOUT")]
+    ((plans,),) = await sql(db, f"EXPLAIN (FORMAT json) {select}".replace("%", "%%"))
+    assert plans[0]["Plan"]["Node Type"] == "Index Scan"

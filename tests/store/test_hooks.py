@@ -5,6 +5,7 @@ from pathlib import Path
 from uuid import UUID
 
 from batchline.batches import maintenance as tasks
+from batchline.config.settings import EVENTS_KEPT
 from batchline.files.objects import Objects
 from batchline.model.ids import new_id
 from batchline.store import hooks, spans
@@ -225,24 +226,24 @@ async def test_ended_deliveries_are_listed_for_a_month(db: Session) -> None:
     await an_ended_batch(db)
     await fan_out(db)
     await settle(db, await must_take(db, "done"), DONE)
-    month = tasks.DELIVERIES_KEPT.total_seconds()
+    month = EVENTS_KEPT
     assert await hooks.drop_old(db, month) == 0
     await pass_seconds(db, month + 60)
     assert await hooks.drop_old(db, month) == 1
     assert list(await states(db)) == ["open"]
 
 
-async def test_the_sweep_forgets_hooks_and_drops_old_deliveries(db: Session, tmp_path: Path) -> None:
+async def test_maintenance_forgets_hooks_and_drops_old_deliveries(db: Session, tmp_path: Path) -> None:
 
     await hooks.register(db, ["done", "open"])
     await an_ended_batch(db)
     await fan_out(db)
     await settle(db, await must_take(db, "done"), DONE)
     await pass_seconds(db, tasks.HOOKS_KEPT.total_seconds() + 60)
-    await tasks.run_due(db, Objects.at(tmp_path))
+    await tasks.run_due(db, Objects.at(tmp_path), keep_events=EVENTS_KEPT)
     assert await states(db) == {"done": ("delivered", 1), "open": ("abandoned", 0)}
     assert await sql(db, "SELECT count(*) FROM batchline.hooks") == [(0,)]
-    await pass_seconds(db, tasks.DELIVERIES_KEPT.total_seconds())
+    await pass_seconds(db, EVENTS_KEPT)
     await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
-    await tasks.run_due(db, Objects.at(tmp_path))
+    await tasks.run_due(db, Objects.at(tmp_path), keep_events=EVENTS_KEPT)
     assert await states(db) == {}

@@ -322,11 +322,11 @@ def test_results_of_a_settle_that_the_clean_up_waits_for_are_deleted_too(
     with anna.holding():
         settle(scene, anna)
         deletion = stage.meanwhile(bert, lambda: bert.delete(scene.batch.id))
-        assert deletion.waits(), "the settle has the batch row"
+        assert deletion.waits(), "the settle has a span"
     assert deletion.result()
 
     scene = set_the_scene(stage, anna, bert, other, "running")
-    assert other.delete(scene.batch.id)
+    other.delete_by_hand(scene.batch.id)
     with anna.holding():
         settle(scene, anna)
         cleaning = stage.meanwhile(bert, bert.drop_deleted_lanes)

@@ -314,25 +314,32 @@ async def test_updated_at_never_goes_back_when_an_older_transaction_commits_late
         assert (await now(db, batch)).updated_at > settled
 
 
-async def test_last_attempt_at_is_the_end_of_the_last_attempt_that_is_over(db: Session) -> None:
+async def test_last_attempt_at_is_the_start_of_a_running_attempt_and_else_the_end_of_the_last_one(
+    db: Session,
+) -> None:
     rules = some_rules()
     batch = await submit(db, rules, ANNA, 3)
     worker = a_worker()
-    items = await take(db, worker)
     assert [child.last_attempt_at for child in await operations.children(db, batch.id)] == [None] * 3
+    items = await take(db, worker)
+    ((claimed_at,),) = await sql(db, "SELECT claimed_at FROM batchline.spans")
+    assert [child.last_attempt_at for child in await operations.children(db, batch.id)] == [claimed_at] * 3
     await spans.settle(db, worker.id, [completed(items[0]), retry(items[1])])
     done, retried, running = await operations.children(db, batch.id)
     assert done.last_attempt_at == done.finished_at is not None
+    assert (retried.status, retried.finished_at) == (ChildStatus.PENDING, None)
     assert retried.last_attempt_at is not None
-    assert (retried.status, retried.finished_at, running.last_attempt_at) == (ChildStatus.PENDING, None, None)
+    assert running.last_attempt_at == claimed_at < retried.last_attempt_at
     first = retried.last_attempt_at
     (again,) = await take(db, worker)
-    assert (await operations.children(db, batch.id))[1].last_attempt_at == first
+    second = (await operations.children(db, batch.id))[1].last_attempt_at
+    assert second is not None
+    assert second > first
     await spans.settle(db, worker.id, [failed(again), completed(items[2])])
     await end_all(db)
     ended = (await operations.children(db, batch.id))[1]
     assert ended.last_attempt_at == ended.finished_at
     assert ended.finished_at is not None
-    assert ended.finished_at > first
+    assert ended.finished_at > second
     await changes.retry(rules, db, ANNA, batch.id)
     assert (await operations.children(db, batch.id))[1].last_attempt_at == ended.finished_at

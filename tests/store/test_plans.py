@@ -90,6 +90,7 @@ TYPES = {
     "upstreams": "text[]",
     "urls": "text[]",
     "window": "text",
+    "seconds": "float8",
     "window_seconds": "float8",
     "worker": "uuid",
 }
@@ -633,6 +634,22 @@ def test_purging_results_reads_a_chunk_of_them(ground: Ground, busy_batch: UUID)
     assert plan.rows["results"] == 2 * 100, "each is found, and deleted"
 
 
+def test_dropping_old_events_reads_a_chunk_of_them(ground: Ground) -> None:
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute(
+            """
+            INSERT INTO batchline.outbox (id, batch_id, type, delivered_at)
+            SELECT gen_random_uuid(), gen_random_uuid(), 'batch.completed', now() - make_interval(hours => n)
+            FROM generate_series(1, 5000) AS n
+            """
+        )
+        ground.stage.db.execute("SET LOCAL enable_seqscan = off")
+        plan = ground.explain("drop_old_events", seconds=3600.0, chunk=100)
+
+    assert not plan.seq_scans
+    assert plan.rows["outbox"] == 2 * 100, "each is found, and deleted"
+
+
 # Pages of downloads
 
 
@@ -734,6 +751,19 @@ def test_the_status_of_a_batch_with_many_retries_reads_each_of_them_once(ground:
         assert not plan.seq_scans
         assert plan.rows["spans"] == many
         assert stage.counts(batch).retrying == many
+
+
+@pytest.mark.parametrize("parked", ["waiting"], indirect=True)
+def test_the_status_of_a_batch_reads_no_task_of_100_000(ground: Ground, parked: int) -> None:
+    batch = ground.stage.value("SELECT batch_id FROM batchline.spans WHERE task_id IS NOT NULL LIMIT 1")
+    waiting = ground.stage.value(
+        "SELECT count(*) FROM batchline.spans WHERE batch_id = %s AND worker_id IS NULL AND task_id IS NULL",
+        batch,
+    )
+    plan = ground.explain("get_batch", batch=batch)
+
+    assert not plan.seq_scans
+    assert plan.rows["spans"] <= waiting
 
 
 def test_a_page_of_batches_reads_the_batches_of_the_page(ground: Ground) -> None:

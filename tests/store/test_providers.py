@@ -177,9 +177,7 @@ async def test_a_parked_task_counts_until_it_has_a_result(db: Session) -> None:
     assert await claimed(db, worker, 10) == [], "all of them run"
     await pass_time(db)
     due = await claimed(db, worker, 10)
-    assert {claim.task_id for claim in due} == {f"task-{n}" for n in range(1, 11)}, (
-        "and these can be asked for"
-    )
+    assert {claim.task_id for claim in due} == {f"task-{n}" for n in range(1, 11)}, "and these can be polled"
     assert await claimed(db, worker, 10) == []
     await complete(db, worker, (await spans.fetch(db, worker.id, due))[:3])
     assert sizes(await claimed(db, worker, 10)) == 3
@@ -301,8 +299,10 @@ async def test_the_query_of_the_document_finds_a_task_that_stands_for_two_items(
 
 async def test_unknown_submissions_are_counted_and_the_doctor_notes_them(db: Session) -> None:
     batch = await one_in_every_state(db, a_worker())
-    assert await providers.counts(db, batch.id) == [ProviderCounts("model", 1, 1)]
-    assert await providers.counts(db) == [ProviderCounts("model", 1, 1)]
+    assert await providers.counts(db, Scope(batch_id=batch.id)) == [ProviderCounts("model", 1, 1)]
+    assert await providers.counts(db, Scope()) == [ProviderCounts("model", 1, 1)]
+    assert await providers.counts(db, Scope(keys=("other",))) == []
+    assert await providers.counts(db, Scope(excluded=("model",))) == []
     report = await doctor.examine(db)
     assert report.clean
     assert [note.message for note in report.notes if note.check == "submission_unknown"] == [

@@ -529,3 +529,38 @@ def test_commands_say_what_was_purged(database_url: str, tmp_path: Path) -> None
     command = batchline("results", displayed, *here)
     assert command.returncode != 0
     assert "was deleted" in command.stderr
+
+
+# Events
+
+
+async def events(db: Session, count: int, age: float, *, delivered: bool = True) -> None:
+    """Events that were created, and delivered, so many seconds ago."""
+    await sql(
+        db,
+        """
+        INSERT INTO batchline.outbox (id, batch_id, type, created_at, delivered_at)
+        SELECT
+            gen_random_uuid(), gen_random_uuid(), 'batch.completed', at, CASE WHEN %(delivered)s THEN at END
+        FROM generate_series(1, %(count)s), (VALUES (now() - make_interval(secs => %(age)s))) AS t (at)
+        """,
+        count=count,
+        age=age,
+        delivered=delivered,
+    )
+
+
+async def test_delivered_events_are_deleted_in_chunks_and_others_stay(
+    db: Session, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK", 2)
+    await events(db, 5, age=2 * DAY)
+    await events(db, 1, age=DAY / 2)
+    await events(db, 1, age=2 * DAY, delivered=False)
+    assert await retention.enforce(db, objects, None)
+    assert await count(db, "outbox") == 7, "without a time they stay"
+    for left in (5, 3, 2):
+        assert not await retention.enforce(db, objects, None, keep_events=DAY, seconds=0)
+        assert await count(db, "outbox") == left
+    assert await retention.enforce(db, objects, None, keep_events=DAY, seconds=0)
+    assert await count(db, "outbox") == 2

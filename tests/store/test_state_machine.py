@@ -733,7 +733,7 @@ class LifeOfItems(RuleBasedStateMachine):
     def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
         parked = spans.ParkedTask(claim.span_id, tuple(sorted(ordinals)), "provider", task, delay)
         rows = self.run(spans.park(self.db, self.workers[worker].id, [parked]))
-        moved = sum(size for _, size, _ in rows)
+        moved = sum(size for _, size, *_ in rows)
         span = self.spans.get(claim.span_id)
         accepted = span.ordinals & ordinals if span and span.holder == worker else frozenset()
         assert moved == len(accepted)

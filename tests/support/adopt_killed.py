@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from batchline.adopt import copying, phases
-from batchline.store.adoption import CutoverSettings
+from batchline.store.adoption.records import CutoverSettings
 from batchline.store.session import Session
 
 SETTINGS = CutoverSettings("default", False, None, 86_400.0)

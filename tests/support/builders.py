@@ -207,7 +207,7 @@ async def park(
     """Park items of one span as one task."""
     (claim,) = {item.claim.span_id: item.claim for item in items}.values()
     task = spans.ParkedTask(claim.span_id, tuple(item.ordinal for item in items), upstream, task_id, delay)
-    return sum(size for _, size, _ in await spans.park(db, worker.id, [task]))
+    return sum(size for _, size, *_ in await spans.park(db, worker.id, [task]))
 
 
 async def run_to_the_end(db: Session, worker: WorkerId, scope: Scope = ANYTHING) -> None:

@@ -96,6 +96,7 @@ async def append(
     custom_ids: Sequence[str] | None = None,
 ) -> GovernedBatch:
     batch = await visible(db, actor, batch_id)
+    await changes.permit_append(rules, db, actor, batch)
     prepared = await changes.prepare_append(rules, actor, batch, what, custom_ids)
     return await changes.append(rules, db, actor, batch, prepared)
 

@@ -212,7 +212,7 @@ class Hand:
                 "delays": arrays.Float8Array([delay]),
             },
         )
-        return sum(size for _, size, _ in rows)
+        return sum(size for _, size, *_ in rows)
 
     def renew(self, worker: UUID, seconds: float) -> None:
         """Set how long any worker's lease lasts from now on, by the time of this hand's transaction."""
@@ -259,7 +259,12 @@ class Hand:
 
     def delete(self, batch: UUID) -> bool:
         """True if that deleted the batch, whatever its state."""
-        return bool(self.run("delete_batch", {"batch": batch, "force": True}))
+        with self.holding():
+            self.run("lock_spans", {"batch": batch})
+            return bool(self.run("delete_batch", {"batch": batch, "force": True}))
+
+    def delete_by_hand(self, batch: UUID) -> None:
+        self.connection.execute("DELETE FROM batchline.batches WHERE id = %s", [batch])
 
     def drop_deleted_lanes(self) -> None:
         """As maintenance does it, to the end."""

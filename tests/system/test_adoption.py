@@ -15,7 +15,8 @@ import pytest
 from batchline.adopt import phases, verification
 from batchline.batches.output import answered_line
 from batchline.model import Completed
-from batchline.store import adoption, batches, doctor, spans
+from batchline.store import batches, doctor, spans
+from batchline.store.adoption import transactions
 from batchline.store.session import Session
 from tests.support.builders import a_worker, on, sql, take
 from tests.support.old_database import SHAPES, OldDatabase
@@ -92,7 +93,7 @@ def test_every_phase_goes_on_after_a_kill_at_any_step(database_url: str, old: Ol
     killed_at(database_url, "cutover", "adopted")
     assert on(database_url, verification.verify).findings == []
     killed_at(database_url, "finish", "committing", "finished")
-    state = on(database_url, adoption.find)
+    state = on(database_url, transactions.find)
     assert state is not None
     assert state.phase == "finished"
 
@@ -179,4 +180,4 @@ def test_a_worker_that_was_killed_is_listed_by_the_rollback(
     assert old.states(batch) == {"completed": 300}
     assert len(ledger) == 300
     assert {custom_id for (_, custom_id), times in ledger.items() if times > 1} <= listed
-    assert on(database_url, adoption.find) is not None
+    assert on(database_url, transactions.find) is not None

@@ -122,6 +122,34 @@ def test_workers_killed_between_every_two_steps_submit_each_of_2000_items_exactl
         assert_one_task_each(database_url, batch, upstream, location)
 
 
+def test_a_worker_that_drains_says_what_is_held_and_what_to_do(database_url: str, tmp_path: Path) -> None:
+    location = ("--database", database_url, "--data-dir", str(tmp_path))
+    with simulated("--keyless", "--lose-rate", "1") as upstream:
+        config = tmp_path / "batchline.toml"
+        config.write_text(
+            f"""
+            [[upstreams]]
+            name = "provider"
+            base_url = "{upstream.url}"
+            models = ["sim-small"]
+            provider = "openai-background"
+            provider_max_tasks = 2
+            """
+        )
+        submitted(6, upstream, tmp_path, location)
+        done = batchline("worker", "--drain", "--config", str(config), *location)
+        assert (done.returncode, done.stdout) == (0, "worked on 2 items\n")
+        assert "2 lines are held as submission_unknown" in done.stderr
+        assert "They fill its limit of tasks" in done.stderr
+        assert "set provider_recovery to resubmit" in done.stderr
+        assert "cancel their batches" in done.stderr
+        done = batchline("worker", "--drain", "--json", "--config", str(config), *location)
+    assert json.loads(done.stdout) == {
+        "claimed": 0,
+        "held": [{"upstream": upstream.url, "lines": 2, "limit_full": True}],
+    }
+
+
 def test_a_provider_that_is_killed_keeps_its_tasks_and_they_are_collected(
     database_url: str, tmp_path: Path
 ) -> None:

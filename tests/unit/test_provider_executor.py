@@ -307,7 +307,7 @@ async def test_an_incomplete_response_is_an_answer() -> None:
 @pytest.mark.parametrize(
     ("age", "delay"), [(0, 1.0), (10, 5.0), (1000, 30.0), (-500, 1.0)], ids=["new", "older", "old", "skewed"]
 )
-async def test_a_task_that_has_run_for_long_is_asked_for_less_often(age: float, delay: float) -> None:
+async def test_a_task_that_has_run_for_long_is_polled_less_often(age: float, delay: float) -> None:
     async with (
         upstream_that(answers(200, response("in_progress"))) as upstream,
         a_provider_executor(now=lambda: 1000.0 + age) as executor,
@@ -329,7 +329,7 @@ async def test_a_task_that_has_run_for_long_is_asked_for_less_often(age: float, 
     ],
     ids=["500", "429", "401", "not JSON", "a status of the future", "closed"],
 )
-async def test_a_task_that_cannot_be_asked_for_stays_parked(behaviour: Behaviour) -> None:
+async def test_a_task_that_cannot_be_polled_stays_parked(behaviour: Behaviour) -> None:
     verdict, _ = await verdict_on(behaviour, task_id="resp_1")
     assert isinstance(verdict, Parked)
     assert verdict.task_id == "resp_1"

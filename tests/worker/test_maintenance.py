@@ -10,7 +10,7 @@ from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.maintenance import Maintenance
-from tests.support.builders import a_batch, overrun, read
+from tests.support.builders import a_batch, overrun, read, sql
 
 PATIENCE = 60.0
 
@@ -47,3 +47,20 @@ async def test_it_is_idle_again_when_the_database_is_unreachable(
     monkeypatch.setattr(maintenance, "run_due", run_due)
     await maintained(Maintenance(db, Objects.at(tmp_path), WorkerSettings()))
     assert calls == [1]
+
+
+async def test_it_deletes_delivered_events_after_the_time_in_its_settings(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    await sql(
+        db,
+        """
+        INSERT INTO batchline.outbox (id, batch_id, type, delivered_at)
+        VALUES (gen_random_uuid(), gen_random_uuid(), 'batch.completed', now() - interval '2 days')
+        """,
+    )
+    for settings, left in ((WorkerSettings(), 1), (WorkerSettings(events_retention=86_400.0), 0)):
+        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
+        session = Session(database_url, "maintenance")
+        await maintained(Maintenance(session, Objects.at(tmp_path), settings))
+        assert await sql(db, "SELECT count(*) FROM batchline.outbox") == [(left,)]

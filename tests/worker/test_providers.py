@@ -1,11 +1,13 @@
 """A worker and a simulated provider: items are held, released by the operator, capped, and tried again."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batchline.batches import deletion
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
@@ -15,6 +17,7 @@ from batchline.store import batches
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.upstreams.http_upstream import Upstreams
+from batchline.worker.drain import HeldLines
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, overrun, pass_time, read, sql, until
@@ -36,7 +39,9 @@ async def responses(db: Session, count: int, settings: RunSettings) -> Batch:
     return batch
 
 
-async def drain(url: str, tmp_path: Path, settings: RunSettings, workers: int = 1) -> None:
+async def drain(url: str, tmp_path: Path, settings: RunSettings, workers: int = 1) -> Sequence[HeldLines]:
+    """What the last worker leaves to the operator."""
+    held = list[HeldLines]()
     provider, upstream = settings.provider, settings.upstream
     assert provider is not None
     assert upstream is not None
@@ -55,12 +60,14 @@ async def drain(url: str, tmp_path: Path, settings: RunSettings, workers: int = 
         )
         try:
             await worker.run()
+            held[:] = worker.held
         finally:
             await executor.close()
 
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for _ in range(workers):
             group.create_task(work())
+    return held
 
 
 async def states(db: Session) -> dict[str, int]:
@@ -92,6 +99,41 @@ async def test_items_whose_answers_were_lost_are_held_until_the_operator_decides
         await pass_time(db)
         await drain(database_url, tmp_path, chosen)
     assert await states(db) == {"succeeded": 5}
+
+
+async def test_a_drain_ends_when_held_lines_fill_the_limit_of_tasks(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    """Fresh lines wait behind the limit, so every poll finds work that no claim returns."""
+    with simulated("--keyless", "--lose-rate", "1") as upstream:
+        settings = settings_for(upstream, max_tasks=3)
+        await responses(db, 10, settings)
+        held = await drain(database_url, tmp_path, settings)
+        assert await states(db) == {"submission_unknown": 3, "queued": 7}
+        assert held == [HeldLines(upstream.url, 3, limit_full=True)]
+        assert accepted(upstream) == 3
+        # The next one finds the same at once.
+        assert await drain(database_url, tmp_path, settings) == held
+
+
+async def test_a_drain_waits_for_tasks_that_make_room_for_other_lines(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    with simulated("--task", "300") as upstream:
+        settings = settings_for(upstream, max_tasks=2)
+        await responses(db, 5, settings)
+        assert await drain(database_url, tmp_path, settings) == []
+        assert await states(db) == {"succeeded": 5}
+
+
+async def test_a_drain_says_what_is_held_when_the_limit_has_room(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    with simulated("--keyless", "--lose-rate", "1") as upstream:
+        settings = settings_for(upstream)
+        await responses(db, 2, settings)
+        held = await drain(database_url, tmp_path, settings)
+        assert held == [HeldLines(upstream.url, 2, limit_full=False)]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +220,24 @@ async def test_the_tasks_of_a_batch_that_was_ended_are_cancelled_at_the_provider
             await overrun(db, batch.id)
         await working
         assert (await read(db, batch)).status is how
+        assert upstream.stats()["tasks"]["cancelled"] == 20
+    assert await sql(db, "SELECT count(*) FROM batchline.abandoned_tasks") == [(0,)]
+
+
+async def test_the_tasks_of_a_running_batch_that_is_deleted_are_cancelled_at_the_provider(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    with simulated("--task", "3600000") as upstream:
+        settings = settings_for(upstream, Recovery.KEY)
+        batch = await responses(db, 20, settings)
+        working = asyncio.create_task(drain(database_url, tmp_path, settings))
+        await until(lambda: asyncio.sleep(0, accepted(upstream) == 20))
+        await deletion.delete(db, Objects.at(tmp_path), batch, force=True)
+        await working
+        # The worker may have left before it was notified. The next one finds what is left.
+        await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now()")
+        await sql(db, "UPDATE batchline.abandoned_tasks SET available_at = now()")
+        await drain(database_url, tmp_path, settings)
         assert upstream.stats()["tasks"]["cancelled"] == 20
     assert await sql(db, "SELECT count(*) FROM batchline.abandoned_tasks") == [(0,)]
 

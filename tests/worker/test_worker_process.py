@@ -45,7 +45,7 @@ def test_drain_ends_when_nothing_is_left(
         batches = [submit(tmp_path, upstream.url, location, size) for size in (1, 40, 300)]
         done = batchline("worker", "--drain", "--json", *location)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"claimed": 341}
+    assert json.loads(done.stdout) == {"claimed": 341, "held": []}
     assert [status(batch, location)["status"] for batch in batches] == ["completed"] * 3
     assert count(database_url, "SELECT count(*) FROM batchline.workers") == 0
 

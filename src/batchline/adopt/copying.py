@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from batchline.adopt.outcomes import adopted_result
-from batchline.store import adoption
-from batchline.store.adoption import AdoptedResult, FinishedRequest
-from batchline.store.adoption_source import Source
+from batchline.store.adoption import copies, transactions
+from batchline.store.adoption.records import AdoptedResult, FinishedRequest
+from batchline.store.adoption.source import Source
 from batchline.store.session import Session, StoreConnection
 
 LINES_PER_STEP = 10_000
@@ -36,7 +36,7 @@ class NoSteps:
 
 def committing(session: Session) -> Transaction:
     """Each step commits."""
-    return lambda: adoption.step(session, phases=adoption.COPYING)
+    return lambda: transactions.step(session, phases=transactions.COPYING)
 
 
 def within(connection: StoreConnection) -> Transaction:
@@ -52,20 +52,20 @@ def within(connection: StoreConnection) -> Transaction:
 async def copy_files(transaction: Transaction, steps: Steps) -> int:
     """Copy the lines of files that are new or have changed. Returns the number of lines."""
     async with transaction() as connection:
-        changed = await adoption.changed_files(connection)
+        changed = await copies.changed_files(connection)
     for file_no in changed:
         async with transaction() as connection:
-            await adoption.forget_file(connection, file_no)
+            await copies.forget_file(connection, file_no)
         await steps.reached("file forgotten", 1)
     async with transaction() as connection:
-        new = await adoption.new_files(connection)
+        new = await copies.new_files(connection)
     for file_id in new:
         async with transaction() as connection:
-            numbered = await adoption.number_file(connection, file_id)
+            numbered = await copies.number_file(connection, file_id)
         await steps.reached("lines numbered", numbered)
     copied = await _copy_lines(transaction, steps)
     async with transaction() as connection:
-        added = await adoption.add_batches(connection)
+        added = await copies.add_batches(connection)
     await steps.reached("batches found", added)
     return copied
 
@@ -74,49 +74,49 @@ async def _copy_lines(transaction: Transaction, steps: Steps) -> int:
     total = 0
     while True:
         async with transaction() as connection:
-            files = await adoption.uncopied_files(connection)
+            files = await copies.uncopied_files(connection)
             if not files:
                 return total
             until = min(files[0].copied + LINES_PER_STEP, files[0].line_count)
-            lines = await adoption.copy_lines(connection, files[0], until)
-            await adoption.note(connection, lines=lines)
+            lines = await copies.copy_lines(connection, files[0], until)
+            await transactions.note(connection, lines=lines)
         total += lines
         await steps.reached("lines copied", lines)
 
 
 async def copy_results(session: Session, source: Source, steps: Steps) -> int:
     """Copy the finished requests that have no result yet, from where an earlier command stopped."""
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     page, span, total = state.next_page if state else 0, _MIN_PAGES, 0
-    async with adoption.step(session, phases=adoption.COPYING) as connection:
+    async with transactions.step(session, phases=transactions.COPYING) as connection:
         if page == 0:
-            await adoption.begin_pass(connection)
-            await adoption.drop_stale(connection, await adoption.changed_since(connection))
+            await copies.begin_pass(connection)
+            await copies.drop_stale(connection, await copies.changed_since(connection))
         # Pages that are added meanwhile are left to the next pass: writers may be as fast as we are.
-        end = await adoption.pages(connection, source)
+        end = await copies.pages(connection, source)
     while page < end:
-        async with adoption.step(session, phases=adoption.COPYING) as connection:
-            async with adoption.by_key(connection):
-                requests = await adoption.finished_requests(connection, first=page, beyond=page + span)
+        async with transactions.step(session, phases=transactions.COPYING) as connection:
+            async with transactions.by_key(connection):
+                requests = await copies.finished_requests(connection, first=page, beyond=page + span)
             results = await _composed(requests)
-            added = await adoption.add_results(connection, results)
+            added = await copies.add_results(connection, results)
             page += span
-            await adoption.note(connection, results=added, next_page=page)
+            await transactions.note(connection, results=added, next_page=page)
         total += added
         span = next_span(span, sum(len(one.output) for one in results))
         await steps.reached("results copied", added)
-    async with adoption.step(session, phases=adoption.COPYING) as connection:
-        await adoption.end_pass(connection)
+    async with transactions.step(session, phases=transactions.COPYING) as connection:
+        await copies.end_pass(connection)
     return total
 
 
 async def copy_rest(connection: StoreConnection) -> int:
     """Copy what was written since the last pass: at the cutover, when nobody writes and it has just ended."""
-    transactions = await adoption.changed_since(connection)
-    await adoption.drop_stale(connection, transactions)
-    requests = await adoption.finished_requests(connection, transactions=transactions)
-    await adoption.read_whole(connection)
-    return await adoption.add_results(connection, await _composed(requests))
+    since = await copies.changed_since(connection)
+    await copies.drop_stale(connection, since)
+    requests = await copies.finished_requests(connection, transactions=since)
+    await transactions.read_whole(connection)
+    return await copies.add_results(connection, await _composed(requests))
 
 
 def next_span(span: int, size: int) -> int:

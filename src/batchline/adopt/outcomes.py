@@ -9,7 +9,7 @@ import msgspec
 
 from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer
 from batchline.model import NO_USAGE, Claim, Item, RunSettings
-from batchline.store.adoption import AdoptedResult, FinishedRequest, StoredResult, WrittenBack
+from batchline.store.adoption.records import AdoptedResult, FinishedRequest, StoredResult, WrittenBack
 
 _CANCELED = ("canceled", "This request was canceled before the database was adopted.")
 # The error of a request that has none, and of one whose error is only text.

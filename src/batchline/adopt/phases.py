@@ -19,8 +19,8 @@ from batchline.adopt import copying
 from batchline.adopt.copying import NoSteps, Steps
 from batchline.adopt.outcomes import adopted_result, written_back
 from batchline.model import ids
-from batchline.store import adoption
-from batchline.store.adoption import (
+from batchline.store.adoption import checks, copies, cutover, locks, transactions, write_back
+from batchline.store.adoption.records import (
     Adoption,
     AdoptionRefused,
     CutoverSettings,
@@ -28,7 +28,7 @@ from batchline.store.adoption import (
     PossiblySent,
     Size,
 )
-from batchline.store.adoption_source import Source
+from batchline.store.adoption.source import Source
 from batchline.store.session import Session, StoreConnection
 
 # Passes over the old requests: each finds what was written during the one before. The cutover makes another
@@ -91,25 +91,25 @@ async def prepare(session: Session, schema: str, steps: Steps | None = None) -> 
     lines = results = 0
     for _ in range(_MAX_PASSES):
         lines += await copying.copy_files(copying.committing(session), reported)
-        await adoption.analyze(session)
+        await transactions.analyze(session)
         more = await copying.copy_results(session, source, reported)
         results += more
         if more <= _SMALL_SHARE * results:
             break
-    async with adoption.step(session, phases=adoption.COPYING) as connection:
-        await adoption.set_phase(connection, "prepared", "prepared")
-        size = await adoption.size(connection)
+    async with transactions.step(session, phases=transactions.COPYING) as connection:
+        await transactions.set_phase(connection, "prepared", "prepared")
+        size = await transactions.size(connection)
     return PrepareReport(source.shape, size, lines, results, time.monotonic() - started)
 
 
 async def plan_prepare(session: Session, schema: str) -> PrepareReport:
     """What prepare would do. A trial with a few rows, which is rolled back, shows how long it takes."""
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     _refuse_prepare(state, schema)
-    async with adoption.step(session, rolled_back=True) as connection:
-        source = await adoption.source_of(connection, schema)
-        await adoption.create_views(connection, source)
-        size = await adoption.size(connection)
+    async with transactions.step(session, rolled_back=True) as connection:
+        source = await transactions.source_of(connection, schema)
+        await transactions.create_views(connection, source)
+        size = await transactions.size(connection)
         lines = max(0, size.templates - size.copied_lines)
         results = max(0, size.completed + size.failed - size.copied_results)
         seconds = lines / await _line_rate(connection, state) + results / await _result_rate(
@@ -119,13 +119,13 @@ async def plan_prepare(session: Session, schema: str) -> PrepareReport:
 
 
 async def _begin(session: Session, schema: str) -> Source:
-    async with adoption.step(session) as connection:
-        state = await adoption.find_in(connection)
+    async with transactions.step(session) as connection:
+        state = await transactions.find_in(connection)
         _refuse_prepare(state, schema)
-        source = await adoption.source_of(connection, schema)
+        source = await transactions.source_of(connection, schema)
         if state is None or state.phase == "finished":
-            await adoption.begin(connection, source)
-        await adoption.create_views(connection, source)
+            await transactions.begin(connection, source)
+        await transactions.create_views(connection, source)
     return source
 
 
@@ -144,7 +144,7 @@ async def _line_rate(connection: StoreConnection, state: Adoption | None) -> flo
     """Lines per second: as measured by earlier steps, or by a trial."""
     if state is not None and state.lines_seconds > 0:
         return state.lines / state.lines_seconds
-    lines, seconds = await adoption.trial_lines(connection, _TRIAL_ROWS)
+    lines, seconds = await copies.trial_lines(connection, _TRIAL_ROWS)
     # Numbering the lines takes about as long again.
     return lines / (2 * seconds) if lines and seconds > 0 else float("inf")
 
@@ -153,8 +153,8 @@ async def _result_rate(connection: StoreConnection, state: Adoption | None) -> f
     if state is not None and state.results_seconds > 0:
         return state.results / state.results_seconds
     started = time.monotonic()
-    requests = await adoption.trial_requests(connection, _TRIAL_ROWS)
-    await adoption.add_results(connection, [adopted_result(request) for request in requests])
+    requests = await copies.trial_requests(connection, _TRIAL_ROWS)
+    await copies.add_results(connection, [adopted_result(request) for request in requests])
     return len(requests) / (time.monotonic() - started) if requests else float("inf")
 
 
@@ -180,23 +180,23 @@ async def cut_over(
         # What was written since prepare is copied before anything is locked, so that the window is short.
         await copying.copy_files(copying.committing(session), reported)
         await copying.copy_results(session, source, reported)
-        await adoption.analyze(session)
-    async with adoption.step(session, phases=adoption.PREPARED, rolled_back=rehearse) as connection:
+        await transactions.analyze(session)
+    async with transactions.step(session, phases=transactions.PREPARED, rolled_back=rehearse) as connection:
         started = time.monotonic()
         if not rehearse:
-            await adoption.lock_old_tables(connection, source)
+            await locks.lock_old_tables(connection, source)
             await _refuse_living_daemons(connection, daemons_stopped)
         await reported.reached("locked", 0)
         results = await _copy_rest(connection, reported)
-        left_out = await adoption.left_out(connection)
+        left_out = await cutover.left_out(connection)
         _refuse_unadopted(left_out, leave_unadopted or rehearse)
-        batches, unfinished = await adoption.create_adopted(connection, settings)
+        batches, unfinished = await cutover.create_adopted(connection, settings)
         await reported.reached("batches created", batches)
         if not rehearse:
             await _refuse_missing_results(connection)
-            await adoption.fence(connection, source)
-        await adoption.set_phase(connection, "adopted", "cutover")
-        sent = await adoption.possibly_sent(connection, "cutover")
+            await locks.fence(connection, source)
+        await transactions.set_phase(connection, "adopted", "cutover")
+        sent = await cutover.possibly_sent(connection, "cutover")
         await reported.reached("committing", 0)
         seconds = time.monotonic() - started
     await reported.reached("adopted", batches)
@@ -207,20 +207,20 @@ async def _copy_rest(connection: StoreConnection, steps: Steps) -> int:
     """Copy what was written since the last pass, and decide which batches can be adopted."""
     await copying.copy_files(copying.within(connection), steps)
     results = await copying.copy_rest(connection)
-    await adoption.judge(connection)
+    await cutover.judge(connection)
     await steps.reached("rest copied", results)
     return results
 
 
 async def _ready_for_cutover(session: Session, daemons_stopped: bool, rehearse: bool) -> Source:
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     if state is not None and state.phase == "adopted":
         raise AdoptionRefused("the cutover is done already; `batchline adopt verify` checks it")
     _expect(state, "prepared", "cutover")
     assert state is not None
-    async with adoption.step(session, phases=adoption.PREPARED, rolled_back=rehearse) as connection:
-        source = await adoption.source_of(connection, state.source)
-        await adoption.create_views(connection, source)
+    async with transactions.step(session, phases=transactions.PREPARED, rolled_back=rehearse) as connection:
+        source = await transactions.source_of(connection, state.source)
+        await transactions.create_views(connection, source)
         if not rehearse:
             await _refuse_living_daemons(connection, daemons_stopped)
     return source
@@ -228,7 +228,7 @@ async def _ready_for_cutover(session: Session, daemons_stopped: bool, rehearse: 
 
 async def _refuse_living_daemons(connection: StoreConnection, daemons_stopped: bool) -> None:
     # A heartbeat is a fact, which no option overrides; a recent claim is only a hint.
-    alive = await adoption.living_daemons(connection, DAEMON_SILENCE, by_claims=not daemons_stopped)
+    alive = await cutover.living_daemons(connection, DAEMON_SILENCE, by_claims=not daemons_stopped)
     if alive:
         raise AdoptionRefused(
             f"{len(alive)} old daemons were active within the last {DAEMON_SILENCE:.0f} s; stop them and try"
@@ -249,7 +249,7 @@ def _refuse_unadopted(left_out: Sequence[LeftOut], allowed: bool) -> None:
 
 async def _refuse_missing_results(connection: StoreConnection) -> None:
     """Keep finished requests from running again, whatever the reason that they were not copied."""
-    missing = await adoption.missing_results(connection)
+    missing = await cutover.missing_results(connection)
     if missing:
         raise AdoptionRefused(
             f"{sum(results for _, results in missing)} finished requests were not copied, and"
@@ -277,19 +277,19 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
     reported, started = steps or NoSteps(), time.monotonic()
     source = await _ready_for_rollback(session, leave_own)
     results = await _write_back_online(session, source, reported)
-    async with adoption.step(session, phases=adoption.ADOPTED) as connection:
-        await adoption.lock_our_tables(connection)
+    async with transactions.step(session, phases=transactions.ADOPTED) as connection:
+        await locks.lock_our_tables(connection)
         await _refuse_busy_workers(connection)
         own = await _refuse_own_batches(connection, leave_own)
-        await adoption.lock_old_tables(connection, source)
-        await adoption.lift_fence(connection)
+        await locks.lock_old_tables(connection, source)
+        await locks.lift_fence(connection)
         await reported.reached("locked", 0)
         rest, pending = await _write_back_rest(connection, source)
         await reported.reached("unfinished reset", pending)
-        await adoption.add_held(connection)
-        batches = await adoption.remove_adopted(connection)
-        await adoption.set_phase(connection, "prepared", "rollback")
-        sent = await adoption.possibly_sent(connection, "rollback")
+        await write_back.add_held(connection)
+        batches = await write_back.remove_adopted(connection)
+        await transactions.set_phase(connection, "prepared", "rollback")
+        sent = await cutover.possibly_sent(connection, "rollback")
         await reported.reached("committing", 0)
     await reported.reached("rolled back", batches)
     return RolledBack(batches, results + rest, pending, time.monotonic() - started, sent, own)
@@ -297,22 +297,22 @@ async def roll_back(session: Session, *, leave_own: bool = False, steps: Steps |
 
 async def _write_back_rest(connection: StoreConnection, source: Source) -> tuple[int, int]:
     """Write back what is left. Returns the number of results, and of unfinished requests that changed."""
-    await adoption.read_whole(connection)
-    missing = await adoption.add_missing_requests(connection, source)
-    results = await adoption.unwritten_results(connection)
-    await adoption.write_back(connection, source, [written_back(one) for one in results])
-    reset = await adoption.reset_unfinished(connection, source)
-    await adoption.write_back_cancels(connection, source)
+    await transactions.read_whole(connection)
+    missing = await write_back.add_missing_requests(connection, source)
+    results = await write_back.unwritten_results(connection)
+    await write_back.write_back(connection, source, [written_back(one) for one in results])
+    reset = await write_back.reset_unfinished(connection, source)
+    await write_back.write_back_cancels(connection, source)
     return len(results), missing + reset
 
 
 async def plan_rollback(session: Session) -> RolledBack:
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     _expect(state, "adopted", "rollback")
-    async with adoption.step(session, rolled_back=True) as connection:
-        await adoption.read_whole(connection)
-        counts = await adoption.verify_counts(connection)
-        own = [batch_id for batch_id, _, _ in await adoption.own_batches(connection)]
+    async with transactions.step(session, rolled_back=True) as connection:
+        await transactions.read_whole(connection)
+        counts = await checks.verify_counts(connection)
+        own = [batch_id for batch_id, _, _ in await write_back.own_batches(connection)]
         since = sum(one.since for one in counts)
         # An update of an old row takes about as long as the copy of one.
         seconds = since / await _result_rate(connection, state)
@@ -321,12 +321,12 @@ async def plan_rollback(session: Session) -> RolledBack:
 
 
 async def _ready_for_rollback(session: Session, leave_own: bool) -> Source:
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     _expect(state, "adopted", "rollback")
     assert state is not None
-    async with adoption.step(session, phases=adoption.ADOPTED) as connection:
+    async with transactions.step(session, phases=transactions.ADOPTED) as connection:
         await _refuse_own_batches(connection, leave_own)
-        return await adoption.source_of(connection, state.source)
+        return await transactions.source_of(connection, state.source)
 
 
 async def _write_back_online(session: Session, source: Source, steps: Steps) -> int:
@@ -336,12 +336,12 @@ async def _write_back_online(session: Session, source: Source, steps: Steps) -> 
     """
     page, span, total = 0, 64, 0
     while True:
-        async with adoption.step(session, phases=adoption.ADOPTED) as connection:
-            if page >= await adoption.pages(connection, source):
+        async with transactions.step(session, phases=transactions.ADOPTED) as connection:
+            if page >= await copies.pages(connection, source):
                 return total
-            async with adoption.by_key(connection):
-                results = await adoption.unwritten_results(connection, first=page, beyond=page + span)
-            await adoption.write_back(connection, source, [written_back(one) for one in results])
+            async with transactions.by_key(connection):
+                results = await write_back.unwritten_results(connection, first=page, beyond=page + span)
+            await write_back.write_back(connection, source, [written_back(one) for one in results])
         page += span
         total += len(results)
         span = copying.next_span(span, sum(len(one.output) for one in results))
@@ -349,7 +349,7 @@ async def _write_back_online(session: Session, source: Source, steps: Steps) -> 
 
 
 async def _refuse_busy_workers(connection: StoreConnection) -> None:
-    busy = await adoption.busy_workers(connection)
+    busy = await write_back.busy_workers(connection)
     if busy:
         raise AdoptionRefused(
             f"{len(busy)} workers are running adopted batches; what has finished is written back already:"
@@ -359,7 +359,7 @@ async def _refuse_busy_workers(connection: StoreConnection) -> None:
 
 
 async def _refuse_own_batches(connection: StoreConnection, leave: bool) -> list[UUID]:
-    own = await adoption.own_batches(connection)
+    own = await write_back.own_batches(connection)
     if own and not leave:
         raise AdoptionRefused(
             f"{len(own)} batches were created since the cutover, and the old tables do not have them;"
@@ -388,25 +388,25 @@ async def finish(
     Old tables are dropped only with `drop`, and only after a cutover.
     """
     reported = steps or NoSteps()
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     if state is None or state.phase == "finished":
         raise AdoptionRefused("there is no adoption to finish; `batchline adopt prepare` begins one")
     if state.phase != "adopted":
         return await _abandon(session, drop, reported, dry_run)
-    async with adoption.step(session, phases=adoption.ADOPTED, rolled_back=dry_run) as connection:
-        source = await adoption.source_of(connection, state.source)
-        left_out = await adoption.left_out(connection)
+    async with transactions.step(session, phases=transactions.ADOPTED, rolled_back=dry_run) as connection:
+        source = await transactions.source_of(connection, state.source)
+        left_out = await cutover.left_out(connection)
         if drop and left_out and not lose_unadopted and not dry_run:
             raise AdoptionRefused(
                 "some rows of the old tables were not adopted, and would be lost; nothing was dropped:"
                 " save them, and then say --lose-unadopted",
                 [describe_left_out(one) for one in left_out],
             )
-        await adoption.drop_fence(connection)
-        await adoption.forget(connection)
+        await locks.drop_fence(connection)
+        await transactions.forget(connection)
         if drop:
-            await adoption.drop_old_tables(connection, source)
-        await adoption.set_phase(connection, "finished", "finish")
+            await locks.drop_old_tables(connection, source)
+        await transactions.set_phase(connection, "finished", "finish")
         await reported.reached("committing", 0)
     await reported.reached("finished", 0)
     return Finished(False, source.old_tables if drop else (), left_out)
@@ -418,14 +418,14 @@ async def _abandon(session: Session, drop: bool, steps: Steps, dry_run: bool) ->
     if dry_run:
         return Finished(True, (), ())
     while True:
-        async with adoption.step(session, phases=adoption.COPYING) as connection:
-            file_no = await adoption.any_file(connection)
+        async with transactions.step(session, phases=transactions.COPYING) as connection:
+            file_no = await copies.any_file(connection)
             if file_no is None:
-                await adoption.drop_fence(connection)
-                await adoption.forget(connection)
-                await adoption.set_phase(connection, "finished", "finish")
+                await locks.drop_fence(connection)
+                await transactions.forget(connection)
+                await transactions.set_phase(connection, "finished", "finish")
                 break
-            await adoption.forget_file(connection, file_no)
+            await copies.forget_file(connection, file_no)
         await steps.reached("file forgotten", 1)
     return Finished(True, (), ())
 

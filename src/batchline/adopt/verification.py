@@ -7,8 +7,9 @@ import msgspec
 from batchline.adopt import copying
 from batchline.adopt.outcomes import adopted_result, same
 from batchline.model import ids
-from batchline.store import adoption, doctor
-from batchline.store.adoption import AdoptionRefused, BatchCounts, FinishedRequest, Size
+from batchline.store import doctor
+from batchline.store.adoption import checks, copies, transactions
+from batchline.store.adoption.records import AdoptionRefused, BatchCounts, FinishedRequest, Size
 from batchline.store.session import Session, StoreConnection
 
 _MAX_FINDINGS = 100
@@ -32,16 +33,16 @@ class Verified(msgspec.Struct, frozen=True):
 
 async def verify(session: Session, *, one_in: int = 1) -> Verified:
     """Compare the old tables with what is here. May run while workers do."""
-    state = await adoption.find(session)
+    state = await transactions.find(session)
     if state is None or state.phase in ("prepare", "finished"):
         raise AdoptionRefused(
             "there is nothing to verify: verify runs after `batchline adopt prepare` or cutover,"
             " and before finish"
         )
     adopted = state.phase == "adopted"
-    async with adoption.step(session, rolled_back=True) as connection:
-        counts = await adoption.verify_counts(connection) if adopted else []
-        lines, different, example = await adoption.verify_lines(connection, one_in)
+    async with transactions.step(session, rolled_back=True) as connection:
+        counts = await checks.verify_counts(connection) if adopted else []
+        lines, different, example = await checks.verify_lines(connection, one_in)
     findings = [finding for one in counts for finding in _judge(one)]
     if different:
         findings.append(f"{different} lines differ from their templates, for example {example!r}")
@@ -54,8 +55,8 @@ async def verify(session: Session, *, one_in: int = 1) -> Verified:
 
 
 async def plan_verify(session: Session) -> Size:
-    async with adoption.step(session, rolled_back=True) as connection:
-        return await adoption.size(connection)
+    async with transactions.step(session, rolled_back=True) as connection:
+        return await transactions.size(connection)
 
 
 async def _compare_results(
@@ -68,12 +69,12 @@ async def _compare_results(
     findings: list[str] = []
     page, span, total = 0, 64, 0
     while len(findings) < _MAX_FINDINGS:
-        async with adoption.step(session, rolled_back=True) as connection:
-            source = await adoption.source_of(connection, schema)
-            if page >= await adoption.pages(connection, source):
+        async with transactions.step(session, rolled_back=True) as connection:
+            source = await transactions.source_of(connection, schema)
+            if page >= await copies.pages(connection, source):
                 break
-            async with adoption.by_key(connection):
-                requests = await adoption.finished_requests(
+            async with transactions.by_key(connection):
+                requests = await copies.finished_requests(
                     connection, first=page, beyond=page + span, also_copied=True, one_in=one_in
                 )
             findings += [_describe(one) for one in await _different(connection, requests, complete)]
@@ -86,7 +87,7 @@ async def _compare_results(
 async def _different(
     connection: StoreConnection, requests: list[FinishedRequest], complete: bool
 ) -> list[FinishedRequest]:
-    stored = await adoption.stored_outputs(connection, requests)
+    stored = await copies.stored_outputs(connection, requests)
 
     def differs(request: FinishedRequest) -> bool:
         found = stored.get((request.lane_id, request.line_no))

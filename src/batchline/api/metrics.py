@@ -29,7 +29,7 @@ from batchline.governance.approvals import APPROVE
 from batchline.governance.errors import LimitReached
 from batchline.governance.registry import Registry
 from batchline.model import DURATION_BOUNDS, Role
-from batchline.store import operations, providers
+from batchline.store import operations, providers, spans
 from batchline.store.operations import Durations
 from batchline.store.providers import ProviderCounts
 from batchline.upstreams.urls import displayed
@@ -140,7 +140,7 @@ async def metrics(caller: Called, context: InContext, counters: InCounters) -> R
         ended = _Ended(
             await operations.totals(session),
             await operations.durations(session),
-            await providers.counts(session),
+            await providers.counts(session, spans.Scope()),
         )
     fresh = CollectorRegistry()
     fresh.register(ended)

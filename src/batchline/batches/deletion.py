@@ -31,22 +31,23 @@ class Deleted(msgspec.Struct, frozen=True):
 
 async def delete(session: Session, objects: Objects, batch: Batch, *, force: bool) -> Deleted:
     """Delete a batch that has ended. With `force` also one that has not; it is cancelled first, so that
-    workers give back what they have not sent. Answers to requests in flight are discarded."""
+    workers give back what they have not sent. Answers to requests in flight are discarded, and workers cancel
+    its tasks at providers."""
     if force and batch.ended_at is None:
         await batches.close(session, batch.id, "cancel")
-    files = await deletion.delete(session, batch.id, force=force)
-    if files is None:
+    gone = await deletion.delete(session, batch.id, force=force)
+    if gone is None:
         raise NotDeletable(
             _GOVERNED if force or batch.ended_at is not None else _NOT_ENDED.format(batch.status)
         )
-    rows, later = await _drop_rows(session, batch.id), None
-    for file in files:
+    rows, later = gone.spans + await _drop_rows(session, batch.id), None
+    for file in gone.files:
         try:
             async for dropped in retention.purge_file(session, objects, file):
                 rows += dropped
         except ObjectStoreUnavailable as error:
             later = str(error)
-    return Deleted(rows, len(files), later)
+    return Deleted(rows, len(gone.files), later)
 
 
 async def _drop_rows(session: Session, batch_id: UUID) -> int:

@@ -11,13 +11,11 @@ from batchline.batches import retention
 from batchline.batches.finalize import sweep_objects
 from batchline.files import uploads
 from batchline.files.objects import Objects, ObjectStoreUnavailable
-from batchline.store import batches, hooks, maintenance, webhooks
+from batchline.store import batches, hooks, maintenance
 from batchline.store.session import Session
 
 # A longer upload has lost its lease, or is not recorded (RECORD_WITHIN).
 GARBAGE_AGE = timedelta(hours=6)
-# How long deliveries to webhooks and hooks are listed.
-DELIVERIES_KEPT = timedelta(days=30)
 # A hook that no worker has had for so long is forgotten.
 HOOKS_KEPT = timedelta(days=7)
 
@@ -29,8 +27,10 @@ async def run_due(
     objects: Objects,
     keep_results: float | None = None,
     keep_operations: float | None = None,
+    keep_events: float | None = None,
 ) -> None:
-    """Run all tasks that are due. Results of ended batches are kept for so many seconds; None: no limit."""
+    """Run all tasks that are due. `keep_…`: how many seconds results of ended batches, governed batches, and
+    delivered events are kept; None: no limit."""
     for batch_id in await maintenance.overdue(session):
         if await batches.close(session, batch_id, "expire"):
             _log.info("batch expired", batch=str(batch_id))
@@ -39,7 +39,7 @@ async def run_due(
     unfinished: list[str] = []
     while (name := await maintenance.take_task(session)) is not None:
         try:
-            if not await _perform(name, session, objects, keep_results, keep_operations):
+            if not await _perform(name, session, objects, keep_results, keep_operations, keep_events):
                 unfinished.append(name)
         except ObjectStoreUnavailable as error:
             # It will be due again, and no batch waits for it.
@@ -54,17 +54,14 @@ async def _perform(
     objects: Objects,
     keep_results: float | None,
     keep_operations: float | None,
+    keep_events: float | None,
 ) -> bool:
     """True when the task is done; False if it should run again soon."""
     match name:
         case "sweep":
             await maintenance.forget_workers(session)
-            while await webhooks.drop_old(session, DELIVERIES_KEPT.total_seconds()):
-                pass
             if abandoned := await hooks.forget(session, HOOKS_KEPT.total_seconds()):
                 _log.warning("abandoned deliveries to hooks that no worker has", deliveries=abandoned)
-            while await hooks.drop_old(session, DELIVERIES_KEPT.total_seconds()):
-                pass
             removed = await sweep_objects(session, objects, GARBAGE_AGE)
             if removed:
                 _log.info("swept", objects=removed)
@@ -78,7 +75,7 @@ async def _perform(
             # Batches that were deleted, by a command that was interrupted or by hand.
             return await retention.drop_deleted_batches(session)
         case "retention":
-            return await retention.enforce(session, objects, keep_results, keep_operations)
+            return await retention.enforce(session, objects, keep_results, keep_operations, keep_events)
         case "uploads":
             removed = await uploads.clear_all(session, objects)
             if removed:

@@ -2,9 +2,9 @@
 
 It marks expired files as deleted. It deletes lines and objects of deleted files, unless a running batch needs
 them. It deletes results and attempts of batches that ended long ago, or whose files were all deleted. It
-deletes children, items and files of governed batches that ended long ago. It deletes what is left of batches
-whose row is gone. Other batches with their counters and summary stay, and so do the audit log and the rows of
-files, which distinguish a deleted file from a lost one.
+deletes children, items and files of governed batches that ended long ago. It deletes delivered events and
+their deliveries. It deletes what is left of batches whose row is gone. Other batches with their counters and
+summary stay, and so do the audit log and the rows of files, which distinguish a deleted file from a lost one.
 """
 
 import time
@@ -14,7 +14,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from batchline.files.objects import Objects
-from batchline.store import deletion, retention
+from batchline.store import deletion, hooks, retention, webhooks
 from batchline.store.retention import DeletedFile
 from batchline.store.session import Session
 
@@ -29,12 +29,13 @@ async def enforce(
     objects: Objects,
     keep_results: float | None,
     keep_operations: float | None = None,
+    keep_events: float | None = None,
     *,
     seconds: float = _MAX_SECONDS,
 ) -> bool:
     """Delete for `seconds`; True when nothing is left. `keep_…` are seconds; None: for ever."""
     until = time.monotonic() + seconds
-    async with aclosing(_chunks(session, objects, keep_results, keep_operations)) as chunks:
+    async with aclosing(_chunks(session, objects, keep_results, keep_operations, keep_events)) as chunks:
         async for _ in chunks:
             if time.monotonic() >= until:
                 return False
@@ -51,7 +52,11 @@ async def drop_deleted_batches(session: Session, *, seconds: float = _MAX_SECOND
 
 
 async def _chunks(
-    session: Session, objects: Objects, keep_results: float | None, keep_operations: float | None
+    session: Session,
+    objects: Objects,
+    keep_results: float | None,
+    keep_operations: float | None,
+    keep_events: float | None,
 ) -> AsyncGenerator[None]:
     """Do all the work, and yield after each chunk."""
     if keep_operations is not None:
@@ -68,6 +73,10 @@ async def _chunks(
         yield
     while await retention.drop_idempotency_keys(session, FORGET_KEYS_AFTER):
         yield
+    if keep_events is not None:
+        for drop in (webhooks.drop_old, hooks.drop_old, retention.drop_old_events):
+            while await drop(session, keep_events):
+                yield
 
 
 async def _deleted_files(session: Session, objects: Objects) -> AsyncGenerator[None]:

@@ -16,6 +16,7 @@ from batchline.model import ProviderSettings, Recovery, RunSettings
 
 DAY = 86_400.0
 _PRICE = kinds.amount(0, 1_000_000)
+EVENTS_KEPT = 30 * DAY
 ANY_MODEL = "*"
 
 
@@ -76,6 +77,7 @@ class WorkerSettings:
     # As the server has them. None: results are kept until their files are deleted.
     results_retention: float | None = None
     operations_retention: float | None = None
+    events_retention: float | None = EVENTS_KEPT
     allow_private_webhooks: bool = False
 
     @property
@@ -247,6 +249,9 @@ class ServerSettings:
     )
     operations_retention: float | None = setting(
         90 * DAY, TIME_OR_NEVER, "How long governed batches are kept."
+    )
+    events_retention: float | None = setting(
+        EVENTS_KEPT, TIME_OR_NEVER, "How long delivered events and their deliveries are kept."
     )
     upload_lifetime: float = setting(3600.0, time(), "Time limit to complete an upload in parts.")
     allow_private_webhooks: bool = setting(

@@ -1,8 +1,8 @@
 """The executor for asynchronous providers: submits an item, parks it under its task, and collects the result.
 
 It assumes that the item is this worker's to run. It guarantees that an item whose submission may have been
-accepted is not submitted again before the provider was asked, and not at all if the provider cannot be asked
-and the operator has not chosen to submit it again. Items of other upstreams pass through to HTTP.
+accepted is not submitted again before it was looked up at the provider, and not at all if the provider offers
+no lookup and the operator has not chosen to submit it again. Items of other upstreams pass through to HTTP.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -34,7 +34,7 @@ from batchline.upstreams.http_upstream import Route
 from batchline.upstreams.providers import PROVIDERS, Progress, Provider, TaskState, UnsubmittableItem
 from batchline.upstreams.retry import rounded_up
 
-# A task is first asked for after the shortest delay, then after half of its age.
+# A task is first polled after the shortest delay, then after half of its age.
 _SHORTEST = 1.0
 _LONGEST = 30.0
 # A submission that may be repeated at once, because the provider keeps keys, is repeated after this long.
@@ -134,7 +134,7 @@ class ProviderExecutor:
         """Decide about an item that the provider may have accepted before; None: submit it."""
         if chosen.recovery is Recovery.HOLD:
             self._warn(
-                "items are held: the provider may have accepted them, and cannot be asked",
+                "items are held: the provider may have accepted them, and offers no lookup",
                 provider=chosen.name,
             )
             return self._unknown(item, chosen)
@@ -209,7 +209,7 @@ class ProviderExecutor:
                 return self._failed(item, state)
 
     def _next(self, state: TaskState) -> float:
-        """When to ask again: tasks that have run for long are asked for less often."""
+        """When to poll again: tasks that have run for long are polled less often."""
         age = 0.0 if state.created_at is None else self._timing.now() - state.created_at
         return rounded_up(min(max(age / 2, _SHORTEST), _LONGEST))
 

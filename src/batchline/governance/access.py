@@ -2,12 +2,12 @@
 
 Users see and change their own batches. Approvers see all batches of their tenant and decide on them. Admins
 may do everything with batches in their tenant. A batch that the actor may not see is reported as not found.
-An operation may name those who submit it, by role or by user.
+An operation may name those who submit it, by role or by user. The refusal of others is in the audit log.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from batchline.governance.errors import NotAllowed, NotFound
 from batchline.governance.operations import ROLE_PREFIX, Operation
 from batchline.model import Approval, GovernedBatch, ParentStatus, Role
-from batchline.store import operations
+from batchline.store import audit, operations
 from batchline.store.audit import AuditEvent
 from batchline.store.operations import Changing, OperationBatchNotFound
 from batchline.store.session import Session
@@ -47,13 +47,30 @@ def may_submit(actor: Actor, operation: Operation) -> bool:
     )
 
 
-def check_submitter(actor: Actor, operation: Operation) -> None:
-    if not may_submit(actor, operation):
-        raise NotAllowed(
-            f"You may not submit {operation.name}: its submitters include neither you nor your role,"
-            f" {actor.role.value}. Ask an administrator.",
-            param="operation",
-        )
+async def check_submitter(
+    session: Session,
+    actor: Actor,
+    operation: Operation,
+    act: Literal["submit", "append", "retry"],
+    batch: GovernedBatch | None = None,
+) -> None:
+    """Refuse an act for which the actor must be a submitter of the operation, and record the refusal."""
+    if may_submit(actor, operation):
+        return
+    detail = {"operation": operation.name, "act": act, "role": actor.role.value}
+    async with session.transaction() as connection:
+        await audit.add(connection, _denied(actor, batch, detail))
+    raise NotAllowed(
+        f"You may not submit {operation.name}: its submitters include neither you nor your role,"
+        f" {actor.role.value}. Ask an administrator.",
+        param="operation",
+    )
+
+
+def _denied(actor: Actor, batch: GovernedBatch | None, detail: dict[str, str]) -> AuditEvent:
+    if batch is None:
+        return AuditEvent(actor.tenant, actor.user, "submission.denied", detail=detail)
+    return actor.event("submission.denied", batch, **detail)
 
 
 async def visible(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:

@@ -46,6 +46,11 @@ async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatc
     return await reload(session, actor, batch_id)
 
 
+async def permit_append(rules: Rules, session: Session, actor: Actor, batch: GovernedBatch) -> None:
+    """Refuse new children of an actor who may not submit the operation, before they are looked at."""
+    await check_submitter(session, actor, rules.operation(batch.operation), "append", batch)
+
+
 async def prepare_append(
     rules: Rules,
     actor: Actor,
@@ -53,9 +58,8 @@ async def prepare_append(
     items: Sequence[Any],
     custom_ids: Sequence[str] | None = None,
 ) -> Prepared:
-    """Check and encode new children. This may take long and needs no session."""
+    """Check and encode new children. This may take long and needs no session. Before it: `permit_append`."""
     operation = rules.operation(batch.operation)
-    check_submitter(actor, operation)
     return await rules.preparing.run(
         actor.tenant, lambda schema_faults: preparation.prepare(operation, items, custom_ids, schema_faults)
     )
@@ -110,9 +114,10 @@ async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBat
 
 
 async def retry(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
-    """Run failed children again if they have attempts left."""
+    """Run failed children again if they have attempts left. For those who may submit the operation."""
     batch = await visible(session, actor, batch_id)
     operation = rules.operation(batch.operation)
+    await check_submitter(session, actor, operation, "retry", batch)
     async with changing(session, actor, batch_id, pending_for=batch.user_id) as held:
         now = held.batch
         _check_retry(now)

@@ -62,6 +62,7 @@ async def submit(rules: Rules, session: Session, actor: Actor, requested: Submis
     # First of all: a replay succeeds even if the same submission would be refused now.
     if (before := await replay(session, actor, requested, fingerprint)) is not None:
         return before
+    await permit(rules, session, actor, requested)
     return await create(rules, session, actor, await prepare(rules, actor, requested, fingerprint))
 
 
@@ -82,10 +83,14 @@ async def replay(
     return None if found is None else await _replayed(session, actor, found, fingerprint)
 
 
+async def permit(rules: Rules, session: Session, actor: Actor, requested: Submission) -> None:
+    """Refuse what the actor may not submit, before its items are looked at."""
+    await check_submitter(session, actor, rules.operation(requested.operation), "submit")
+
+
 async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint: bytes) -> ReadySubmission:
-    """Check what needs no database."""
+    """Check what needs no database. The actor may submit the operation: `permit`."""
     operation = rules.operation(requested.operation)
-    check_submitter(actor, operation)
     return await rules.preparing.run(
         actor.tenant,
         lambda schema_faults: _ready(rules, actor, operation, requested, fingerprint, schema_faults),

@@ -52,7 +52,7 @@ class Parked(msgspec.Struct, frozen=True):
     """A provider has accepted the item as task `task_id` and works on it by itself.
 
     The item leaves this worker. After `delay` seconds a worker runs it again, with the task in
-    `item.claim.task_id`: its executor asks for the task's result instead of sending the item again, and parks
+    `item.claim.task_id`: its executor polls the task instead of sending the item again, and parks
     it again while the task runs. An item stays parked across crashes, and ends with its batch at the latest.
     """
 

@@ -2,27 +2,39 @@
 
 from uuid import UUID
 
+import msgspec
+
 from batchline.store.retention import CHUNK, DeletedFile
 from batchline.store.session import Session, run
 from batchline.store.statements import statement
 
 
-async def delete(session: Session, batch_id: UUID, *, force: bool) -> list[DeletedFile] | None:
-    """Delete a batch; return its files, which are marked as deleted.
+class DeletedBatch(msgspec.Struct, frozen=True):
+    """What was deleted with a batch at once: its spans; and its files, which are marked as deleted."""
+
+    spans: int
+    files: list[DeletedFile]
+
+
+async def delete(session: Session, batch_id: UUID, *, force: bool) -> DeletedBatch | None:
+    """Delete a batch. Tasks that providers still run for it are noted, to be cancelled there.
 
     None if it is governed, or has not ended and `force` is false. Its input is among the files if a command
     ingested it and no other batch uses it.
     """
     async with session.transaction() as connection:
+        if force:
+            await run(connection, statement("lock_spans"), {"batch": batch_id})
         rows = await run(connection, statement("delete_batch"), {"batch": batch_id, "force": force})
         if not rows:
             return None
-        file_id, _, made = rows[0]
+        file_id, _, made, spans, _ = rows[0]
         input_file = {"file": file_id}
         unused = []
         if await run(connection, statement("lock_unused_input"), input_file):
             unused = await run(connection, statement("delete_unused_input"), input_file)
-    return [DeletedFile(UUID(id), no, key) for id, no, key in made] + [DeletedFile(*row) for row in unused]
+    files = [DeletedFile(UUID(id), no, key) for id, no, key in made]
+    return DeletedBatch(spans, files + [DeletedFile(*row) for row in unused])
 
 
 async def drop_deleted_lanes(session: Session, batch_id: UUID | None = None) -> int | None:

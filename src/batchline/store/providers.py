@@ -19,9 +19,9 @@ class ProviderCounts(msgspec.Struct, frozen=True):
     submission_unknown: int
 
 
-async def counts(session: Session, batch_id: UUID | None = None) -> list[ProviderCounts]:
-    """By upstream, of one batch or of all. Upstreams with neither are left out."""
-    rows = await session.rows(statement("provider_counts"), {"batch": batch_id})
+async def counts(session: Session, scope: Scope) -> list[ProviderCounts]:
+    """By upstream, within the scope. Upstreams with neither are left out."""
+    rows = await session.rows(statement("provider_counts"), scope.params())
     return [ProviderCounts(upstream, tasks or 0, unknown or 0) for upstream, tasks, unknown in rows]
 
 
@@ -31,13 +31,12 @@ _SECONDS = 60.0
 
 
 class AbandonedTask(msgspec.Struct, frozen=True):
-    """A task whose batch has ended without it. `item` names it to its provider; None: the batch was
-    deleted."""
+    """A task whose batch has ended without it or was deleted. `item` names it to its provider."""
 
     upstream: str
     task_id: str
     attempts: int
-    item: Item | None
+    item: Item
 
 
 async def take_abandoned(session: Session, scope: Scope) -> list[AbandonedTask]:
@@ -60,12 +59,10 @@ def _item(
     task_id: str,
     batch_id: UUID,
     lane_id: int,
-    url: str | None,
-    model: str | None,
+    url: str,
+    model: str,
     settings: object,
-) -> Item | None:
-    if url is None or model is None or settings is None:
-        return None
+) -> Item:
     run_settings = msgspec.convert(settings, RunSettings)
     claim = Claim(0, lane_id, batch_id, 1, task_id, 1, url, model, upstream, _SECONDS, run_settings)
     return Item(claim, 0, 0, b"", b"")

@@ -71,6 +71,10 @@ async def drop_idempotency_keys(session: Session, older_than: timedelta) -> int:
     return await _count(session, "drop_idempotency_keys", older_than=older_than, chunk=CHUNK)
 
 
+async def drop_old_events(session: Session, seconds: float) -> int:
+    return await _count(session, "drop_old_events", seconds=seconds, chunk=CHUNK)
+
+
 async def _count(session: Session, name: str, **params: object) -> int:
     ((gone,),) = await session.rows(statement(name), params)
     return int(gone)

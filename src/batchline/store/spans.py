@@ -206,7 +206,25 @@ async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -
         rows = await park(session, worker_id, tasks)
     except psycopg.errors.UniqueViolation as error:
         raise StatementRefused(f"another item is parked as task {tasks[0].task_id!r}") from error
-    return [Settled(batch_id, 0, finished=False, closing=closing) for batch_id, _, closing in rows]
+    parked = {(batch_id, task_id) for batch_id, _, closing, task_id in rows if closing is not None}
+    if late := [each for each in verdicts if (each.item.claim.batch_id, each.task_id) not in parked]:
+        await _abandon(session, late)
+    return [Settled(batch_id, 0, finished=False, closing=bool(closing)) for batch_id, _, closing, _ in rows]
+
+
+async def _abandon(session: Session, late: Sequence[Parked]) -> None:
+    """Note tasks that were accepted after their batch had ended or was deleted."""
+    claims = [each.item.claim for each in late]
+    params = {
+        "upstreams": [claim.key for claim in claims],
+        "tasks": [each.task_id for each in late],
+        "batches": [claim.batch_id for claim in claims],
+        "lanes": [claim.lane_id for claim in claims],
+        "urls": [claim.url for claim in claims],
+        "models": [claim.model for claim in claims],
+        "settings": [msgspec.json.encode(claim.settings).decode() for claim in claims],
+    }
+    await session.rows(statement("abandon_tasks"), params)
 
 
 class ParkedTask(msgspec.Struct, frozen=True):
@@ -216,15 +234,16 @@ class ParkedTask(msgspec.Struct, frozen=True):
     ordinals: tuple[int, ...]
     upstream: str
     task_id: str
-    # Seconds until the provider is asked for it.
+    # Seconds until the task is polled.
     delay: float
 
 
 async def park(
     session: Session, worker_id: UUID, tasks: Sequence[ParkedTask]
-) -> list[tuple[UUID, int, bool]]:
+) -> list[tuple[UUID, int, bool | None, str]]:
     """Move items into spans that wait for a provider's tasks. Of each task that was parked: its batch, how
-    many items were moved, and whether the batch is being cancelled or has expired."""
+    many items were moved, whether the batch is being cancelled or has expired (None: it was deleted), and the
+    task's id."""
     rows = await session.rows(
         statement("park"),
         {
@@ -236,7 +255,7 @@ async def park(
             "delays": Float8Array([task.delay for task in tasks]),
         },
     )
-    return [(batch_id, size, closing) for batch_id, size, closing in rows]
+    return [(batch_id, size, closing, task_id) for batch_id, size, closing, task_id in rows]
 
 
 async def release(

@@ -166,7 +166,7 @@ class Claimer(Service):
     def _count(self, claims: Sequence[Claim], wanted: int) -> None:
         if claims:
             _log.info(f"claimed {sum(claim.size for claim in claims)} of {wanted} wanted")
-            # To ask for the task of an item is not to run it again.
+            # A poll of an item's task does not run the item again.
             self._context.budget.take(sum(claim.size for claim in claims if claim.task_id is None))
             self._context.on_claimed()
 

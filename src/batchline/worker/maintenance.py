@@ -35,6 +35,7 @@ class Maintenance(Service):
                 self._objects,
                 self._settings.results_retention,
                 self._settings.operations_retention,
+                self._settings.events_retention,
             )
         except StoreUnavailable as error:
             # It stays due, and the next poll says so.

@@ -48,6 +48,9 @@ class NotificationRouter:
             case "ended":
                 # A batch that fails while validating ends without a worker that would deliver the event.
                 self.outbox.wake()
+            case "abandoned":
+                # A batch was deleted while providers worked on it.
+                self.canceller.wake()
             case "hook":
                 # Another worker may have created deliveries to hooks of this one.
                 self.hooks_due()

@@ -50,6 +50,8 @@ class Poller(Service):
         self._interval = settings.poll_min
         self._next_due: float | None = None
         self._waiting: list[asyncio.Future[bool]] = []
+        self.only_claimable = False
+        """Whether the last poll found lines to claim, and nothing else to do now or soon."""
         # The pause that is under way.
         self._pause: asyncio.Timeout | None = None
 
@@ -90,12 +92,15 @@ class Poller(Service):
             result = await spans.poll(self._session, self._lease.worker.id, self._scope, self._hooks)
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
+            self.only_claimable = False
             return True
         self._next_due = result.next_due
         self._on_result(result)
         soon = result.next_free is not None and result.next_free < _SOON
         due = result.maintenance_due or result.news or result.hooks_due
-        return soon or result.claimable or result.finalizable or due
+        more = soon or result.finalizable or due
+        self.only_claimable = result.claimable and not more
+        return result.claimable or more
 
     async def _wait(self) -> None:
         seconds = self._next_interval()

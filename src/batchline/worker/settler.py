@@ -37,7 +37,7 @@ from batchline.worker.service import Service
 _POSTPONED = (Retry, Deferred)
 _WAITING = (Parked, SubmissionUnknown)
 _ENDED = (Completed, Failed)
-# A task that is asked for later than this is left to a poll: a worker that drains does not wait for it.
+# The database's poll finds tasks that are due later than this: a worker that drains does not wait for them.
 _SOON = 60.0
 # A large verdict that failed so often, alone, while the database answers otherwise, is refused. A small one
 # is not: then the database was unreachable.

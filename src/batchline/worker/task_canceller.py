@@ -1,7 +1,7 @@
-"""Cancels tasks at providers whose batch has ended without them: it was cancelled, or its window has passed.
+"""Cancels tasks at providers whose batch has ended without them: it was cancelled or deleted, or it expired.
 
-Woken when this worker has ended such a batch, and when maintenance is due: a task that could not be cancelled
-is tried again then. Its connection is open only meanwhile.
+Woken when this worker has ended such a batch, when one was deleted, and when maintenance is due: a task that
+could not be cancelled is tried again then. Its connection is open only meanwhile.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class TaskCanceller(Service):
 
     async def _cancel(self, task: AbandonedTask) -> bool:
         """Whether nothing is left to do for the task."""
-        if task.item is None or await self._cancel_task(task.item):
+        if await self._cancel_task(task.item):
             return True
         over = task.attempts >= _MAX_ATTEMPTS
         _log.warning("cannot cancel a task", task=task.task_id, given_up=over)

@@ -27,6 +27,7 @@ from batchline.webhooks.sender import Sender
 from batchline.worker import local_workers
 from batchline.worker.clock import Clock, steady
 from batchline.worker.context import ProducerContext
+from batchline.worker.drain import Drain, HeldLines
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.hook_runner import HookRunner
@@ -41,7 +42,7 @@ from batchline.worker.poller import Poller
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import Producers
 from batchline.worker.reconciler import Reconciler
-from batchline.worker.service import HasIdle, are_idle, until_idle
+from batchline.worker.service import HasIdle, until_idle
 from batchline.worker.settler import Settler
 from batchline.worker.spending import CappedExecutor, SpendingKeeper
 from batchline.worker.supervisor import Supervisor
@@ -135,6 +136,7 @@ class Worker:
         )
         self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self.holding)
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
+        self._drain = Drain(self._sessions["settle"], scope, self.poller, self.producers, self._parts)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
         router.outbox, router.hooks, router.maintenance = self.outbox, self.hooks, self._maintenance
@@ -144,6 +146,11 @@ class Worker:
     def claimed(self) -> int:
         """Items, since the start."""
         return self.producers.claimed
+
+    @property
+    def held(self) -> Sequence[HeldLines]:
+        """Lines that a worker that has drained leaves to the operator's decision."""
+        return self._drain.held
 
     @property
     def aborting(self) -> asyncio.Event:
@@ -205,7 +212,7 @@ class Worker:
         try:
             async with asyncio.timeout(self._settings.max_seconds):
                 ends = [self._stop.wait(), self._until_budget_spent()]
-                await first(*ends, *([self._until_drained()] if self._settings.drain else []))
+                await first(*ends, *([self._drain.wait()] if self._settings.drain else []))
         except TimeoutError:
             _log.info("time is up", seconds=self._settings.max_seconds)
             # Requests in flight may still finish, but not without limit: the caller relies on it.
@@ -216,21 +223,6 @@ class Worker:
         await self._budget.spent.wait()
         await until_idle(self._finishing)
         _log.info("claimed as many items as it may", items=self._settings.max_items)
-
-    async def _until_drained(self) -> None:
-        """Until nothing is left that this worker could do now or soon."""
-        now, pause = True, Pause(first=0.01, maximum=0.5)
-        while True:
-            await until_idle(self._parts)
-            found = await self.poller.sees_work(now=now)
-            # A service that the poll or a notification has woken meanwhile is not idle any more.
-            idle = are_idle(self._parts())
-            if idle and not found:
-                return
-            # If all are idle, what was found comes due later, and the poller polls again then.
-            now = not idle
-            # Polls must not follow each other at once if they find work that others are about to take.
-            await pause.wait()
 
     def _parts(self) -> list[HasIdle]:
         """All that must be idle before the worker has drained."""

@@ -252,6 +252,7 @@ async def append_items(
     try:
         async with context.sessions.one() as session:
             batch = await access.visible(session, actor, read_id(batch_id))
+            await changes.permit_append(rules, session, actor, batch)
         # Without a session, because this may take long.
         prepared = await changes.prepare_append(rules, actor, batch, requested.items, requested.custom_ids)
         async with context.sessions.one() as session:

@@ -89,10 +89,11 @@ async def _made(rules: Rules, sessions: Sessions, caller: GovernedCaller, order:
     async with sessions.one() as session:
         # First of all: a replay succeeds even if the same submission would be refused now.
         replayed = await submissions.replay(session, caller.actor, order, fingerprint)
-    if replayed is not None:
-        return replayed
-    if caller.over is not None:
-        raise caller.over
+        if replayed is not None:
+            return replayed
+        if caller.over is not None:
+            raise caller.over
+        await submissions.permit(rules, session, caller.actor, order)
     ready = await submissions.prepare(rules, caller.actor, order, fingerprint)
     async with sessions.one() as session:
         return await submissions.create(rules, session, caller.actor, ready)

@@ -15,8 +15,9 @@ from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async
 from batchline.config import durations
 from batchline.model import DEFAULT_TENANT, ids
-from batchline.store import adoption
-from batchline.store.adoption import Adoption, AdoptionRefused, CutoverSettings, LeftOut, PossiblySent
+from batchline.store.adoption import cutover as cutovers
+from batchline.store.adoption import transactions
+from batchline.store.adoption.records import Adoption, AdoptionRefused, CutoverSettings, LeftOut, PossiblySent
 from batchline.store.session import Session
 from batchline.upstreams import urls
 
@@ -234,9 +235,9 @@ def status(
 
 
 async def _read_status(session: Session) -> tuple[Adoption | None, list[PossiblySent]]:
-    state = await adoption.find(session)
-    async with adoption.step(session, rolled_back=True) as connection:
-        return state, await adoption.possibly_sent(connection)
+    state = await transactions.find(session)
+    async with transactions.step(session, rolled_back=True) as connection:
+        return state, await cutovers.possibly_sent(connection)
 
 
 def _run(

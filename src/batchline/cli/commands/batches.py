@@ -36,6 +36,7 @@ from batchline.store import batches, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
+from batchline.store.spans import Scope
 
 Change: TypeAlias = Literal["cancel", "pause", "resume"]
 CHANGES: dict[Change, str] = {
@@ -289,7 +290,7 @@ async def _changed(
 async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts], BatchCost | None]:
     async with Session(runtime.url, "status") as session:
         batch = await _found(session, batch_id)
-        return batch, await providers.counts(session, batch_id), await cost_of(session, batch)
+        return batch, await providers.counts(session, Scope(batch_id=batch_id)), await cost_of(session, batch)
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:

@@ -5,14 +5,16 @@ import dataclasses
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
+import msgspec
 import structlog
 import typer
 from msgspec.structs import replace
 
 from batchline.cli import options
-from batchline.cli.display.console import out, print_json
+from batchline.cli.display.console import err, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -39,6 +41,7 @@ from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
+from batchline.worker.drain import HeldLines
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker, WorkerOptions
@@ -106,15 +109,18 @@ def work(
             allow_private_webhooks=server.allow_private_webhooks,
             results_retention=server.results_retention if served else None,
             operations_retention=server.operations_retention if served else None,
+            events_retention=server.events_retention,
         )
         with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
-            claimed = run_async(
+            claimed, held = run_async(
                 _work(runtime, worker, server, operations, hooks, upstream, listen, until_eof)
             )
             if as_json:
-                print_json({"claimed": claimed})
+                print_json({"claimed": claimed, "held": msgspec.to_builtins(held)})
             else:
                 out().print(f"worked on {claimed:,} items")
+                for each in held:
+                    err().print(f"warning: {_describe_held(each)}", markup=False)
 
 
 async def _work(
@@ -126,7 +132,8 @@ async def _work(
     upstream: str | None,
     listen: str | None,
     until_eof: bool,
-) -> int:
+) -> tuple[int, Sequence[HeldLines]]:
+    """Items that were claimed, and what a worker that has drained leaves to the operator."""
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
     scope = Scope(excluded_prefixes=() if operations else (BELOW,))
@@ -172,7 +179,16 @@ async def _work(
     finally:
         await executor.close()
         await approvals.close()
-    return worker.claimed
+    return worker.claimed, [replace(held, upstream=urls.displayed(held.upstream)) for held in worker.held]
+
+
+def _describe_held(held: HeldLines) -> str:
+    full = " They fill its limit of tasks, so other lines wait behind them." if held.limit_full else ""
+    return (
+        f"{held.lines:,} lines are held as submission_unknown: the provider of {held.upstream} may have"
+        f" accepted them.{full} To submit them again, set provider_recovery to resubmit and run a worker"
+        " after five minutes. To give them up, cancel their batches."
+    )
 
 
 def scopes_for_producers(

@@ -1,8 +1,9 @@
 -- conclude_now: freeze a batch that is being cancelled or has expired, if no live worker holds any of its lines.
 --
 -- Its spans are deleted, so that a late verdict finds nothing to change, its cursors go back to the lanes, and finalizing
--- begins. Tasks of providers are noted, to be cancelled there. The children of a governed batch that never ran have ended with it, and the audit log says so. Returns whether
--- the batch was frozen now.
+-- begins. Tasks of providers are noted, to be cancelled there, with all that it takes: the batch may be deleted before. The
+-- children of a governed batch that never ran have ended with it, and the audit log says so. Returns whether the batch was
+-- frozen now.
 --
 -- Locks: the batch row, waiting; then its spans, never waiting; then its lanes. A transaction that has a span locked is about
 -- to settle it and to conclude afterwards, but waits for the batch row first: to wait for it would be a deadlock. Each
@@ -36,9 +37,11 @@ BEGIN
     IF FOUND THEN
         RETURN false;
     END IF;
-    INSERT INTO batchline.abandoned_tasks (upstream, task_id, batch_id, lane_id)
-    SELECT s.upstream, s.task_id, s.batch_id, s.lane_id
+    INSERT INTO batchline.abandoned_tasks (upstream, task_id, batch_id, lane_id, url, model, settings)
+    SELECT s.upstream, s.task_id, s.batch_id, s.lane_id, n.url, n.model, b.settings
     FROM batchline.spans AS s
+    JOIN batchline.lanes AS n ON n.id = s.lane_id
+    JOIN batchline.batches AS b ON b.id = s.batch_id
     WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL
     ON CONFLICT DO NOTHING;
     DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);

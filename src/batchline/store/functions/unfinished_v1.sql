@@ -8,8 +8,8 @@
 -- those: one snapshot, so all states add up to the total at every moment.
 --
 -- A `frozen` batch has no unfinished items, and nothing is read. No locks.
--- Cost: one cursor per lane, and one read of the batch's free spans by spans_free. In plpgsql, so that it is planned once, and
--- its caller's plan does not look so expensive that PostgreSQL compiles it.
+-- Cost: one cursor per lane, and one read of the batch's free spans by spans_waiting, without those of tasks. In plpgsql, so
+-- that it is planned once, and its caller's plan does not look so expensive that PostgreSQL compiles it.
 CREATE FUNCTION batchline.unfinished_v1(batch uuid, frozen boolean)
 RETURNS TABLE (claimed integer, retrying integer, returned integer)
 LANGUAGE plpgsql STABLE ROWS 1
@@ -27,11 +27,20 @@ SELECT
 FROM batchline.current_lanes AS n
 CROSS JOIN LATERAL (
     SELECT
-        sum(upper(piece) - lower(piece)) FILTER (WHERE s.available_at > now()) AS retrying,
-        sum(upper(piece) - lower(piece)) FILTER (WHERE s.available_at <= now()) AS returned
-    FROM batchline.spans AS s
-    CROSS JOIN LATERAL unnest(s.outstanding) AS piece
-    WHERE s.worker_id IS NULL AND s.lane_id = n.id AND s.task_id IS NULL
+        sum(waiting.items) FILTER (WHERE waiting.available_at > now()) AS retrying,
+        sum(waiting.items) FILTER (WHERE waiting.available_at <= now()) AS returned
+    FROM (
+        SELECT
+            s.available_at,
+            -- One piece, as most spans have, is counted without unnesting it: that takes a third of the time.
+            CASE
+                WHEN s.outstanding = int4multirange(range_merge(s.outstanding))
+                THEN upper(s.outstanding) - lower(s.outstanding)
+                ELSE batchline.span_size(s.outstanding)
+            END AS items
+        FROM batchline.spans AS s
+        WHERE s.worker_id IS NULL AND s.lane_id = n.id AND s.task_id IS NULL
+    ) AS waiting
 ) AS free
 WHERE n.batch_id = batch;
 END

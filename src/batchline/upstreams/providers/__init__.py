@@ -1,6 +1,6 @@
-"""Asynchronous providers: how each is asked to run an item, and how its answers read.
+"""Asynchronous providers: how an item is submitted to each, and how its answers are read.
 
-A provider accepts an item as a task, works on it by itself, and is asked for the result later. Nothing here
+A provider accepts an item as a task and runs it. Workers poll the task until it has ended. Nothing here
 sends a request: `executors.provider` does. Start with `provider`, the protocol.
 """
 

@@ -16,14 +16,19 @@ depends_on = None
 COLUMNS = """
 ALTER TABLE spans ADD COLUMN submission text CHECK (submission IN ('interrupted', 'unknown'));
 CREATE INDEX spans_submission ON spans (lane_id) WHERE submission IS NOT NULL AND worker_id IS NULL;
+-- Free spans without a task: the status of a batch must not read every task.
+CREATE INDEX spans_waiting ON spans (lane_id) WHERE worker_id IS NULL AND task_id IS NULL;
 ALTER TABLE results ADD COLUMN task_id text;
 
--- Tasks that a provider may still work on, though their batch has ended: to be cancelled there.
+-- Tasks of batches that have ended or were deleted, to be cancelled at their providers.
 CREATE TABLE abandoned_tasks (
     upstream      text NOT NULL,
     task_id       text NOT NULL,
     batch_id      uuid NOT NULL,
     lane_id       bigint NOT NULL,
+    url           text NOT NULL,
+    model         text NOT NULL,
+    settings      jsonb NOT NULL,
     attempts      integer NOT NULL DEFAULT 0,
     available_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (upstream, task_id)
@@ -128,5 +133,6 @@ def downgrade() -> None:
         DROP TABLE abandoned_tasks;
         DROP FUNCTION claim_tasks_v1;
         ALTER TABLE results DROP COLUMN task_id;
+        DROP INDEX spans_waiting;
         ALTER TABLE spans DROP COLUMN submission;
     """)

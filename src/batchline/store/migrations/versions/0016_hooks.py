@@ -45,13 +45,14 @@ CREATE INDEX hook_deliveries_open ON hook_deliveries (hook, available_at)
 CREATE INDEX hook_deliveries_batch ON hook_deliveries (batch_id);
 CREATE INDEX hook_deliveries_newest ON hook_deliveries (created_at, event_id, hook);
 CREATE INDEX outbox_batch ON outbox (batch_id);
+CREATE INDEX outbox_delivered ON outbox (delivered_at) WHERE delivered_at IS NOT NULL;
 
 INSERT INTO maintenance_tasks (name) VALUES ('unfrozen');
 """
 
 DOWN = """
 DELETE FROM maintenance_tasks WHERE name = 'unfrozen';
-DROP INDEX outbox_batch;
+DROP INDEX outbox_batch, outbox_delivered;
 DROP TABLE hook_deliveries, hooks;
 """
 

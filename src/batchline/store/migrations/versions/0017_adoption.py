@@ -91,6 +91,12 @@ CREATE TABLE adopted_lanes (
     lane_no           integer NOT NULL,
     cached_tokens     bigint NOT NULL DEFAULT 0,
     reasoning_tokens  bigint NOT NULL DEFAULT 0,
+    -- Measured at the cutover: the cursor, and what the results add up to.
+    next              integer NOT NULL DEFAULT 0,
+    completed         bigint NOT NULL DEFAULT 0,
+    failed            bigint NOT NULL DEFAULT 0,
+    input_tokens      bigint NOT NULL DEFAULT 0,
+    output_tokens     bigint NOT NULL DEFAULT 0,
     UNIQUE (batch_id, lane_no)
 );
 
@@ -107,9 +113,6 @@ CREATE TABLE adopted_in_flight (
     found_at    timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (batch_id, line_no, found_by)
 );
-
--- A rollback deletes the batch and the lane that would say how a task is cancelled.
-ALTER TABLE abandoned_tasks ADD COLUMN url text, ADD COLUMN model text, ADD COLUMN settings jsonb;
 
 -- Refuses writes to the old tables between the cutover and a rollback: an old daemon that somebody starts
 -- would send requests a second time. Our own writes set a variable for their transaction.
@@ -139,7 +142,6 @@ USING adopted_lanes AS n
 WHERE r.lane_id = n.lane_id AND NOT EXISTS (SELECT FROM lanes WHERE lanes.id = n.lane_id);
 DROP FUNCTION adopted_fence_v1 CASCADE;
 DROP VIEW IF EXISTS source_files, source_templates, source_batches, source_requests, source_daemons;
-ALTER TABLE abandoned_tasks DROP COLUMN url, DROP COLUMN model, DROP COLUMN settings;
 DROP TABLE adopted_in_flight, adopted_lanes, adopted_batches, adopted_lines, adopted_file_lanes,
            adopted_files, adoption;
 """

@@ -1,5 +1,5 @@
 -- provider_counts: by upstream, the lines that providers work on, and those that a provider may have accepted without an
--- answer. Of one batch, or of all (NULL).
+-- answer. `keys`, `excluded`, `below` and `batch` narrow the scope, as in claim.
 --
 -- Cost: one index entry per task. Locks: none.
 SELECT
@@ -16,6 +16,7 @@ FROM (
     WHERE s.submission = 'unknown' AND s.worker_id IS NULL
 ) AS known
 JOIN batchline.lanes AS n ON n.id = known.lane_id
-WHERE %(batch)s::uuid IS NULL OR known.batch_id = %(batch)s::uuid
+WHERE (%(batch)s::uuid IS NULL OR known.batch_id = %(batch)s::uuid)
+  AND batchline.in_scope_v1(n.key, %(keys)s::text[], %(excluded)s::text[], %(below)s::text[])
 GROUP BY n.key
 ORDER BY n.key

@@ -89,6 +89,8 @@ SELECT
     request.finished_at,
     coalesce(
         request.finished_at,
+        -- NULL unless a worker holds it.
+        request.claimed_at,
         (
             SELECT a.created_at
             FROM batchline.retry_attempts AS a

@@ -1,5 +1,5 @@
--- take_abandoned_tasks: tasks of providers whose batch has ended without them, to be cancelled at the provider. What is taken
--- is due again after a minute, unless it is dropped before.
+-- take_abandoned_tasks: tasks of providers whose batch has ended without them or was deleted, to be cancelled at the
+-- provider. What is taken is due again after a minute, unless it is dropped before.
 --
 -- The limit is small, because each is one request. Locks: the tasks, skipping those that others have locked.
 WITH
@@ -12,23 +12,9 @@ due AS (
     ORDER BY t.available_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
-),
-taken AS (
-    UPDATE batchline.abandoned_tasks AS t
-    SET attempts = t.attempts + 1, available_at = now() + interval '1 minute'
-    FROM due
-    WHERE t.upstream = due.upstream AND t.task_id = due.task_id
-    RETURNING t.*
 )
-SELECT
-    t.upstream,
-    t.task_id,
-    t.batch_id,
-    t.lane_id,
-    t.attempts,
-    coalesce(t.url, n.url),
-    coalesce(t.model, n.model),
-    coalesce(t.settings, b.settings)
-FROM taken AS t
-LEFT JOIN batchline.lanes AS n ON n.id = t.lane_id
-LEFT JOIN batchline.batches AS b ON b.id = t.batch_id
+UPDATE batchline.abandoned_tasks AS t
+SET attempts = t.attempts + 1, available_at = now() + interval '1 minute'
+FROM due
+WHERE t.upstream = due.upstream AND t.task_id = due.task_id
+RETURNING t.upstream, t.task_id, t.batch_id, t.lane_id, t.attempts, t.url, t.model, t.settings

@@ -1,15 +1,15 @@
 -- park: a provider has accepted items as tasks; each task waits in a span of its own.
 --
--- One element in each array is for one task: its items are some of those of one span. The new span is free: whoever claims
--- it after the delay is given the task id and asks the provider, instead of sending the items again. Only the holder may
--- park. One task id is known once per upstream, kept by a unique index: a second park of the same task is an error, not a
+-- One element in each array is for one task: its items are some of those of one span. The new span is free: the
+-- worker that claims it after the delay gets the task id and polls the task, instead of sending the items again. Only the
+-- holder may park. One task id is known once per upstream, kept by a unique index: a second park of the same task is an error, not a
 -- second task.
 --
--- A task that is still running is parked again by whoever asked: its span is freed as it is.
+-- A task that is still running is parked again by the worker that polled it: its span is freed as it is.
 --
 -- Returns each task that was parked: its batch, its items, and `closing` if the batch is being cancelled or has expired, as
 -- settle does: the caller must run conclude after this has committed. It is read without a lock; a batch that begins to
--- close just now is concluded by a poll.
+-- close just now is concluded by a poll. NULL: the batch was deleted.
 --
 -- Locks: the spans in id order.
 WITH
@@ -74,5 +74,6 @@ SELECT
         SELECT b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL
         FROM batchline.batches AS b
         WHERE b.id = a.batch_id
-    ) AS closing
+    ) AS closing,
+    a.task_id
 FROM accepted AS a

@@ -1,0 +1,99 @@
+"""Waits until a worker has drained: nothing is left that it could do now or soon.
+
+Services know whether they are idle, and a poll says whether there is work. Both must agree: a service that a
+poll or a notification has woken is not idle any more.
+
+Lines behind a provider's limit of tasks are work that no claim returns. While tasks end, there will be room
+for them. But a limit that is full of held lines stays full until the operator decides, so a worker does not
+wait for it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import structlog
+
+from batchline.store import providers
+from batchline.store.session import Session, StoreUnavailable
+from batchline.store.spans import Scope
+from batchline.worker.pause import Pause
+from batchline.worker.poller import Poller
+from batchline.worker.producers import Producers
+from batchline.worker.service import HasIdle, are_idle, until_idle
+
+_log = structlog.get_logger("batchline.worker")
+
+
+class HeldLines(msgspec.Struct, frozen=True):
+    """Lines that the provider may have accepted without an answer. `limit_full`: no other line is submitted
+    there while they are held."""
+
+    upstream: str
+    lines: int
+    limit_full: bool
+
+
+class Drain:
+    """`parts` must be idle before the worker has drained."""
+
+    def __init__(
+        self,
+        session: Session,
+        scope: Scope,
+        poller: Poller,
+        producers: Producers,
+        parts: Callable[[], Iterable[HasIdle]],
+    ) -> None:
+        self._session = session
+        self._scope = scope
+        self._poller = poller
+        self._producers = producers
+        self._parts = parts
+        self.held: Sequence[HeldLines] = ()
+        """What was held when the worker had drained."""
+
+    async def wait(self) -> None:
+        now, pause = True, Pause(first=0.01, maximum=0.5)
+        while True:
+            await until_idle(self._parts)
+            before = self._producers.claimed
+            found = await self._poller.sees_work(now=now)
+            idle = are_idle(self._parts())
+            if idle and not found:
+                break
+            if self._poller.only_claimable and await self._held_up(before):
+                break
+            # If all are idle, what was found comes due later, and the poller polls again then.
+            now = not idle
+            # Polls must not follow each other at once if they find work that others are about to take.
+            await pause.wait()
+        self.held = await self._find_held()
+
+    async def _held_up(self, claimed_before: int) -> bool:
+        """Whether the claims that the poll has woken found nothing because of a limit full of held lines."""
+        await until_idle(self._parts)
+        return self._producers.claimed == claimed_before and any(
+            held.limit_full for held in await self._find_held()
+        )
+
+    async def _find_held(self) -> list[HeldLines]:
+        try:
+            full = [key for scope, limit in self._limits() for key in await self._full(scope, limit)]
+            counts = await providers.counts(self._session, self._scope)
+        except StoreUnavailable as error:
+            _log.warning("cannot count held lines", reason=str(error))
+            return []
+        return [
+            HeldLines(each.upstream, each.submission_unknown, each.upstream in full)
+            for each in counts
+            if each.submission_unknown
+        ]
+
+    def _limits(self) -> list[tuple[Scope, int]]:
+        return [(each.scope, each.max_tasks) for each in self._producers if each.max_tasks is not None]
+
+    async def _full(self, scope: Scope, limit: int) -> list[str]:
+        """The routing keys of held lines, if they fill the limit of this scope."""
+        held = [each for each in await providers.counts(self._session, scope) if each.submission_unknown]
+        is_full = sum(each.submission_unknown for each in held) >= limit
+        return [each.upstream for each in held] if is_full else []

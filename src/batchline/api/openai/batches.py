@@ -137,7 +137,7 @@ class BatchObject(BaseModel):
     metadata: dict[str, str] | None
 
 
-class Cost(BaseModel):
+class CostObject(BaseModel):
     """Dollars and tokens. `spent` is null if no model has a price."""
 
     currency: Literal["USD"]
@@ -157,7 +157,7 @@ class Cost(BaseModel):
 class BatchExtension(BaseModel):
     """Not part of OpenAI's API."""
 
-    cost: Cost | None
+    cost: CostObject | None
 
 
 class ExtendedBatch(BatchObject):
@@ -244,7 +244,7 @@ async def get_batch(batch_id: str, context: InContext, caller: Called) -> Extend
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")
         cost = cost_object(await cost_of(session, batch))
-    extension = BatchExtension(cost=None if cost is None else Cost(**cost))
+    extension = BatchExtension(cost=None if cost is None else CostObject(**cost))
     return ExtendedBatch(**batch_object(batch), batchline=extension)
 
 

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -19,6 +19,9 @@ _NO_LIMIT = 2**31 - 1
 _VALUE_ERRORS = (psycopg.InternalError, struct.error, OverflowError, TypeError, ValueError)
 # Bytes a second that the database takes at the least: a large settle has so much more time.
 _MIN_RATE = 2**20
+
+
+OnLate: TypeAlias = Callable[[Sequence[Verdict]], None]
 
 
 class WorkerId(msgspec.Struct, frozen=True):
@@ -142,7 +145,7 @@ async def settle(
     session: Session,
     worker_id: UUID,
     verdicts: Sequence[Verdict],
-    on_late: Callable[[Sequence[Verdict]], None] = lambda late: None,
+    on_late: OnLate = lambda late: None,
 ) -> list[Settled]:
     """Bring verdicts in, as many as still count; what that did to each batch. `on_late` is called with those
     that do not count."""

@@ -51,7 +51,7 @@ LEFT JOIN (SELECT sha256, count(*) AS times FROM ledger_executed GROUP BY sha256
 _LEFT = "SELECT count(*) FROM requests WHERE state NOT IN ('completed', 'failed')"
 
 
-class _Execution(msgspec.Struct):
+class _LedgerEntry(msgspec.Struct):
     sha256: str
 
 
@@ -121,7 +121,7 @@ def _work(url: str, scratch: Path, items: int) -> None:
 def _ledger(url: str, upstream: str) -> _Ledger:
     with psycopg.connect(url, autocommit=True) as connection, urlopen(f"{upstream}/executions") as response:
         connection.execute("CREATE TABLE ledger_executed (sha256 text NOT NULL)")
-        decode = msgspec.json.Decoder(_Execution).decode
+        decode = msgspec.json.Decoder(_LedgerEntry).decode
         with connection.cursor() as cursor, cursor.copy("COPY ledger_executed FROM STDIN") as copy:
             for line in response:
                 copy.write_row((decode(line).sha256,))

@@ -10,10 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from batchline.model import Completed, Item, ModelPrice, Retry, Spending, Usage
+from batchline.model import Completed, Item, ModelPrice, Retry, Spending, Usage, Verdict
 from batchline.model.spending import nano_dollars
+from batchline.store import spans
 from batchline.store.budgets import Amount
+from batchline.store.session import Session
 from tests.support import scenes
+from tests.support.builders import a_batch, a_worker, completed, take
 from tests.support.scenes import Hand, Stage, Staged
 
 # A token of input costs one nano-dollar, a token of output two.
@@ -259,3 +262,18 @@ def stage_kill(hand: Hand) -> None:
 
 def test_amounts_add_up() -> None:
     assert Amount(1, 2) + Amount(3, 4) - Amount(1, 1) == Amount(3, 5)
+
+
+async def test_verdicts_that_come_too_late_are_reported(db: Session) -> None:
+    """A cap keeps what they have cost reserved: the counters do not have it."""
+    worker = a_worker()
+    await a_batch(db, 3)
+    first, *others = [completed(item) for item in await take(db, worker)]
+    late: list[Verdict] = []
+    await spans.settle(db, worker.id, [first], late.extend)
+    assert late == []
+
+    await spans.settle(db, worker.id, [first, *others], late.extend)
+    assert late == [first]
+    await spans.settle(db, worker.id, [first], late.extend)
+    assert late == [first, first]

@@ -59,6 +59,9 @@ class BenchServer:
                 fill(make_conninfo(self.url, dbname=name))
         return name
 
+    def url_of(self, name: str) -> str:
+        return make_conninfo(self.url, dbname=name)
+
     def _create(self, name: str, template: str) -> None:
         create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         execute(self.url, create.format(sql.Identifier(name), sql.Identifier(template)))

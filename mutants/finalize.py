@@ -17,8 +17,8 @@ FINALIZE = (
     Mutant(
         "a batch ends twice",
         f"{_BATCHES}/finish_batch.sql",
-        "b.finalizing_at IS NOT NULL AND b.ended_at IS NULL\n    RETURNING b.*",
-        "b.finalizing_at IS NOT NULL\n    RETURNING b.*",
+        "b.finalizing_at = %(finalizing_at)s AND b.ended_at IS NULL\n    RETURNING b.*",
+        "b.finalizing_at = %(finalizing_at)s\n    RETURNING b.*",
         _FINALIZE,
     ),
     Mutant(

@@ -102,8 +102,8 @@ PROVIDERS = (
     Mutant(
         "the tasks of a batch that was ended are not cancelled",
         f"{_FUNCTIONS}/conclude_now_v1.sql",
-        "WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL",
-        "WHERE false",
+        "WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL\n    ON CONFLICT",
+        "WHERE false\n    ON CONFLICT",
         ("tests/worker/test_providers.py",),
     ),
 )

@@ -4,6 +4,7 @@ from mutants.mutant import Mutant
 
 _FUNCTIONS = "src/batchline/store/functions"
 _SETTLE = ("tests/store/test_settle.py",)
+_FAILURES = ("tests/store/test_failures.py",)
 _PARKED = ("tests/worker/test_parked.py", "tests/store/test_claim.py")
 
 SETTLE = (
@@ -66,8 +67,10 @@ SETTLE = (
     Mutant(
         "the failed attempts of a line are not remembered",
         f"{_FUNCTIONS}/record_verdicts_v1.sql",
-        "AS i (no, ordinal, error_code, message)\n    JOIN accepted AS a ON a.no = i.no",
-        "AS i (no, ordinal, error_code, message)\n    JOIN accepted AS a ON a.no = i.no AND a.kind < 2",
+        "AS i (no, ordinal, error_code, message, upstream_seconds, settling_seconds)\n"
+        "    JOIN accepted AS a ON a.no = i.no",
+        "AS i (no, ordinal, error_code, message, upstream_seconds, settling_seconds)\n"
+        "    JOIN accepted AS a ON a.no = i.no AND a.kind < 2",
         _SETTLE,
     ),
     Mutant(
@@ -146,5 +149,61 @@ SETTLE = (
         "s.outstanding * p.ordinals AS ordinals",
         "p.ordinals AS ordinals",
         _PARKED,
+    ),
+    Mutant(
+        "failures of one cause are those of the last settle only",
+        f"{_FUNCTIONS}/count_causes_v1.sql",
+        "SELECT batch, key, failed + more FROM before",
+        "SELECT batch, key, more FROM before",
+        _FAILURES,
+    ),
+    Mutant(
+        "counts by cause are read before the batch is locked",
+        f"{_FUNCTIONS}/count_causes_v1.sql",
+        "WHERE b.id = batch FOR NO KEY UPDATE;",
+        "WHERE b.id = batch;",
+        _FAILURES,
+    ),
+    Mutant(
+        "a batch lists any number of causes",
+        f"{_FUNCTIONS}/count_causes_v1.sql",
+        "WHERE listed + new.nth <= CASE WHEN new.failed > 0 THEN 100 ELSE 50 END;",
+        ";",
+        _FAILURES,
+    ),
+    Mutant(
+        "failures of a group that was refused are counted by cause",
+        f"{_FUNCTIONS}/count_causes_v1.sql",
+        "        JOIN unnest(counted) AS accepted (no) ON accepted.no = v.no\n",
+        "",
+        _FAILURES,
+    ),
+    Mutant(
+        "a batch that has failed too often is paused, but its lanes stay open",
+        f"{_FUNCTIONS}/pause_after_failures_v1.sql",
+        "    UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch;\n",
+        "",
+        _FAILURES,
+    ),
+    Mutant(
+        "a continued batch is paused again for the same failures",
+        f"{_FUNCTIONS}/note_failures_v1.sql",
+        "        failed_before = excluded.failed_before,\n",
+        "",
+        _FAILURES,
+    ),
+    Mutant(
+        "a resume does not wait for a settle that counts failures",
+        f"{_FUNCTIONS}/note_failures_v1.sql",
+        "WHERE b.id = batch FOR NO KEY UPDATE;",
+        "WHERE b.id = batch;",
+        _FAILURES,
+    ),
+    Mutant(
+        "answers do not keep a batch from being paused for failing alike",
+        f"{_FUNCTIONS}/pause_after_failures_v1.sql",
+        " AND facts.completed = 0 THEN",
+        " THEN",
+        _FAILURES,
     ),
 )

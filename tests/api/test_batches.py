@@ -152,7 +152,9 @@ def test_a_batch_is_created_in_progress_with_all_requested_fields(
     assert batch.errors is None
     assert batch.usage is not None
     assert batch.usage.total_tokens == 0
-    assert client.batches.retrieve(batch.id) == batch
+    retrieved = client.batches.retrieve(batch.id).model_dump()
+    assert retrieved.pop("batchline") == {"failures": []}
+    assert retrieved == batch.model_dump()
 
 
 def test_a_batch_over_a_file_of_several_models_has_no_model(server: Server, client: openai.OpenAI) -> None:
@@ -730,3 +732,32 @@ def test_the_attempts_of_an_item_can_be_read_by_its_tenant(server: Server, clien
     assert envelope(invalid.value)["param"] == "custom_id"
     with pytest.raises(openai.NotFoundError):
         attempts(server.client("another"), custom_id)
+
+
+def test_a_batch_says_why_its_items_failed(server: Server, client: openai.OpenAI) -> None:
+    batch = create(client, upload(server, client, model=4))
+
+    def extension(as_client: openai.OpenAI) -> Any:
+        return as_client.batches.retrieve(batch.id).model_dump()["batchline"]
+
+    assert extension(client) == {"failures": []}
+
+    async def some(db: Session) -> None:
+        worker = a_worker()
+        items = await take(db, worker, 4, Scope(batch_id=uuid_of(batch)))
+        await spans.settle(db, worker.id, [failed(items[0]), failed(items[1]), retry(items[2], LATER)])
+
+    act(server, some)
+    rows = extension(client)["failures"]
+    assert [
+        (row["code"], row["message"], row["count"], row["retrying"], row["example_custom_id"]) for row in rows
+    ] == [
+        ("http_400", "Bad Request", 2, 0, "line-1"),
+        ("rate_limit", "slow down", 0, 1, "line-3"),
+    ]
+    assert all(len(row["key"]) == 12 for row in rows)
+    # Lists stay one statement each, and OpenAI's own fields stay as they are.
+    (listed,) = client.batches.list().data
+    assert "batchline" not in listed.model_dump()
+    with pytest.raises(openai.NotFoundError):
+        extension(server.client("another"))

@@ -44,7 +44,8 @@ def test_a_batch_of_several_models_costs_what_each_of_them_costs(database_url: s
     # large: 600 × 2 + 400 × 1 + 100 × 10 dollars per million; small: 1000 × 1.
     assert cost["spent"] == (1200 + 400 + 1000 + 1000) / 1e6
     assert cost["unpriced_models"] == ["other"]
-    assert (cost["max_cost"], cost["paused_by"]) == (None, None)
+    assert cost["max_cost"] is None
+    assert (extension["reused"], extension["failures"], extension["paused_by"]) == (0, [], None)
 
 
 def test_without_prices_the_cost_is_null(database_url: str, tmp_path: Path) -> None:
@@ -56,4 +57,5 @@ def test_without_prices_the_cost_is_null(database_url: str, tmp_path: Path) -> N
             input_file_id=on(database_url, one), endpoint="/v1/chat/completions", completion_window="24h"
         )
         with server.http(client.api_key) as http:
-            assert http.get(f"/v1/batches/{batch.id}").json()["batchline"] == {"cost": None}
+            extension = http.get(f"/v1/batches/{batch.id}").json()["batchline"]
+            assert extension == {"reused": 0, "paused_by": None, "failures": [], "cost": None}

@@ -80,7 +80,7 @@ def test_a_run_pauses_at_its_cap_and_continues_with_a_higher_one(
 
     document = json.loads(as_json.stdout)
     assert (as_json.returncode, document["status"], document["interrupted"]) == (3, "paused", False)
-    assert document["cost"]["paused_by"] == "max_cost"
+    assert document["paused"] == {"rule": "max_cost", "threshold": 0.0125}
 
     assert done.returncode == 0, done.stderr
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 30
@@ -93,7 +93,7 @@ def test_a_cap_on_tokens_needs_no_price(tmp_path: Path, location: tuple[str, ...
         command = ("run", str(inputs), "--upstream", upstream.url, *location)
         paused = batchline(*command, "--max-tokens", "100", "--json")
     document = json.loads(paused.stdout)
-    assert (paused.returncode, document["cost"]["paused_by"]) == (3, "max_tokens")
+    assert (paused.returncode, document["paused"]) == (3, {"rule": "max_tokens", "threshold": 100})
     assert 0 < document["input_tokens"] + document["output_tokens"] <= 100
     assert document["cost"]["spent"] is None
 
@@ -161,7 +161,7 @@ def test_two_workers_of_which_one_is_killed_keep_to_the_cap(
         found = status(batch, *location)
         cost = found["cost"]
         assert executed <= 150
-        assert cost["paused_by"] == "max_cost"
+        assert found["paused"] == {"rule": "max_cost", "threshold": 0.15}
         assert cost["spent"] == pytest.approx(EACH * found["request_counts"]["completed"])
         # All that may have been charged is accounted for, and no request more fits.
         assert cost["spent"] + cost["unconfirmed"] == pytest.approx(0.15)
@@ -237,6 +237,8 @@ def test_a_sample_stops_without_a_terminal_and_the_rest_sends_nothing_twice(
 
     assert as_json["forecast"]["lines"] == 180
     assert (as_json["status"], as_json["interrupted"]) == ("paused", False)
+    assert as_json["paused"] == {"rule": "sample", "threshold": None}
+    assert as_json["resume"].endswith(" --yes")
 
     assert done.returncode == 0, done.stderr
     assert [line["custom_id"] for line in read_lines(tmp_path / "in.output.jsonl")] == [

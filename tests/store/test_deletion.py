@@ -32,7 +32,7 @@ from tests.support.scenes import Stage, database
 
 TABLES = (
     *("batches", "lanes", "cursors", "counters", "spans", "results", "retry_attempts"),
-    *("deleted_lanes", "lines", "file_lanes"),
+    *("deleted_lanes", "lines", "file_lanes", "failure_causes", "cause_counts", "failure_pauses"),
 )
 
 

@@ -205,6 +205,16 @@ DAMAGES = [
     Damage("counters", f"INSERT INTO batchline.counters ({COUNTED}) SELECT {COUNTED_ON_BATCH}", "frozen"),
     Damage("counters", f"UPDATE batchline.results SET outcome = 'failed' WHERE {RESULT}"),
     Damage("counters", f"DELETE FROM batchline.results WHERE {RESULT}", "frozen"),
+    # Counts by cause.
+    Damage("causes", "UPDATE batchline.cause_counts SET failed = failed + 1"),
+    Damage("causes", "DELETE FROM batchline.cause_counts"),
+    Damage("causes", "UPDATE batchline.failure_causes SET failed = failed + 1", "frozen"),
+    Damage(
+        "causes",
+        "INSERT INTO batchline.cause_counts (batch_id, key, failed) SELECT batch_id, key, failed"
+        " FROM batchline.failure_causes",
+        "frozen",
+    ),
     # The way to the end.
     Damage("finalizing", "UPDATE batchline.batches SET finalizing_at = now()"),
     Damage(

@@ -17,7 +17,7 @@ import pytest
 
 from batchline.model import Item, ItemCounts, Settled
 from tests.support import scenes
-from tests.support.scenes import Hand, Stage, Staged, completed, retry
+from tests.support.scenes import Hand, Stage, Staged, completed, failed, retry
 
 STATES = ("running", "paused", "cancelling")
 
@@ -69,6 +69,11 @@ def settle(scene: Scene, hand: Hand) -> Then:
 
 def settle_retries(scene: Scene, hand: Hand) -> Then:
     return settled(scene, hand, hand.settle([retry(item) for item in scene.held[hand.id]]))
+
+
+def settle_failures(scene: Scene, hand: Hand) -> Then:
+    """The first failure pauses the batch."""
+    return settled(scene, hand, hand.settle([failed(item) for item in scene.held[hand.id]]))
 
 
 def settled(scene: Scene, hand: Hand, rows: list[Settled]) -> Then:
@@ -123,6 +128,7 @@ ACTS: tuple[Act, ...] = (
     claim_new,
     settle,
     settle_retries,
+    settle_failures,
     park,
     release,
     cancel,
@@ -141,8 +147,7 @@ _POINTS: dict[tuple[Act, str], list[Point]] = {}
 
 def set_the_scene(stage: Stage, first: Hand, second: Hand, other: Hand, state: str) -> Scene:
     stage.clear()
-    batch = stage.batch(9, 3)
-    stage.db.execute("""UPDATE batchline.batches SET settings = '{"spending": {"max_cost": 0}}'""")
+    batch = stage.batch(9, 3, settings='{"max_failed": 0, "spending": {"max_cost": 0}}')
     # The lanes lie on disk in the order in which nobody may lock them.
     for flag in ("false", "true"):
         stage.db.execute(f"UPDATE batchline.lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
@@ -232,6 +237,7 @@ WAITS_FOR: dict[str, set[str]] = {
     "claim_new": set(),
     "settle": {"spans", "batches"},
     "settle_retries": {"spans", "batches"},
+    "settle_failures": {"spans", "batches", "lanes"},
     "park": {"spans"},
     "release": {"spans"},
     "cancel": {"batches", "lanes"},

@@ -16,9 +16,10 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from psycopg.conninfo import make_conninfo
 
+from batchline.batches.retry import retry as retry_lines
 from batchline.embedded.account import account_for
 from batchline.governance import changes, decisions
-from batchline.model import BatchStatus, Verdict
+from batchline.model import BatchStatus, RetrySelection, Unfinished, Verdict
 from batchline.store import batches, deletion, doctor, migrate, operations, spans
 from batchline.store import schema as versions
 from batchline.store.session import Session
@@ -240,6 +241,30 @@ def test_a_batch_without_a_deadline_gets_a_far_one_on_the_way_down(empty_url: st
     assert on(empty_url, lambda db: deadline(db, batch)) == [(9999, 9999)]
     migrate.up(empty_url)
     assert on(empty_url, lambda db: read(db, batch)).counts.in_progress == 1
+
+
+def test_a_retry_that_leaves_lines_out_ends_as_cancelled_after_the_way_down(empty_url: str) -> None:
+    async def retried(db: Session) -> UUID:
+        batch, worker = await a_batch(db, 4), a_worker()
+        one, two = await take(db, worker, 2)
+        await spans.settle(db, worker.id, [completed(one), failed(two)])
+        await batches.close(db, batch.id, "cancel")
+        ended = await finalize(db, worker, batch)
+        assert await retry_lines(db, ended, RetrySelection(frozenset({Unfinished.FAILED}))) == 1
+        return batch.id
+
+    async def ends(db: Session, batch_id: UUID) -> None:
+        assert (await read(db, batch_id)).status is BatchStatus.CANCELLING
+        assert await batches.conclude(db, batch_id)
+        ended = await finalize(db, a_worker(), await read(db, batch_id))
+        assert (ended.completed, ended.counts.cancelled) == (1, 3)
+        assert (await doctor.examine(db)).findings == ()
+
+    migrate.up(empty_url)
+    batch_id = on(empty_url, retried)
+    migrate.down(empty_url, "0017")
+    migrate.up(empty_url)
+    on(empty_url, lambda db: ends(db, batch_id))
 
 
 def test_what_is_left_of_batches_that_were_deleted_by_hand_before_is_found(empty_url: str) -> None:

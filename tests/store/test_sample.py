@@ -11,6 +11,7 @@ from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
 from batchline.model.ids import new_id
 from batchline.store import batches, doctor, spans
 from batchline.store.batches import NewBatch
+from batchline.store.creation import creation
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
@@ -20,7 +21,9 @@ from tests.support.executors import Answering
 
 async def a_sampled_batch(db: Session, lanes: dict[str, int], lines: int) -> Batch:
     new = NewBatch(new_id(), DEFAULT_TENANT, await a_file(db, lanes), "24h", LATER, RunSettings())
-    return await batches.create_sampled(db, new, lines)
+    async with creation(db, new) as creating:
+        await creating.create()
+        return await creating.draw_sample(lines)
 
 
 async def drawn(db: Session, batch: Batch) -> list[tuple[int, int]]:

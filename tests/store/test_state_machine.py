@@ -1,15 +1,17 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
 Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and
-come back; batches are paused, resumed, cancelled and expire; finalizers are lost. After every step the
-database is read with plain SQL and compared with the invariant (docs/design.md) and with the model; at last
-all is driven to its end.
+come back; batches reuse earlier answers, are paused, resumed, cancelled and expire; finalizers are lost;
+batches that have ended are retried. After every step the database is read with plain SQL and compared with
+the invariant (docs/design.md) and with the model; at last all is driven to its end, retried, and driven to
+its end again.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """
 
 import asyncio
 import functools
+import itertools
 import os
 import random
 from collections import Counter
@@ -31,6 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from batchline.batches.retry import NotRetryable, retry
 from batchline.model import (
     Batch,
     BatchStatus,
@@ -40,6 +43,9 @@ from batchline.model import (
     Failed,
     Item,
     Retry,
+    RetrySelection,
+    RunSettings,
+    Unfinished,
     Usage,
     Verdict,
 )
@@ -49,6 +55,7 @@ from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
 from tests.support import builders
 from tests.support.builders import LATER, a_batch, a_worker, sql
+from tests.support.reuse import a_reusing_batch
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -80,6 +87,8 @@ class BatchModel:
     id: UUID
     tenant: str
     total: int
+    upstream: str | None = None
+    reused: int = 0
     paused: bool = False
     closing: Literal["cancel", "expire"] | None = None
     overdue: bool = False
@@ -87,6 +96,19 @@ class BatchModel:
     finalizer: int | None = None
     ended: bool = False
     counters: Counter[str] = field(default_factory=Counter)
+    # How often it has ended or will end: once, and once more after each retry.
+    ends: int = 1
+    # Lines that an earlier end left without a result, and that a retry has left out; and how that end was.
+    left_out: int = 0
+    left_out_as: Literal["cancel", "expire"] | None = None
+    # A retry gives a window that ends after those of all batches so far.
+    deadline: tuple[int, int] = (0, 0)
+
+    def freeze(self) -> None:
+        self.frozen = True
+        if self.closing is None:
+            self.closing = self.left_out_as
+        self.left_out, self.left_out_as = 0, None
 
     @property
     def open(self) -> bool:
@@ -116,6 +138,7 @@ class LaneModel:
     id: int
     batch: BatchModel
     key: str
+    model: str
     # The line number of each ordinal.
     lines: list[int]
     next: int = 0
@@ -130,6 +153,8 @@ class SpanModel:
     lane: LaneModel
     ordinals: frozenset[int]
     attempt: int = 1
+    # The last attempt, if a retry has put it back.
+    limit: int | None = None
     holder: int | None = None
     due: bool = True
     task: str | None = None
@@ -147,7 +172,8 @@ class SpanModel:
     def content(self) -> tuple[object, ...]:
         """Everything but whether it is due, which says nothing of a span that is held."""
         due = self.holder is None and self.due
-        return self.lane.id, self.ordinals, self.attempt, self.holder, self.task, self.submission, due
+        work = self.lane.id, self.ordinals, self.attempt, self.limit
+        return *work, self.holder, self.task, self.submission, due
 
 
 @dataclass(frozen=True)
@@ -188,7 +214,7 @@ SELECT
     (
         SELECT coalesce(json_agg(n), '[]')
         FROM (
-            SELECT lane.*, b.finalizing_at IS NOT NULL AS frozen
+            SELECT lane.*, b.finalizing_at IS NOT NULL AS frozen, b.left_out
             FROM batchline.current_lanes AS lane
             JOIN batchline.batches AS b ON b.id = lane.batch_id
         ) AS n
@@ -196,6 +222,7 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_object(
             'id', s.id, 'lane_id', s.lane_id, 'batch_id', s.batch_id, 'attempt', s.attempt,
+            'limit', s.attempt_limit,
             'task_id', s.task_id, 'submission', s.submission, 'worker_id', s.worker_id,
             'due', s.available_at <= now(),
             'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
@@ -249,6 +276,8 @@ LANES = st.dictionaries(
 TENANT = st.sampled_from(TENANTS)
 UPSTREAM = st.sampled_from([None, None, "shared"])
 REASON = st.sampled_from(["cancel", "expire", "pause", "pause"])
+CLOSING = st.sampled_from(["cancel", "expire"])
+ONLY = st.sampled_from([None, frozenset({Unfinished.FAILED}), frozenset(Unfinished) - {Unfinished.FAILED}])
 
 
 def often(weight: int, step: str, *choices: st.SearchStrategy[Any]) -> list[st.SearchStrategy[Any]]:
@@ -261,6 +290,7 @@ def often(weight: int, step: str, *choices: st.SearchStrategy[Any]) -> list[st.S
 STEPS = st.one_of(
     *often(1, "create", LANES, TENANT, UPSTREAM),
     *often(1, "create_over_the_same_file", PICK),
+    *often(2, "create_reusing", LANES, TENANT, UPSTREAM),
     *often(2, "close", PICK, REASON),
     *often(2, "resume", PICK),
     *often(1, "conclude", PICK),
@@ -290,6 +320,8 @@ STEPS = st.one_of(
     *often(2, "take_for_finalizing", WORKER, BATCH),
     *often(2, "finish", WORKER, PICK),
     *often(1, "yield_finalizing", WORKER, PICK),
+    *often(1, "retry_lines", PICK, ONLY),
+    *often(4, "end_and_retry", WORKER, PICK, LIMIT, CLOSING, ONLY),
 )
 
 
@@ -378,14 +410,50 @@ class LifeOfItems(RuleBasedStateMachine):
         self.created(self.run(a_batch(self.db, lanes, tenant=tenant, upstream=upstream)))
 
     @when(lambda self: 0 < len(self.batches) < 4)
+    def create_reusing(self, lanes: dict[str, int], tenant: str, upstream: str | None) -> None:
+        file_id = self.run(builders.a_file(self.db, lanes, tenant=tenant))
+        settings = RunSettings(upstream=upstream)
+        batch = self.run(a_reusing_batch(self.db, file_id, tenant=tenant, settings=settings))
+        self.created(batch)
+        self.reuses(self.batches[-1])
+
+    def reuses(self, model: BatchModel) -> None:
+        """A line has the same body as the lines with its number in other files: the newest answer counts."""
+        for lane in [each for each in self.lanes.values() if each.batch is model]:
+            for ordinal in range(len(lane.lines)):
+                found = self.earlier_answer(lane, ordinal)
+                if found is not None:
+                    self.results[lane.id, ordinal] = Outcome("completed", 0, found.output)
+                    lane.next = ordinal + 1
+                    model.reused += 1
+            left = frozenset(n for n in range(lane.next) if (lane.id, n) not in self.results)
+            if left:
+                self.unborn.append(SpanModel(lane, left))
+        model.counters["completed"] = model.reused
+        model.frozen = model.reused == model.total
+
+    def earlier_answer(self, lane: LaneModel, ordinal: int) -> Outcome | None:
+        line_no = lane.lines[ordinal]
+        for batch in reversed(self.batches[:-1]):
+            if (batch.tenant, batch.upstream) != (lane.batch.tenant, lane.batch.upstream):
+                continue
+            for other in [each for each in self.lanes.values() if each.batch is batch]:
+                if other.model == lane.model and line_no in other.lines:
+                    found = self.results.get((other.id, other.lines.index(line_no)))
+                    if found is not None and found.kind == "completed":
+                        return found
+        return None
+
+    @when(lambda self: 0 < len(self.batches) < 4)
     def create_over_the_same_file(self, which: int) -> None:
         batch = self.run(builders.read(self.db, self.batch(which).id))
         self.created(self.run(a_batch(self.db, file_id=batch.file_id, tenant=batch.tenant)))
 
     def created(self, batch: Batch) -> None:
-        model = BatchModel(batch.id, batch.tenant, batch.total)
+        deadline = (0, len(self.batches))
+        model = BatchModel(batch.id, batch.tenant, batch.total, batch.settings.upstream, deadline=deadline)
         query = """
-            SELECT n.id, n.key, array_agg(l.line_no ORDER BY l.ordinal)
+            SELECT n.id, n.key, n.model, array_agg(l.line_no ORDER BY l.ordinal)
             FROM batchline.lanes AS n
             JOIN batchline.lines AS l USING (file_no, lane_no)
             WHERE n.batch_id = %(batch)s
@@ -394,7 +462,7 @@ class LifeOfItems(RuleBasedStateMachine):
         """
         rows = self.run(sql(self.db, query, batch=batch.id))
         self.batches.append(model)
-        self.lanes |= {id: LaneModel(id, model, key, lines) for id, key, lines in rows}
+        self.lanes |= {id: LaneModel(id, model, key, name, lines) for id, key, name, lines in rows}
         self.announced(batch.id)
 
     def announced(self, batch_id: UUID) -> None:
@@ -435,7 +503,11 @@ class LifeOfItems(RuleBasedStateMachine):
         held = any(span.holder in self.live for span in mine.values())
         if model.closing is None or model.frozen or held:
             return False
-        model.frozen = True
+        model.freeze()
+        for span in mine.values():
+            if span.task is not None:
+                # The provider cancels the task, so the next try needs another attempt.
+                self.retries.update((span.lane.id, ordinal) for ordinal in span.ordinals)
         self.forget(mine)
         self.unborn = [span for span in self.unborn if span.batch is not model]
         return True
@@ -531,9 +603,8 @@ class LifeOfItems(RuleBasedStateMachine):
             self.live.add(worker)
 
     def later(self, one: LaneModel, other: LaneModel) -> bool:
-        """Of another tenant, or of a batch that was made later and so has a later deadline."""
-        made = self.batches.index
-        return one.batch.tenant != other.batch.tenant or made(one.batch) > made(other.batch)
+        """Of another tenant, or of a batch with a later deadline."""
+        return one.batch.tenant != other.batch.tenant or one.batch.deadline > other.batch.deadline
 
     @when(lambda self: any(hand.unread for hand in self.hands))
     def fetch(self, worker: int) -> None:
@@ -657,14 +728,16 @@ class LifeOfItems(RuleBasedStateMachine):
                 continue
             counters = span.batch.counters
             touched[span.batch.id] += ended
+            if isinstance(each, Completed | Failed | Retry):
+                # Also of attempts that failed; a retry takes nothing back.
+                counters["input_tokens"] += each.usage.input_tokens
+                counters["cached_tokens"] += each.usage.cached_tokens
+                counters["output_tokens"] += each.usage.output_tokens
+                counters["reasoning_tokens"] += each.usage.reasoning_tokens
             match each:
                 case Completed():
                     self.results[span.lane.id, ordinal] = Outcome("completed", attempt, each.output.decode())
                     counters["completed"] += 1
-                    counters["input_tokens"] += each.usage.input_tokens
-                    counters["cached_tokens"] += each.usage.cached_tokens
-                    counters["output_tokens"] += each.usage.output_tokens
-                    counters["reasoning_tokens"] += each.usage.reasoning_tokens
                 case Failed():
                     self.results[span.lane.id, ordinal] = Outcome("failed", attempt, each.output.decode())
                     counters["failed"] += 1
@@ -673,9 +746,10 @@ class LifeOfItems(RuleBasedStateMachine):
                     self.retries[span.lane.id, ordinal] += failed
                     # What is brought in a second time, because something beside it came too late, is apart.
                     submission = None if failed else span.submission
-                    group = span.lane.id, attempt, failed, each.delay, submission, alike(each) in late
+                    kept = span.lane.id, attempt, span.limit, submission
                     new = again.setdefault(
-                        group, SpanModel(span.lane, frozenset(), attempt + failed, due=each.delay == 0)
+                        (*kept, failed, each.delay, alike(each) in late),
+                        SpanModel(span.lane, frozenset(), attempt + failed, span.limit, due=each.delay == 0),
                     )
                     new.submission = submission
                     new.ordinals |= {ordinal}
@@ -684,10 +758,12 @@ class LifeOfItems(RuleBasedStateMachine):
         outcome = {}
         for batch in self.batches:
             if batch.id in touched:
-                batch.frozen |= batch.finished == batch.total
+                closing = batch.closing is not None
+                if batch.finished + batch.left_out == batch.total:
+                    batch.freeze()
                 if not refused:
                     self.concluded(batch)
-                outcome[batch.id] = (touched[batch.id], batch.frozen, batch.closing is not None)
+                outcome[batch.id] = (touched[batch.id], batch.frozen, closing)
         return outcome
 
     @when(lambda self: any(hand.fresh for hand in self.hands))
@@ -741,7 +817,9 @@ class LifeOfItems(RuleBasedStateMachine):
             self.spans[claim.span_id] = replace(span, holder=None, due=delay == 0)
         elif span and accepted:
             self.shrink(claim.span_id, accepted)
-            self.unborn.append(SpanModel(span.lane, accepted, span.attempt, due=delay == 0, task=task))
+            self.unborn.append(
+                SpanModel(span.lane, accepted, span.attempt, span.limit, due=delay == 0, task=task)
+            )
 
     @when(lambda self: any(span.task for span in self.spans.values()))
     def park_under_a_known_task(self, which: int, other: int) -> None:
@@ -869,6 +947,87 @@ class LifeOfItems(RuleBasedStateMachine):
         if model.finalizer == worker and not model.ended:
             model.finalizer = None
 
+    # Retries
+
+    def end_and_retry(
+        self, worker: int, which: int, limit: int, reason: Reason, only: frozenset[Unfinished] | None
+    ) -> None:
+        """Some lines fail, some are completed, and the batch ends before the others have run. Without steps
+        that lead there, few lives come to a batch that has ended."""
+        n, model = which % len(self.batches), self.batch(which)
+        self.claim(worker, limit, None, n, True)
+        kinds = itertools.cycle(("failed", "completed", "retry"))
+        mine = [item for item in self.hands[worker].fresh if item.claim.batch_id == model.id]
+        self.answer(worker, [(item, kind, 0.0) for item, kind in zip(mine, kinds, strict=False)])
+        for each in WORKERS:
+            self.release(each, None)
+        self.all_is_well()
+        self.close(n, reason)
+        self.take_for_finalizing(worker, n)
+        self.finish(worker, n)
+        self.retry_lines(n, only)
+
+    @when(lambda self: any(batch.ended for batch in self.batches))
+    def retry_lines(self, which: int, only: frozenset[Unfinished] | None) -> None:
+        model = self.batch(which)
+        batch = self.run(builders.read(self.db, model.id))
+        failed = {
+            key: result
+            for key, result in self.results.items()
+            if self.lanes[key[0]].batch is model and result.kind == "failed"
+        }
+        ending = {None: None, "cancel": Unfinished.CANCELLED, "expire": Unfinished.EXPIRED}[model.closing]
+        unrun = model.total - model.finished
+        if only is not None and Unfinished.FAILED not in only:
+            failed = {}
+        runs_all = only is None or ending in only
+        expected = len(failed) + (unrun if runs_all else 0) if model.ended else 0
+        try:
+            lines = self.run(retry(self.db, batch, RetrySelection(only)))
+        except NotRetryable:
+            lines = 0
+        assert lines == expected, f"a retry of {only} of a batch that is {model.status}"
+        if lines:
+            self.retried(model, failed, unrun, runs_all)
+            self.announced(model.id)
+
+    def retried(
+        self, model: BatchModel, failed: Mapping[tuple[int, int], Outcome], unrun: int, runs_all: bool
+    ) -> None:
+        """What is put back is in free spans of the next attempt, or is pending past the cursor."""
+        if runs_all:
+            gone = [
+                (lane.id, ordinal)
+                for lane in self.lanes.values()
+                if lane.batch is model
+                for ordinal in range(lane.next)
+                if (lane.id, ordinal) not in self.results
+            ]
+            self.put_back(gone)
+        elif unrun:
+            model.left_out, model.left_out_as = unrun, model.closing
+            for lane in self.lanes.values():
+                if lane.batch is model:
+                    lane.next = len(lane.lines)
+        for key in failed:
+            del self.results[key], self.engraved[key]
+            self.retries[key] += 1
+        self.put_back(failed)
+        model.counters["failed"] -= len(failed)
+        model.paused, model.closing, model.overdue = False, None, False
+        model.frozen, model.finalizer, model.ended = False, None, False
+        model.ends += 1
+        model.deadline = (1, sum(batch.ends for batch in self.batches))
+
+    def put_back(self, keys: Iterable[tuple[int, int]]) -> None:
+        made: dict[tuple[int, int], SpanModel] = {}
+        for lane_id, ordinal in keys:
+            attempt = 1 + self.retries[lane_id, ordinal]
+            limit = attempt - 1 + RunSettings().max_attempts
+            new = SpanModel(self.lanes[lane_id], frozenset(), attempt, limit)
+            made.setdefault((lane_id, attempt), new).ordinals |= {ordinal}
+        self.unborn += made.values()
+
     # What holds after every step
 
     @invariant()
@@ -899,7 +1058,7 @@ class LifeOfItems(RuleBasedStateMachine):
         ids = {str(worker.id): n for n, worker in enumerate(self.workers)}
         holder = None if row["worker_id"] is None else ids[row["worker_id"]]
         due = holder is None and row["due"]
-        span = (row["lane_id"], row["ordinals"], row["attempt"], holder, row["task_id"])
+        span = (row["lane_id"], row["ordinals"], row["attempt"], row["limit"], holder, row["task_id"])
         return *span, row["submission"], due
 
     def check_finished_items(self, seen: Seen) -> None:
@@ -935,10 +1094,12 @@ class LifeOfItems(RuleBasedStateMachine):
             self.check_counts(model)
             assert (batch.finalizing_at is not None) == model.frozen
             assert (batch.ended_at is not None) == model.ended
+            assert batch.reused == model.reused
             for name in COUNTERS:
                 assert getattr(batch, name) == model.counters[name], f"{name} of batch {model.id}"
             assert not model.frozen or not any(span.batch is model for span in self.spans.values())
-            assert model.frozen or model.finished < model.total, "all is done and nobody will finalize it"
+            left = model.total - model.finished - model.left_out
+            assert model.frozen or left, "all is done and nobody will finalize it"
 
     def check_counts(self, model: BatchModel) -> None:
         """The counts of items by state are those of the model, and add up."""
@@ -963,7 +1124,8 @@ class LifeOfItems(RuleBasedStateMachine):
         spans = (each for each in self.spans.values() if each.lane is lane and ordinal in each.ordinals)
         span = next(spans, None)
         if span is None:
-            return {None: "pending", "cancel": "canceled", "expire": "expired"}[lane.batch.closing]
+            closing = lane.batch.left_out_as or lane.batch.closing
+            return {None: "pending", "cancel": "canceled", "expire": "expired"}[closing]
         if span.task is not None:
             return "processing"
         return "claimed" if span.holder is not None else "pending" if span.due else "retrying"
@@ -979,9 +1141,15 @@ class LifeOfItems(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.sound:
             self.drive_to_the_end()
+            for n in range(len(self.batches)):
+                self.retry_lines(n, None)
+            self.drive_to_the_end()
+            outcomes = Counter(result.kind for result in self.results.values())
+            assert outcomes == {"completed": sum(model.total for model in self.batches)}
 
     def drive_to_the_end(self) -> None:
         """Whatever state this is, one last worker brings every item and every batch to its end."""
+        self.all_is_well()
         rival = WORKERS[0]
         for worker in WORKERS:
             self.die(worker, forgotten=False)
@@ -1008,7 +1176,7 @@ class LifeOfItems(RuleBasedStateMachine):
                 self.finish(worker, n)
             assert model.ended, f"batch {model.id} is stuck: {model.status}"
         self.all_is_well()
-        assert self.winners == {model.id: 1 for model in self.batches}, "one finalizer wins each batch"
+        assert self.winners == {model.id: model.ends for model in self.batches}, "one finalizer wins each end"
         self.check_outcomes()
         report = self.run(doctor.examine(self.db))
         assert report.findings == (), "the doctor sees what we do not"
@@ -1022,7 +1190,8 @@ class LifeOfItems(RuleBasedStateMachine):
             closing = self.lanes[lane_id].batch.closing
             assert state in {"completed", "failed"} | ends[closing], f"{lane_id}/{ordinal} ended as {state}"
             if state in ("completed", "failed"):
-                assert attempt == 1 + self.retries[lane_id, ordinal]
+                reused = self.results[lane_id, ordinal].attempt == 0
+                assert attempt == (0 if reused else 1 + self.retries[lane_id, ordinal])
         history = self.run(sql(self.db, "SELECT lane_id, ordinal FROM batchline.retry_attempts"))
         assert Counter(history) == +self.retries
 
@@ -1056,20 +1225,28 @@ def check_partition(seen: Seen) -> None:
         if lane["frozen"]:
             assert not held, f"lane {id} is frozen, and held are {held}"
             assert everything <= handed_out, f"lane {id} has results beyond its cursor"
-        else:
+        elif lane["left_out"] == 0:
             assert everything == handed_out, f"lane {id} has lost {handed_out - everything}"
+    for batch_id in {lane["batch_id"] for lane in seen.lanes.values() if lane["left_out"]}:
+        lanes = {id: lane for id, lane in seen.lanes.items() if lane["batch_id"] == batch_id}
+        results = sum(lane_id in lanes for lane_id, _ in seen.results)
+        held = [n for span in seen.spans.values() if span["lane_id"] in lanes for n in span["ordinals"]]
+        left = sum(lane["next"] for lane in lanes.values()) - results - len(held)
+        assert {left} == {lane["left_out"] for lane in lanes.values()}, f"batch {batch_id} has lost lines"
 
 
 def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
     """A verdict that tells itself from all others."""
-    output = f"{kind} {nth} of attempt {item.claim.attempt} by span {item.claim.span_id}".encode()
+    text = f"{kind} {nth} of attempt {item.claim.attempt} by span {item.claim.span_id}"
+    custom_id = item.custom_id.decode()
+    output = f'{{"id":"{item.request_id}","custom_id":"{custom_id}","response":"{text}"}}'.encode()
     match kind:
         case "completed":
             return Completed(item, 200, output, Usage(nth, nth + 1, nth + 2, nth + 3))
         case "failed":
-            return Failed(item, output, 400)
+            return Failed(item, output, 400, Usage(nth, 0, 1, 0))
         case "retry":
-            return Retry(item, "rate_limit", "slow down", delay)
+            return Retry(item, "rate_limit", "slow down", delay, Usage(nth + 1, 0, 2, 0))
         case _:
             return Deferred(item, delay)
 

@@ -82,11 +82,12 @@ async def wipe(db: Session) -> None:
     await sql(
         db,
         """
-        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.batches,
-            batchline.lanes, batchline.cursors, batchline.counters, batchline.spans, batchline.results,
-            batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
+        TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.line_hashes,
+            batchline.batches, batchline.lanes, batchline.cursors, batchline.counters, batchline.spans,
+            batchline.results, batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
-            batchline.hook_deliveries, batchline.operation_batches, batchline.budget_holds
+            batchline.hook_deliveries, batchline.operation_batches, batchline.failure_causes,
+            batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds
         RESTART IDENTITY
         """,
     )
@@ -219,6 +220,8 @@ async def run_to_the_end(db: Session, worker: WorkerId, scope: Scope = ANYTHING)
 async def finish(db: Session, worker: WorkerId, batch_id: UUID) -> Batch | None:
     """End a batch that `worker` has taken for finalizing, with the files that its counters call for."""
     batch = await read(db, batch_id)
+    if batch.finalizing_at is None:
+        return None
     return await batches.finish(
         db,
         worker.id,
@@ -227,6 +230,7 @@ async def finish(db: Session, worker: WorkerId, batch_id: UUID) -> Batch | None:
         errors=_made(batch, "error", batch.total - batch.completed),
         summary={},
         event_id=new_id(),
+        finalizing_at=batch.finalizing_at,
     )
 
 

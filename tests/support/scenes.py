@@ -339,7 +339,7 @@ class Stage:
         self.db.execute(
             "DELETE FROM batchline.results; DELETE FROM batchline.retry_attempts; DELETE"
             " FROM batchline.spans; DELETE FROM batchline.cursors; DELETE FROM batchline.counters;"
-            "DELETE FROM batchline.lanes;"
+            "DELETE FROM batchline.lanes; DELETE FROM batchline.cause_counts;"
             "DELETE FROM batchline.batches; DELETE FROM batchline.workers;"
             "DELETE FROM batchline.deleted_lanes"
         )
@@ -353,7 +353,12 @@ class Stage:
         return Meanwhile(hand, act, self.db)
 
     def batch(
-        self, *totals: int, tenant: str = "acme", keys: Sequence[str] = ("k",), seconds: float = 3600.0
+        self,
+        *totals: int,
+        tenant: str = "acme",
+        keys: Sequence[str] = ("k",),
+        seconds: float = 3600.0,
+        settings: str = "{}",
     ) -> Staged:
         """A batch with a lane of so many lines for each total; its lanes take turns with the keys."""
         batch = new_id()
@@ -363,7 +368,7 @@ class Stage:
                 INSERT INTO batchline.batches
                     (id, tenant, file_id, completion_window, settings, total, in_progress_at, expires_at)
                 VALUES
-                    (%(batch)s, %(tenant)s, %(batch)s, '24h', '{}', %(total)s, now(),
+                    (%(batch)s, %(tenant)s, %(batch)s, '24h', %(settings)s, %(total)s, now(),
                      now() + make_interval(secs => %(seconds)s))
                 RETURNING *
             )
@@ -377,6 +382,7 @@ class Stage:
             {
                 "batch": batch,
                 "tenant": tenant,
+                "settings": settings,
                 "total": sum(totals),
                 "seconds": seconds,
                 "totals": list(totals),
@@ -504,6 +510,8 @@ class Stage:
             "results",
             "retry_attempts",
             "deleted_lanes",
+            "failure_causes",
+            "cause_counts",
         )
         rows = {table: self.value(f"SELECT count(*) FROM batchline.{table}") for table in tables}
         return {table: count for table, count in rows.items() if count}
@@ -574,6 +582,16 @@ SELECT 'batch ' || b.id, 'frozen too early, or not although all is done'
 FROM batchline.current_batches AS b
 WHERE (b.finalizing_at IS NOT NULL) <> (b.completed + b.failed = b.total)
   AND NOT (b.finalizing_at IS NOT NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL))
+UNION ALL
+SELECT 'batch ' || f.batch_id, 'cause ' || f.key || ' counts ' || f.failed || ', results ' || r.failed
+FROM batchline.current_failure_causes AS f
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failed
+    FROM batchline.lanes
+    JOIN batchline.results ON results.lane_id = lanes.id
+    WHERE lanes.batch_id = f.batch_id AND results.cause = f.key
+) AS r
+WHERE f.failed <> r.failed
 UNION ALL
 SELECT 'span ' || s.id, 'left over in a batch that is frozen'
 FROM batchline.spans AS s

@@ -140,7 +140,10 @@ def run_batches(command: Commands, folder: Path) -> None:
     assert [each["state"] for each in command.made("hooks")["data"]] == ["delivered"] * 2
     assert command.made("status", second)["status"] == "completed"
     command("results", second)
-    command("cancel", str(command.made("submit", inputs[2])["id"]))
+    third = str(command.made("submit", inputs[2])["id"])
+    command("cancel", third)
+    command("worker", "--drain")
+    assert command.made("retry", third)["retried"] == 20
     assert len(command.made("list")["data"]) == 3
     assert command.made("attempts", second, "q-1")["state"] == "completed"
     command("delete", second)

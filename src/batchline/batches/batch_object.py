@@ -1,12 +1,13 @@
 """A batch as OpenAI's clients know it: the API's answer, and what hooks read."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from batchline.model import Batch, BatchStatus, ids
+from batchline.model import Batch, BatchStatus, CauseCount, ids
 
 _TIMES = (
     *("created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at", "failed_at"),
@@ -34,7 +35,23 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "request_counts": msgspec.structs.asdict(batch.counts),
         "usage": _usage(batch),
         "metadata": batch.metadata,
+        "batchline": {"reused": batch.reused, "paused_by": batch.pause_rule},
     }
+
+
+def failure_objects(causes: Sequence[CauseCount]) -> list[dict[str, Any]]:
+    """Why items failed, as the API and `--json` show it."""
+    return [
+        {
+            "key": each.key,
+            "code": each.code or None,
+            "message": each.message,
+            "count": each.count,
+            "retrying": each.retrying,
+            "example_custom_id": each.example,
+        }
+        for each in causes
+    ]
 
 
 def _usage(batch: Batch) -> dict[str, Any]:

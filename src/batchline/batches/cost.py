@@ -118,5 +118,4 @@ def cost_object(cost: BatchCost | None) -> dict[str, Any] | None:
         "overshoot": dollars(cost.over_cost),
         "overshoot_tokens": cost.over_tokens,
         "unpriced_models": list(spending.unpriced),
-        "paused_by": cost.batch.paused_by if cost.batch.paused_at is not None else None,
     }

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.batches import reuse as reusing
 from batchline.batches.cost import spending_for
 from batchline.config import durations
 from batchline.files import parsing
@@ -59,6 +60,8 @@ class BatchRequest(msgspec.Struct, frozen=True):
     # The models that can be run; None: any.
     served: frozenset[str] | None = None
     idempotency_key: IdempotencyKey | None = None
+    # Use answers of the tenant's earlier batches.
+    reuse: bool = False
     # The prices of all models.
     spending: Spending = Spending()
 
@@ -80,7 +83,11 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         output_expires_after=requested.output_expires_after,
         planned_output_id=new_id(),
     )
-    async with store_creation.creation(session, new) as creation:
+    plan = reusing.NOTHING
+    if requested.reuse:
+        plan = await reusing.plan(session, new.tenant, new.file_id, new.settings)
+        await reusing.prepare(session, plan)
+    async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
         if requested.idempotency_key is not None:
             await creation.remember(requested.idempotency_key)
         file = await creation.file()
@@ -89,7 +96,8 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         )
         if errors:
             return await creation.fail(errors, event_id=new_id())
-        return await creation.create()
+        batch = await creation.create()
+        return await creation.reuse() if plan.files else batch
 
 
 def _unfit(line: store_creation.UnfitLine, requested: BatchRequest) -> ContentError:
@@ -108,10 +116,13 @@ async def create(
     endpoint: str | None = None,
     metadata: dict[str, str] | None = None,
     resume_key: str | None = None,
+    plan: reusing.ReusePlan = reusing.NOTHING,
     sample: int | None = None,
 ) -> Batch:
     """Create a batch, or return the one that a concurrent process created with the same `resume_key`.
-    `sample`: it is paused, and so many lines are drawn to run first."""
+
+    `plan`: what to reuse, prepared. `sample`: the batch is paused, and so many lines are drawn to run first.
+    """
     new = NewBatch(
         id=new_id(),
         tenant=tenant,
@@ -124,9 +135,13 @@ async def create(
         resume_key=resume_key,
     )
     try:
-        if sample is not None:
-            return await batches.create_sampled(session, new, sample)
-        return await batches.create(session, new)
+        if not plan.files and sample is None:
+            return await batches.create(session, new)
+        async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
+            batch = await creation.create()
+            if plan.files:
+                batch = await creation.reuse()
+            return batch if sample is None else await creation.draw_sample(sample)
     except AlreadyExists:
         found = await batches.find(session, tenant, new.resume_key or "")
         if found is None:

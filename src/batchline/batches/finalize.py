@@ -185,6 +185,7 @@ class _Finalizing:
     async def commit(self, files: _Files, summary: dict[str, object]) -> Batch | None:
         """End the batch; None if another finalizer took over, or if an earlier try whose answer was lost
         ended it."""
+        assert self.batch.finalizing_at is not None
         event_id = ids.new_id()
         for tries_left in reversed(range(_COMMIT_TRIES)):
             try:
@@ -196,6 +197,7 @@ class _Finalizing:
                     errors=files.errors,
                     summary=summary,
                     event_id=event_id,
+                    finalizing_at=self.batch.finalizing_at,
                 )
             except StoreUnavailable:
                 if tries_left == 0:
@@ -231,6 +233,7 @@ def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]])
         "total": batch.total,
         "completed": batch.completed,
         "failed": batch.failed,
+        "reused": batch.reused,
         "never_run": batch.total - batch.finished,
         "tokens": {
             "input": batch.input_tokens,

@@ -10,10 +10,10 @@ import typer
 from batchline.batches.cost import spending_for
 from batchline.batches.forecast import Forecast, Range, forecast_object, rough_forecast, sample_forecast
 from batchline.cli.display.console import out, print_json
+from batchline.cli.display.money import money
 from batchline.cli.display.progress import count, duration
 from batchline.cli.files import ingest_inputs
 from batchline.cli.runtime import Runtime, open_runtime, run_async
-from batchline.cli.spending import money
 from batchline.model import DEFAULT_TENANT, Batch, Spending
 from batchline.store import files, forecasts
 from batchline.store.session import Session
@@ -73,8 +73,9 @@ def forecast_lines(forecast: Forecast) -> list[str]:
 def sample_line(batch: Batch, forecast: Forecast | None) -> str:
     if forecast is None:
         return "sample: no line is done, so nothing is known"
+    sent = batch.finished - batch.reused
     failed = f", {batch.failed:,} failed" if batch.failed else ""
-    return f"sample: {batch.finished:,} lines done{failed}; forecast for the other {forecast.lines:,}:"
+    return f"sample: {sent:,} lines done{failed}; forecast for the other {forecast.lines:,}:"
 
 
 def confirmed(yes: bool) -> bool | None:

@@ -22,6 +22,8 @@ MODULES = {
     "worker": ("worker",),
     "batches": ("submit", "status", "watch", "results", "list", "cancel", "pause", "resume"),
     "attempts": ("attempts",),
+    "retry": ("retry",),
+    "why": ("why",),
     "delete": ("delete",),
     "ops": ("ops",),
     "limits": ("limits",),

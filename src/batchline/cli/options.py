@@ -105,6 +105,15 @@ Window = Annotated[
     str,
     typer.Option("--window", help="Lines that are not done after this time expire: 24h, 90m, 7d, or none."),
 ]
+MaxFailed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-failed",
+        metavar="N|P%",
+        help="Pause when more lines have failed: a number, or a share of all lines. none: never pause."
+        " Default: pause when the first 50 lines all fail alike with 400, 401, 403 or 404.",
+    ),
+]
 
 MaxCost = Annotated[
     float | None,

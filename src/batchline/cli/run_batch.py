@@ -1,7 +1,7 @@
 """`batchline run`: runs every line of a JSONL file exactly once and writes an output file.
 
 The same command again continues where the last one stopped. If that one had finished, it writes the output
-again.
+again. If the input was edited, only lines without an answer are sent (batches/reuse.py).
 """
 
 import asyncio
@@ -22,16 +22,23 @@ from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
 from batchline.batches import creation as ordering
+from batchline.batches import reuse
+from batchline.batches.batch_object import failure_objects
 from batchline.batches.cost import BatchCost, cost_object, cost_of
 from batchline.batches.forecast import Forecast, forecast_object
+from batchline.batches.pauses import pause_reason
+from batchline.cli.commands.retry import reopened
 from batchline.cli.display import progress
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
+from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.forecast import confirmed, forecast_lines, forecast_rest, sample_line
+from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
+from batchline.cli.reuse import prepared, reused_note
 from batchline.cli.runtime import Runtime
-from batchline.cli.spending import cost_lines, is_capped_pause, pause_line, settings_for
+from batchline.cli.spending import cost_lines, settings_for
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
@@ -40,8 +47,16 @@ from batchline.files.ingest import Fingerprint, fingerprint
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
 from batchline.host.disk import full_message, says_full
-from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings, ids
-from batchline.store import batches, files
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    BatchStatus,
+    CauseCount,
+    PauseReason,
+    RunSettings,
+    ids,
+)
+from batchline.store import batches, failures, files
 from batchline.store import hooks as hook_store
 from batchline.store.hooks import HookDelivery, TakenHook
 from batchline.store.outputs import Which
@@ -78,6 +93,7 @@ class RunOrder:
     window: str
     worker: WorkerSettings
     fresh: bool
+    retry_failed: bool
     hooks: Hooks
     as_json: bool
     command: str
@@ -88,6 +104,10 @@ class RunOrder:
     def console(self) -> Console:
         """The console for messages: stdout, unless the lines go there."""
         return err() if self.output.is_stdout else out()
+
+    @property
+    def retry_command(self) -> str:
+        return self.command if self.retry_failed else f"{self.command} --retry-failed"
 
     @property
     def silent(self) -> bool:
@@ -101,6 +121,9 @@ class RunOutcome:
     finished_before: bool
     interrupted: bool
     hook_deliveries: tuple[HookDelivery, ...] = ()
+    causes: tuple[CauseCount, ...] = ()
+    # Why a rule has paused the batch.
+    pause: PauseReason | None = None
     cost: BatchCost | None = None
     forecast: Forecast | None = None
 
@@ -108,9 +131,11 @@ class RunOutcome:
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
     async with runtime.kept_running(patient=False), Session(runtime.url, "run") as session:
         batch, resumed = await _find_or_create(order, runtime, session)
-        finished_before, interrupted = batch.ended_at is not None, False
-        forecast = None
-        if batch.paused_by == "sample" and not finished_before:
+        finished_before, interrupted, forecast = batch.ended_at is not None, False, None
+        if not finished_before:
+            for warning in await model_warnings(session, batch.id, order.settings):
+                err().print(f"warning: {warning}", markup=False)
+        if batch.pause_rule == "sample":
             batch, forecast, interrupted = await _sample(order, runtime, session, batch)
         if batch.ended_at is None and not interrupted:
             batch, interrupted = await _work(order, runtime, session, batch)
@@ -123,8 +148,17 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         if not interrupted:
             await _patiently(lambda: _save(order, runtime, session, batch))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
-        cost = await _patiently(lambda: cost_of(session, batch))
-        return RunOutcome(batch, resumed, finished_before, interrupted, delivered, cost, forecast)
+        return RunOutcome(
+            batch,
+            resumed,
+            finished_before,
+            interrupted,
+            delivered,
+            causes=tuple(await _patiently(lambda: failures.causes(session, batch))),
+            pause=await _patiently(lambda: pause_reason(session, batch)) if interrupted else None,
+            cost=await _patiently(lambda: cost_of(session, batch)),
+            forecast=forecast,
+        )
 
 
 async def _sample(
@@ -134,7 +168,7 @@ async def _sample(
     whether to stop here."""
     first = replace(order, worker=replace(order.worker, drain=True))
     batch, unfinished = await _work(first, runtime, session, batch, sample=True)
-    if not unfinished or batch.paused_by != "sample":
+    if batch.pause_rule != "sample":
         return batch, None, unfinished
     forecast = await forecast_rest(session, batch, order.worker.concurrency)
     if not order.silent:
@@ -202,29 +236,35 @@ async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -
     known = await asyncio.to_thread(fingerprint, order.inputs)
     key = ordering.resume_key(known.digest, upstream)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
-    if found is not None and found.ended_at is not None:
+    if found is not None and _is_done(order, found):
         return found, True
     await _check_upstream(order.settings)
     if found is not None:
-        await _patiently(lambda: _continue(order, session, found))
-        return await _patiently(lambda: batches.get(session, found.id)) or found, True
+        return await _patiently(lambda: _continue(order, session, found)), True
     # Forget the old batch only now that nothing prevents a new one.
     await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     return await _patiently(lambda: _create(order, runtime, session, known, key)), False
 
 
-async def _continue(order: RunOrder, session: Session, found: Batch) -> None:
-    settings = await settings_for(session, found.file_id, order.settings)
-    await batches.change_settings(session, found.id, settings)
-    if order.sample is not None and found.paused_by != "sample":
+def _is_done(order: RunOrder, found: Batch) -> bool:
+    return found.ended_at is not None and not (order.retry_failed and found.completed < found.total)
+
+
+async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
+    if order.sample is not None and found.pause_rule != "sample":
         raise CommandError(
             f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are"
             " done; leave it out to continue, or give --fresh"
         )
+    settings = await settings_for(session, found.file_id, order.settings)
+    if found.ended_at is not None:
+        found = await reopened(session, found, order.settings.max_attempts)
+    await batches.change_settings(session, found.id, settings)
     if found.paused_at is not None and order.sample is None:
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
+    return await batches.get(session, found.id) or found
 
 
 async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint, key: str) -> Batch:
@@ -232,6 +272,8 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
     file = await files.find(session, DEFAULT_TENANT, known.digest)
     if file is None:
         file = await ingest_inputs(order.inputs, runtime.url, known=known, silent=order.silent)
+    console = None if order.as_json else order.console()
+    plan = reuse.NOTHING if order.fresh else await prepared(session, file, order.settings, console)
     return await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
@@ -239,6 +281,7 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         window=order.window,
         settings=await settings_for(session, file.id, order.settings),
         resume_key=key,
+        plan=plan,
         sample=order.sample,
     )
 
@@ -327,7 +370,8 @@ async def _watch(
             screen.show(snapshot)
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
-            if is_capped_pause(batch) and not worker.holding():
+            # A batch that a user has paused may be resumed soon; the sample of a paused one runs.
+            if batch.pause_rule not in (None, "sample") and not worker.holding():
                 return batch
         except StoreUnavailable as error:
             if over:
@@ -420,41 +464,39 @@ def exit_code(batch: Batch) -> Exit:
 
 
 def exit_code_of(outcome: RunOutcome) -> Exit:
-    if outcome.interrupted:
-        return Exit.PAUSED if _is_paused(outcome) else Exit.INTERRUPTED
-    return exit_code(outcome.batch)
+    if outcome.pause is not None:
+        return Exit.PAUSED
+    return Exit.INTERRUPTED if outcome.interrupted else exit_code(outcome.batch)
 
 
-def _is_paused(outcome: RunOutcome) -> bool:
-    """It was not interrupted: a cap has paused it, or the user decides after the sample."""
-    return is_capped_pause(outcome.batch) or outcome.forecast is not None
+def _resume(order: RunOrder, outcome: RunOutcome) -> str:
+    """The command to continue."""
+    after_sample = outcome.pause is not None and outcome.pause.rule == "sample"
+    return f"{order.command} --yes" if after_sample and not order.yes else order.command
 
 
 def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
-    """What `run` prints at its end."""
+    """What `run` prints at its end, before why lines failed."""
     return [summary_line(order, outcome), *cost_lines(outcome.cost)]
 
 
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     batch = outcome.batch
-    if outcome.cost is not None and is_capped_pause(batch):
-        return pause_line(outcome.cost, order.command)
-    if outcome.interrupted and outcome.forecast is not None:
-        return f"stopped after the sample, nothing is lost; to run the rest\n  {order.command} --yes"
+    if outcome.pause is not None:
+        return pause_message(outcome.pause, batch, _resume(order, outcome))
     if outcome.interrupted:
         return (
             f"interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost; continue with\n"
             f"  {order.command}"
         )
     before = "finished before; " if outcome.finished_before else ""
-    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed"]
+    parts = [f"{before}{batch.status}: {batch.completed:,} of {batch.total:,} completed", *reused_note(batch)]
     if batch.completed:
         parts.append(f"output in {order.output.name}")
     missing = batch.total - batch.completed
     if missing:
         parts.append(f"{missing:,} not completed, see {order.errors.name}")
-    if batch.status in (BatchStatus.CANCELLED, BatchStatus.EXPIRED):
-        parts.append("--fresh runs it again")
+        parts.append(f"to run only these again:\n  {order.retry_command}")
     return "; ".join(parts)
 
 
@@ -478,18 +520,22 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
     return {
         "batch_id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
-        "interrupted": outcome.interrupted and not _is_paused(outcome),
+        "interrupted": outcome.interrupted and outcome.pause is None,
+        "paused": pause_document(outcome.pause),
+        "failures": failure_objects(outcome.causes),
         "resumed": outcome.resumed,
         "total": batch.total,
         "completed": batch.completed,
         "failed": batch.failed,
+        "reused": batch.reused,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
         "cost": cost_object(outcome.cost),
         "forecast": None if outcome.forecast is None else forecast_object(outcome.forecast),
         "output": order.output.name if batch.output_file_id else None,
         "errors": order.errors.name if batch.error_file_id else None,
-        "resume": order.command if outcome.interrupted else None,
+        "resume": _resume(order, outcome) if outcome.interrupted else None,
+        "retry": order.retry_command if batch.ended_at and batch.completed < batch.total else None,
         "summary": batch.summary,
         "hooks": [show_hook_delivery(each) for each in outcome.hook_deliveries],
     }

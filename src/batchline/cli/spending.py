@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from batchline.batches.cost import BatchCost, UnknownPrice, spending_for, spending_in, with_learned_input
 from batchline.cli.display.console import CommandError
+from batchline.cli.display.money import money
 from batchline.config import DEFAULT_NAME, SettingsError, load
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, Spending
-from batchline.model.spending import dollars, nano_dollars
+from batchline.model.spending import nano_dollars
 from batchline.store import batches
 from batchline.store.session import Session
-
-_REASONS = ("max_cost", "max_tokens")
 
 
 def requested_spending(config: Path | None, max_cost: float | None, max_tokens: int | None) -> Spending:
@@ -63,19 +62,6 @@ async def raise_caps(session: Session, batch: Batch, max_cost: float | None, max
     await batches.change_settings(session, batch.id, settings)
 
 
-def money(nano: int) -> str:
-    """Dollars with as many digits as are of interest."""
-    amount = dollars(nano)
-    if amount == 0 or amount >= 1:
-        return f"${amount:,.2f}"
-    return f"${amount:.4f}" if amount >= 0.01 else f"${amount:.2g}"
-
-
-def is_capped_pause(batch: Batch) -> bool:
-    """Whether a cap has paused the batch."""
-    return batch.paused_at is not None and batch.ended_at is None and batch.paused_by in _REASONS
-
-
 def cost_lines(cost: BatchCost | None) -> list[str]:
     """What a batch has cost, for its status and its summary."""
     if cost is None:
@@ -105,15 +91,3 @@ def cost_lines(cost: BatchCost | None) -> list[str]:
 
 def _both(cost: BatchCost, nano: int, tokens: int) -> str:
     return f"{money(nano)} ({tokens:,} tokens)" if cost.known else f"{tokens:,} tokens"
-
-
-def pause_line(cost: BatchCost, command: str) -> str:
-    """Why a cap has paused the batch, and how to continue."""
-    batch, spending = cost.batch, cost.spending
-    by_cost = batch.paused_by == "max_cost" and spending.max_cost is not None
-    option = "--max-cost" if by_cost else "--max-tokens"
-    cap = money(spending.max_cost or 0) if by_cost else f"{spending.max_tokens or 0:,} tokens"
-    return (
-        f"paused: the next request could exceed {option} {cap}; {batch.finished:,} of {batch.total:,} done,"
-        f" nothing is lost; to continue, give a higher {option} to\n  {command}"
-    )

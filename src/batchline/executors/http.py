@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import lru_cache, partial
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -146,8 +147,11 @@ class HttpExecutor:
         try:
             route = self._route(item)
             upstream = route.upstream
-            if upstream.limited and not await upstream.may_send(self._fence):
-                return Deferred(item)
+            if upstream.limited:
+                if not await upstream.may_send(self._fence):
+                    return Deferred(item)
+                # What it has waited for the upstream's pace is not the upstream's time.
+                item.stamps.sent = monotonic()
             started = self._clock()
             # Streamed, because only then the limit holds before memory is full. It costs 1 to 2 µs more.
             request = build(item, route).build_streamed()

@@ -4,7 +4,7 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
-from batchline.model.attempt import Attempt, ItemHistory
+from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
     PROVIDER_NAMES,
     Batch,
@@ -14,8 +14,9 @@ from batchline.model.batch import (
     Recovery,
     RunSettings,
 )
+from batchline.model.failure import Cause, CauseCount
 from batchline.model.file import ContentError, File
-from batchline.model.line import Claim, Item
+from batchline.model.line import Claim, Item, Stamps
 from batchline.model.operation import (
     DURATION_BOUNDS,
     Approval,
@@ -25,6 +26,8 @@ from batchline.model.operation import (
     GovernedBatch,
     ParentStatus,
 )
+from batchline.model.pause import PauseReason
+from batchline.model.retry import RetrySelection, Unfinished
 from batchline.model.spending import ModelPrice, Spending
 from batchline.model.tenant import ANYBODY, DEFAULT_TENANT, ApiKey, RequestKind, Role
 from batchline.model.usage import NO_USAGE, Usage
@@ -51,8 +54,11 @@ __all__ = [
     "ApiKey",
     "Approval",
     "Attempt",
+    "AttemptTimes",
     "Batch",
     "BatchStatus",
+    "Cause",
+    "CauseCount",
     "Child",
     "ChildCounts",
     "ChildStatus",
@@ -69,18 +75,24 @@ __all__ = [
     "ModelPrice",
     "ParentStatus",
     "Parked",
+    "PauseReason",
+    "Phases",
     "PollResult",
     "ProviderSettings",
     "Ran",
     "Recovery",
     "RequestKind",
     "Retry",
+    "RetrySelection",
     "Role",
     "RunSettings",
     "Settled",
     "Spending",
+    "Stamps",
     "SubmissionUnknown",
     "TimedOut",
+    "Unfinished",
     "Usage",
     "Verdict",
+    "phases",
 ]

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -58,6 +59,11 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
     # None: the upstream answers a request with its result.
     provider: ProviderSettings | None = None
+    # Pause the batch when more lines than this have failed, or more than this part of all lines.
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    # Pause it when the first so many lines all fail alike with 400, 401, 403 or 404.
+    pause_alike: int | None = None
     # None: its cost is unknown and has no cap.
     spending: Spending | None = None
 
@@ -107,6 +113,8 @@ class Batch(msgspec.Struct, frozen=True):
     output_file_id: UUID | None
     error_file_id: UUID | None
     summary: dict[str, object] | None
+    # Completed items whose answers were copied from earlier batches.
+    reused: int = 0
     planned_output_id: UUID | None = None
     # From then on, its results may be incomplete: they are being deleted.
     purging_at: datetime | None = None
@@ -121,6 +129,10 @@ class Batch(msgspec.Struct, frozen=True):
     finalize_failures: int = 0
     finalize_after: datetime | None = None
     finalize_error: str | None = None
+    # Lines that an earlier end left without a result, as `cancelled` or `expired`, and that the running retry
+    # has left out.
+    left_out: int = 0
+    left_out_as: Literal["cancelled", "expired"] | None = None
     # Until it is frozen: items that were claimed at least once, and of these those that wait for another try,
     # and those that can be claimed again now.
     claimed: int = 0
@@ -128,7 +140,7 @@ class Batch(msgspec.Struct, frozen=True):
     returned: int = 0
     # Nano-dollars, of all attempts whose usage is known.
     cost: int = 0
-    # The rule that paused it: `max_cost`, `max_tokens`; None: a user did.
+    # The rule that paused it: `max_failed`, `alike`, `max_cost`, `max_tokens`, `sample`; None: a user did.
     paused_by: str | None = None
 
     @property
@@ -147,6 +159,11 @@ class Batch(msgspec.Struct, frozen=True):
         return next((status for at, status in facts if at is not None), BatchStatus.VALIDATING)
 
     @property
+    def pause_rule(self) -> str | None:
+        """The rule that has paused it; None: it is not paused, or a user has paused it."""
+        return self.paused_by if self.status is BatchStatus.PAUSED else None
+
+    @property
     def finished(self) -> int:
         return self.completed + self.failed
 
@@ -154,8 +171,9 @@ class Batch(msgspec.Struct, frozen=True):
     def counts(self) -> "ItemCounts":
         """How many items are in which state. An item that was never claimed is pending, or never runs if the
         batch is closed."""
-        claimed = self.finished if self.finalizing_at is not None else self.claimed
-        unclaimed = self.total - claimed
+        # The cursors have passed what a retry has left out.
+        claimed = self.finished if self.finalizing_at is not None else self.claimed - self.left_out
+        unclaimed = self.total - claimed - self.left_out
         cancelling, expiring = self.cancelling_at is not None, self.expiring_at is not None
         return ItemCounts(
             total=self.total,
@@ -164,6 +182,9 @@ class Batch(msgspec.Struct, frozen=True):
             pending=self.returned + (0 if cancelling or expiring else unclaimed),
             in_progress=claimed - self.finished - self.retrying - self.returned,
             retrying=self.retrying,
-            cancelled=unclaimed if cancelling else 0,
-            expired=unclaimed if expiring and not cancelling else 0,
+            cancelled=(unclaimed if cancelling else 0) + self._left_out("cancelled"),
+            expired=(unclaimed if expiring and not cancelling else 0) + self._left_out("expired"),
         )
+
+    def _left_out(self, ending: Literal["cancelled", "expired"]) -> int:
+        return self.left_out if self.left_out_as == ending else 0

@@ -32,6 +32,14 @@ class Claim(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "batch_hex", self.batch_id.hex)
 
 
+class Stamps(msgspec.Struct, gc=False):
+    """When an item was sent and answered, in seconds of time.monotonic; 0: not yet. The only part of an item
+    that changes: whoever runs the item notes it here, so that no verdict has to carry it."""
+
+    sent: float = 0.0
+    answered: float = 0.0
+
+
 class Item(msgspec.Struct, frozen=True):
     """One line to run. `custom_id` and `body` are unchanged UTF-8."""
 
@@ -42,6 +50,7 @@ class Item(msgspec.Struct, frozen=True):
     body: bytes
     # Size of a body that is too large to read with other lines; 0: the body is here.
     left_out: int = 0
+    stamps: Stamps = msgspec.field(default_factory=Stamps)
 
     @property
     def request_id(self) -> str:

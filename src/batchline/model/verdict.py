@@ -95,3 +95,5 @@ class Settled(msgspec.Struct, frozen=True):
     ended: int
     finished: bool
     closing: bool
+    # Whether this settle has paused it because of its failures.
+    paused: bool = False

@@ -40,6 +40,7 @@ class SimulateSettings:
     keyless: bool = _option(
         False, "Ignore Idempotency-Keys, and drop queued requests of disconnected clients, as llama.cpp does."
     )
+    only_listed: bool = _option(False, "Answer 404 to requests for models that GET /v1/models does not list.")
     answer_bytes: int = _option(
         0, "Minimum size of good answers, sent as fast as they are read. 0: no minimum.", metavar="N", min=0
     )

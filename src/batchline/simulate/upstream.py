@@ -99,6 +99,9 @@ class SimulatedUpstream:
 
     def _admit(self, caller: Requester, path: bytes, key: bytes | None, body: bytes) -> None:
         recipe = self._reader.read(path, body)
+        if self._settings.only_listed and recipe.model not in self._settings.models:
+            message = f"The model `{recipe.model}` does not exist."
+            raise Refusal(404, message, param="model", code="model_not_found")
         self._check_rate()
         match self._dice.throw():
             case None:

@@ -38,6 +38,10 @@ class Int8Array(_Array):
     """bigint[], no None."""
 
 
+class Float4Array(_Array):
+    """real[], no None."""
+
+
 class Float8Array(_Array):
     """float8[], no None."""
 
@@ -112,6 +116,13 @@ class _Int8Dumper(_ArrayDumper):
         return _fixed(obj.values, 20, 8, "q")
 
 
+class _Float4Dumper(_ArrayDumper):
+    oid = 1021
+
+    def dump(self, obj: Float4Array) -> Buffer:
+        return _fixed(obj.values, 700, 4, "f")
+
+
 class _Float8Dumper(_ArrayDumper):
     oid = 1022
 
@@ -139,6 +150,7 @@ def register(context: AdaptContext) -> None:
     adapters.register_dumper(Int2Array, _Int2Dumper)
     adapters.register_dumper(Int4Array, _Int4Dumper)
     adapters.register_dumper(Int8Array, _Int8Dumper)
+    adapters.register_dumper(Float4Array, _Float4Dumper)
     adapters.register_dumper(Float8Array, _Float8Dumper)
     adapters.register_dumper(TextArray, _TextDumper)
     adapters.register_dumper(MultirangeArray, _MultirangeDumper)

@@ -1,10 +1,12 @@
 """The history of one item."""
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from batchline.model import Attempt, ItemHistory
+from batchline.model import Attempt, AttemptTimes, ItemHistory
+from batchline.model.failure import error_of_line
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
@@ -17,7 +19,16 @@ async def of_item(session: Session, batch_id: UUID, custom_id: str) -> ItemHisto
     rows = await session.records(statement("item_attempts"), params)
     if not rows:
         return None
-    return ItemHistory(**rows[0] | {"attempts": msgspec.convert(rows[0]["attempts"], tuple[Attempt, ...])})
+    return _history(rows[0])
+
+
+def _history(row: dict[str, Any]) -> ItemHistory:
+    output: str | None = row.pop("output")
+    if output is not None:
+        row["error_code"], row["message"] = error_of_line(output.encode(), row["status_code"])
+    row["attempts"] = msgspec.convert(row["attempts"], tuple[Attempt, ...])
+    row["times"] = msgspec.convert(row["times"], AttemptTimes | None)
+    return ItemHistory(**row)
 
 
 def _storable(text: str) -> bool:

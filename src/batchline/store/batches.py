@@ -1,6 +1,7 @@
 """Batches: create, read, close, conclude, and the commit that ends them."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from batchline.model import DURATION_BOUNDS, Batch, ContentError, File, RunSettings
-from batchline.store.session import Session, run
+from batchline.store.session import Session
 from batchline.store.spans import WorkerId
 from batchline.store.statements import statement
 
@@ -47,21 +48,6 @@ async def create(session: Session, new: NewBatch) -> Batch:
     if not rows:
         raise FileNotFound(f"no input file {new.file_id}")
     return batch_of(rows[0])
-
-
-async def create_sampled(session: Session, new: NewBatch, lines: int) -> Batch:
-    """Create a batch that is paused, and draw lines of it at random, to run before the rest."""
-    async with session.transaction() as connection:
-        try:
-            rows = await run(connection, statement("create_batch"), created(new))
-        except UniqueViolation as error:
-            raise AlreadyExists(f"there is a batch with resume key {new.resume_key}") from error
-        if not rows:
-            raise FileNotFound(f"no input file {new.file_id}")
-        await run(connection, statement("draw_sample"), {"batch": new.id, "lines": lines})
-    found = await get(session, new.id)
-    assert found is not None
-    return found
 
 
 async def _insert(session: Session, new: NewBatch) -> list[dict[str, Any]]:
@@ -116,6 +102,11 @@ async def with_planned_output(session: Session, tenant: str, file_id: UUID) -> B
     """The batch whose output file will have this id, while it is not there yet."""
     rows = await session.records(statement("find_planned_output"), {"tenant": tenant, "file": file_id})
     return batch_of(rows[0]) if rows else None
+
+
+async def models(session: Session, batch_id: UUID) -> list[str]:
+    """The models that its lines name, up to a hundred."""
+    return [model for (model,) in await session.rows(statement("models_of_batch"), {"batch": batch_id})]
 
 
 async def change_settings(session: Session, batch_id: UUID, settings: RunSettings) -> None:
@@ -206,14 +197,17 @@ async def finish(
     errors: File | None,
     summary: dict[str, object],
     event_id: UUID,
+    finalizing_at: datetime,
 ) -> Batch | None:
-    """End the batch; None when this worker is not its finalizer any more."""
+    """End the batch; None when this worker is not its finalizer any more. `finalizing_at` is that of the end
+    that these files are for: after a retry there is another."""
     made: Sequence[File] = [file for file in (output, errors) if file is not None]
     rows = await session.records(
         statement("finish_batch"),
         {
             "batch": batch_id,
             "worker": worker_id,
+            "finalizing_at": finalizing_at,
             "output_file": output.id if output else None,
             "error_file": errors.id if errors else None,
             "summary": Jsonb(summary),

@@ -6,11 +6,12 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from batchline.model import Batch, ContentError
 from batchline.store import batches, idempotency
-from batchline.store.batches import FileNotFound, NewBatch
+from batchline.store.batches import AlreadyExists, FileNotFound, NewBatch
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Session, StoreConnection, run, run_records
 from batchline.store.statements import statement
@@ -92,7 +93,20 @@ class BatchCreation:
         await run(self._connection, statement("add_line"), params)
 
     async def create(self) -> Batch:
-        return await self._made("create_batch", {})
+        try:
+            return await self._made("create_batch", {})
+        except UniqueViolation as error:
+            raise AlreadyExists(f"there is a batch with resume key {self._new.resume_key}") from error
+
+    async def reuse(self) -> Batch:
+        """Give the created batch the answers of earlier ones, as far as their files are hashed."""
+        await run(self._connection, statement("reuse"), {"batch": self._new.id})
+        return await self._read()
+
+    async def draw_sample(self, lines: int) -> Batch:
+        """Pause the created batch, and draw lines of it at random, to run before the rest."""
+        await run(self._connection, statement("draw_sample"), {"batch": self._new.id, "lines": lines})
+        return await self._read()
 
     async def fail(self, errors: Sequence[ContentError], event_id: UUID) -> Batch:
         """The batch is there, and has failed while validating."""
@@ -100,13 +114,21 @@ class BatchCreation:
             "fail_batch", {"errors": Jsonb(msgspec.to_builtins(errors)), "event": event_id}
         )
 
+    async def _read(self) -> Batch:
+        (record,) = await run_records(self._connection, statement("get_batch"), {"batch": self._new.id})
+        return batches.batch_of(record)
+
     async def _made(self, how: str, more: dict[str, Any]) -> Batch:
         params = {**batches.created(self._new), **more}
-        (record,) = await run_records(self._connection, statement(how), params)
-        return batches.batch_of(record)
+        records = await run_records(self._connection, statement(how), params)
+        if not records:
+            raise FileNotFound(f"no input file {self._new.file_id}")
+        return batches.batch_of(records[0])
 
 
 @asynccontextmanager
-async def creation(session: Session, new: NewBatch) -> AsyncIterator[BatchCreation]:
-    async with session.transaction() as connection:
+async def creation(
+    session: Session, new: NewBatch, *, extra_time: float = 0.0
+) -> AsyncIterator[BatchCreation]:
+    async with session.transaction(extra_time=extra_time) as connection:
         yield BatchCreation(connection, new)

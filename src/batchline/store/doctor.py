@@ -22,6 +22,7 @@ _CHECKS = (
     "doctor_operations",
     "doctor_results",
     "doctor_attempts",
+    "doctor_causes",
     "doctor_files",
 )
 _NOTES = "doctor_notes"

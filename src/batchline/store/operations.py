@@ -24,10 +24,11 @@ from batchline.model import (
     Role,
     RunSettings,
 )
-from batchline.store import audit, limits
+from batchline.store import audit, limits, retry
 from batchline.store.arrays import TextArray
 from batchline.store.audit import AuditEvent
 from batchline.store.limits import Measured
+from batchline.store.retry import PutBack
 from batchline.store.session import Row, Session, StoreConnection, run
 from batchline.store.statements import statement
 
@@ -181,9 +182,8 @@ class Changing:
 
     async def retry(self, max_attempts: int, window_seconds: float) -> int:
         """Retry failed children with fewer than `max_attempts` attempts. Return their number."""
-        params = {"batch": self.batch.id, "max_attempts": max_attempts, "window_seconds": window_seconds}
-        ((children, _),) = await run(self._connection, statement("retry_failed"), params)
-        return int(children)
+        wanted = PutBack(window_seconds, max_attempts=max_attempts)
+        return await retry.put_back(self._connection, self.batch.id, wanted)
 
     async def audit(self, event: AuditEvent) -> None:
         await audit.add(self._connection, event)

@@ -263,11 +263,19 @@ async def finish(
     errors: File | None,
     summary: dict[str, object],
     event_id: UUID,
+    finalizing_at: datetime,
 ) -> Batch | None:
     """End the batch as `batches.finish` does, and raise Contended for lock conflicts."""
     try:
         return await batches.finish(
-            session, worker_id, batch_id, output=output, errors=errors, summary=summary, event_id=event_id
+            session,
+            worker_id,
+            batch_id,
+            output=output,
+            errors=errors,
+            summary=summary,
+            event_id=event_id,
+            finalizing_at=finalizing_at,
         )
     except StoreUnavailable as error:
         if isinstance(error.__cause__, _CONTENTION):

@@ -118,14 +118,15 @@ class Session:
             return await _execute(connection, cursor, statement, params, prepare=True)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[StoreConnection]:
+    async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:
         """Run several statements in one transaction, within one time limit.
 
         The server has the same limit, so that it releases the locks if this process hangs between statements.
         """
-        async with self._guarded() as connection, connection.transaction():
-            limit = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
-            await connection.execute(limit.encode())
+        limit = self._timeout + extra_time
+        async with self._guarded(limit) as connection, connection.transaction():
+            idle = f"SET LOCAL idle_in_transaction_session_timeout = {int(self._timeout * 1000)}"
+            await connection.execute(idle.encode())
             try:
                 yield connection
             except asyncio.CancelledError:

@@ -177,6 +177,7 @@ def merged(settled: Sequence[Settled]) -> list[Settled]:
                 before.ended + row.ended,
                 before.finished or row.finished,
                 before.closing or row.closing,
+                before.paused or row.paused,
             )
         )
     return list(by_batch.values())

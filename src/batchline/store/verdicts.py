@@ -6,10 +6,12 @@ then list comprehensions, a column at a time.
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from time import monotonic
 from typing import TypeAlias, TypeVar
 
 from batchline.model import (
     NO_USAGE,
+    Cause,
     Completed,
     Deferred,
     Failed,
@@ -19,8 +21,10 @@ from batchline.model import (
     Usage,
     Verdict,
 )
+from batchline.model.failure import cause, cause_of_line
 from batchline.model.usage import total_usage
 from batchline.store.arrays import (
+    Float4Array,
     Float8Array,
     Int2Array,
     Int4Array,
@@ -33,9 +37,9 @@ _MAX_INT = 2**31 - 1
 _COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
 _ANSWERED = (Completed, Failed, Retry)
 
-# What the verdicts of a group have in common: span, kind, status code, delay; and, where each verdict is to
-# stand in a group of its own, its number.
-_Key: TypeAlias = tuple[int, int, int | None, float, int]
+# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause; and,
+# where each verdict is to stand in a group of its own, its number.
+_Key: TypeAlias = tuple[int, int, int | None, float, str | None, int]
 _Group: TypeAlias = list[Verdict]
 _Value = TypeVar("_Value")
 
@@ -50,19 +54,22 @@ class Grouped:
     def __init__(self, verdicts: Sequence[Verdict], *, apart: bool = False) -> None:
         groups: dict[_Key, _Group] = {}
         self.parked: list[Parked] = []
+        self._causes: dict[str, Cause] = {}
         for number, verdict in enumerate(_first_of_each(verdicts)):
             span_id, own = verdict.item.claim.span_id, number if apart else 0
             match verdict:
                 case Completed():
-                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, own)
+                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, None, own)
                 case Failed():
-                    key = (span_id, _FAILED, verdict.status_code, 0.0, own)
+                    why = cause_of_line(verdict.output, verdict.status_code, verdict.item.custom_id)
+                    key = (span_id, _FAILED, verdict.status_code, 0.0, self._noted(why), own)
                 case Retry():
-                    key = (span_id, _RETRY, None, verdict.delay, own)
+                    why = cause(verdict.error_code, verdict.message)
+                    key = (span_id, _RETRY, None, verdict.delay, self._noted(why), own)
                 case Deferred():
-                    key = (span_id, _DEFERRED, None, verdict.delay, own)
+                    key = (span_id, _DEFERRED, None, verdict.delay, None, own)
                 case SubmissionUnknown():
-                    key = (span_id, _UNKNOWN, None, verdict.delay, own)
+                    key = (span_id, _UNKNOWN, None, verdict.delay, None, own)
                 case Parked():
                     self.parked.append(verdict)
                     continue
@@ -87,7 +94,8 @@ class Grouped:
         return [verdict for no in nos for verdict in self._groups[no - 1]]
 
     def columns(self) -> dict[str, object]:
-        spans, kinds, status_codes, delays, _ = zip(*self._keys, strict=True) if self._keys else [()] * 5
+        columns = zip(*self._keys, strict=True) if self._keys else [()] * 6
+        spans, kinds, status_codes, delays, causes, _ = columns
         ordinals = [[verdict.item.ordinal for verdict in group] for group in self._groups]
         usages = [_usages(group) for group in self._groups]
         inputs = [_counts([usage.input_tokens for usage in group]) for group in usages]
@@ -113,7 +121,9 @@ class Grouped:
             "ended_input_tokens": Int4Array(_flat(inputs[at] for at in ended)),
             "ended_output_tokens": Int4Array(_flat(outputs[at] for at in ended)),
             "outputs": TextArray(_flat(_lines(self._groups[at]) for at in ended)),
+            **_times("ended", [v for at in ended for v in self._groups[at]]),
             **self._retried(),
+            **self._caused(causes),
         }
 
     def _retried(self) -> dict[str, object]:
@@ -131,6 +141,23 @@ class Grouped:
             "retried_ordinals": Int4Array([verdict.item.ordinal for _, verdict in retried]),
             "error_codes": TextArray([_text(verdict.error_code) for _, verdict in retried]),
             "messages": TextArray([_text(verdict.message) for _, verdict in retried]),
+            **_times("retried", [verdict for _, verdict in retried]),
+        }
+
+    def _noted(self, found: Cause) -> str:
+        self._causes[found.key] = found
+        return found.key
+
+    def _caused(self, causes: Sequence[str | None]) -> dict[str, object]:
+        """The cause and the lane of each group, and each cause once. Empty if nothing has failed."""
+        known = self._causes.values()
+        groups = self._groups if known else []
+        return {
+            "causes": TextArray([None if key is None else key.encode() for key in causes] if known else []),
+            "lanes": Int8Array([group[0].item.claim.lane_id for group in groups]),
+            "cause_keys": TextArray([each.key.encode() for each in known]),
+            "cause_codes": TextArray([_text(each.code) for each in known]),
+            "cause_messages": TextArray([_text(each.message) for each in known]),
         }
 
 
@@ -143,6 +170,15 @@ def _first_of_each(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
     for verdict in verdicts:
         firsts.setdefault((verdict.item.claim.span_id, verdict.item.ordinal), verdict)
     return list(firsts.values())
+
+
+def _times(name: str, verdicts: Sequence[Verdict]) -> dict[str, object]:
+    """How long the upstream took to answer each item, and how long the answer has waited since."""
+    now, stamps = monotonic(), [verdict.item.stamps for verdict in verdicts]
+    return {
+        f"{name}_upstream": Float4Array([each.answered - each.sent for each in stamps]),
+        f"{name}_settling": Float4Array([now - each.answered if each.answered else 0.0 for each in stamps]),
+    }
 
 
 def _usages(group: _Group) -> list[Usage]:

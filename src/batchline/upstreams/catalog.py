@@ -10,11 +10,13 @@ import msgspec
 import structlog
 from pyreqwest.client import ClientBuilder
 from pyreqwest.exceptions import DecodeError, TransportError
+from pyreqwest.request import RequestBuilder
 
 from batchline.config.settings import ANY_MODEL, UpstreamSettings
 from batchline.secrets.redaction import Redactor
 from batchline.upstreams import urls
 from batchline.upstreams.faults import reason_of
+from batchline.upstreams.http_upstream import Route
 
 _TIMEOUT = 3.0
 _MAX_BODY = 4 * 1024 * 1024
@@ -74,11 +76,23 @@ class Catalog:
             key = self._environ.get(upstream.api_key_env or "", "").strip()
             if key:
                 request = request.bearer_auth(key)
-            async with request.build_streamed() as response:
-                if response.status != 200:
-                    raise ValueError(f"it answered {response.status}")
-                body = await response.body_reader.read(_MAX_BODY)
-        # Every tenant sees the names, and an upstream may quote in them what it was sent.
-        redactor = Redactor([key, *urls.credentials(upstream.base_url)])
-        found = msgspec.json.decode(b"" if body is None else redactor.body(body.to_bytes()), type=_Models)
-        return tuple(model.id for model in found.data)
+            # Every tenant sees the names, and an upstream may quote in them what it was sent.
+            return await _names(request, Redactor([key, *urls.credentials(upstream.base_url)]))
+
+
+async def listed_models(route: Route) -> tuple[str, ...] | None:
+    """What an upstream lists at the route of its /v1/models; None: it has no list, or none that comes in
+    time."""
+    try:
+        return await _names(route.client.get(route.url).timeout(timedelta(seconds=_TIMEOUT)), route.redactor)
+    except (TransportError, DecodeError, msgspec.DecodeError, ValueError):
+        return None
+
+
+async def _names(request: RequestBuilder, redactor: Redactor) -> tuple[str, ...]:
+    async with request.build_streamed() as response:
+        if response.status != 200:
+            raise ValueError(f"it answered {response.status}")
+        body = await response.body_reader.read(_MAX_BODY)
+    found = msgspec.json.decode(b"" if body is None else redactor.body(body.to_bytes()), type=_Models)
+    return tuple(model.id for model in found.data)

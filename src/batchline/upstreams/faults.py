@@ -2,9 +2,7 @@
 
 import re
 from http.client import responses as phrases
-from typing import Any
 
-import msgspec
 from pyreqwest.exceptions import (
     BodyDecodeError,
     DetailedPyreqwestError,
@@ -12,18 +10,9 @@ from pyreqwest.exceptions import (
     RequestTimeoutError,
 )
 
-MAX_MESSAGE = 500
+from batchline.model.failure import MAX_MESSAGE, said_by
 
-
-class _Problem(msgspec.Struct, gc=False):
-    """Where upstreams say what is wrong: OpenAI in error.message, others in message, FastAPI in detail."""
-
-    error: Any = None
-    message: Any = None
-    detail: Any = None
-
-
-_decode_problem = msgspec.json.Decoder(_Problem).decode
+__all__ = ["MAX_MESSAGE", "code_of", "message_of", "never_left", "reason_of"]
 
 
 def never_left(error: DetailedPyreqwestError) -> bool:
@@ -57,14 +46,8 @@ def reason_of(error: DetailedPyreqwestError) -> str:
 
 def message_of(status: int, body: bytes) -> str:
     """What an error answer says."""
-    default = f"The upstream answered {status} {phrases.get(status, '')}".rstrip()
-    try:
-        problem = _decode_problem(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return default
-    error = problem.error.get("message") if isinstance(problem.error, dict) else problem.error
-    said = (text for text in (error, problem.message, problem.detail) if isinstance(text, str) and text)
-    return next(said, default)[:MAX_MESSAGE]
+    said = said_by(body) or f"The upstream answered {status} {phrases.get(status, '')}".rstrip()
+    return said[:MAX_MESSAGE]
 
 
 def _causes(error: DetailedPyreqwestError) -> list[str]:

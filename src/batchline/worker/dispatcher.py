@@ -5,6 +5,7 @@ While too many bytes of answers are held, runners wait before they send more.
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -124,12 +125,14 @@ class Dispatcher(Service):
                     elif lease.worker is worker:
                         # Otherwise the lease was lost while it waited, and others may be running it.
                         in_flight, sent_in = limit.in_flight, limit.round
+                        item.stamps.sent = monotonic()
                         try:
                             ran = Deferred(item) if buffer.closed else await executor.run(item)
                         except Exception:  # noqa: BLE001
                             # One item's unexpected error must not affect the others in flight.
                             _log.exception("executor failed", request=item.request_id)
                             ran = unexpected(item)
+                        item.stamps.answered = monotonic()
                         # An item that must be tried again is not done: an unreachable upstream is not a fast
                         # one.
                         if isinstance(ran, _DONE):

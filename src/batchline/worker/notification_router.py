@@ -42,8 +42,7 @@ class NotificationRouter:
             case "open":
                 self._opened(event.batch_id)
             case "closed" if event.batch_id is not None:
-                for producer in self.producers:
-                    producer.dispatcher.give_back(event.batch_id)
+                self._give_back(event.batch_id)
                 self.poller.wake()
             case "ended":
                 # A batch that fails while validating ends without a worker that would deliver the event.
@@ -75,6 +74,10 @@ class NotificationRouter:
 
     def settled(self, settled: Sequence[Settled], earliest_retry: float | None) -> None:
         """Verdicts are stored; the first of them that is tried again is so in `earliest_retry` seconds."""
+        for row in settled:
+            if row.paused:
+                # Do not wait for the notification: lines in the buffer would be sent and fail, too.
+                self._give_back(row.batch_id)
         if any(row.finished for row in settled):
             self.finalizer.wake()
         if any(row.closing for row in settled):
@@ -102,6 +105,11 @@ class NotificationRouter:
     def look_for_work(self) -> None:
         for claimer in self.producers.claimers:
             claimer.wake()
+
+    def _give_back(self, batch_id: UUID) -> None:
+        """Of a batch that is closed, give back what was not sent."""
+        for producer in self.producers:
+            producer.dispatcher.give_back(batch_id)
 
     def _opened(self, batch_id: UUID | None) -> None:
         for claimer in self.producers.claimers:

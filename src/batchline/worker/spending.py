@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -241,6 +242,8 @@ class CappedExecutor:
         name = self._fence()
         if self._stopping or not await self._keeper.grant(item, reserved):
             return Deferred(item)
+        # What it has waited for its reservation is not the upstream's time.
+        item.stamps.sent = monotonic()
         actual: Amount | None = None
         try:
             if self._stopping or self._fence() != name:

@@ -305,7 +305,7 @@ class Worker:
         return sum(dispatcher.discard() for dispatcher in self.producers.dispatchers)
 
     def holding(self) -> bool:
-        """Whether it has items that are not settled, or a batch to finalize."""
+        """Whether it holds items, verdicts or a batch to finalize."""
         return bool(
             any(producer.holding for producer in self.producers)
             or self.settler.unsettled

@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, get and cancel batches, as OpenAI's clients do."""
+"""/v1/batches: create, list, get and cancel batches, as OpenAI's clients do, and retry their lines."""
 
 from hashlib import sha256
 from typing import Annotated, Literal
@@ -13,14 +13,15 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches.batch_object import batch_object, unix_seconds
+from batchline.batches.batch_object import batch_object, failure_objects, unix_seconds
 from batchline.batches.cost import cost_object, cost_of, spending_in
 from batchline.batches.creation import BatchRequest, create_requested
+from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
-from batchline.model import Batch, ItemHistory, ids
-from batchline.store import attempts, batches
+from batchline.model import Batch, ItemHistory, RetrySelection, Unfinished, ids
+from batchline.store import attempts, batches, failures
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
 from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
@@ -30,6 +31,7 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=Authentic
 
 _SCOPE = "batches"
 _MAX_KEY = 255
+_MAX_CODES = 100
 
 Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -63,9 +65,41 @@ class CreateBatch(BaseModel):
         | None
     ) = None
     output_expires_after: OutputExpiresAfter | None = None
+    reuse: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Lines that an earlier batch of this tenant has answered are not sent again."
+            " Not part of OpenAI's API.",
+        ),
+    ] = False
 
     def fingerprint(self) -> bytes:
-        return sha256(msgspec.json.encode(self.model_dump(), order="sorted")).digest()
+        # Without the extension, a request has the same fingerprint as before there was one.
+        given = self.model_dump(exclude=None if self.reuse else {"reuse"})
+        return sha256(msgspec.json.encode(given, order="sorted")).digest()
+
+
+class RetryBatch(BaseModel):
+    """Which lines run again. None: all that are not completed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    only: Annotated[list[Literal["failed", "expired", "cancelled"]], Field(min_length=1)] | None = None
+    codes: (
+        Annotated[
+            list[Annotated[str, Field(examples=["http_401"])]], Field(min_length=1, max_length=_MAX_CODES)
+        ]
+        | None
+    ) = None
+    causes: Annotated[list[str], Field(min_length=1, max_length=_MAX_CODES)] | None = None
+
+    def selection(self) -> RetrySelection:
+        return RetrySelection(
+            None if self.only is None else frozenset(map(Unfinished, self.only)),
+            None if self.codes is None else tuple(self.codes),
+            None if self.causes is None else tuple(self.causes),
+        )
 
 
 # Responses
@@ -112,6 +146,45 @@ class BatchUsage(BaseModel):
     total_tokens: int
 
 
+class Failures(BaseModel):
+    """Items that failed for one cause. `key` is the same in every batch; `other` sums up unlisted causes."""
+
+    key: str
+    code: str | None
+    message: str
+    count: int
+    retrying: int
+    example_custom_id: str | None
+
+
+class CostObject(BaseModel):
+    """Dollars and tokens. `spent` is null if no model has a price."""
+
+    currency: Literal["USD"]
+    spent: float | None
+    max_cost: float | None
+    max_tokens: int | None
+    reserved: float
+    reserved_tokens: int
+    unconfirmed: float
+    unconfirmed_tokens: int
+    overshoot: float
+    overshoot_tokens: int
+    unpriced_models: list[str]
+
+
+class BatchExtension(BaseModel):
+    """What OpenAI's batches do not have. Only the answer for one batch has `failures` and `cost`; `cost` is
+    null if it has neither prices nor caps."""
+
+    # Completed requests whose answers were copied from earlier batches.
+    reused: int
+    # The rule that has paused it.
+    paused_by: str | None
+    failures: list[Failures] | None = None
+    cost: CostObject | None = None
+
+
 class BatchObject(BaseModel):
     id: str
     object: Literal["batch"] = "batch"
@@ -135,32 +208,6 @@ class BatchObject(BaseModel):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
-
-
-class CostObject(BaseModel):
-    """Dollars and tokens. `spent` is null if no model has a price."""
-
-    currency: Literal["USD"]
-    spent: float | None
-    max_cost: float | None
-    max_tokens: int | None
-    reserved: float
-    reserved_tokens: int
-    unconfirmed: float
-    unconfirmed_tokens: int
-    overshoot: float
-    overshoot_tokens: int
-    unpriced_models: list[str]
-    paused_by: str | None
-
-
-class BatchExtension(BaseModel):
-    """Not part of OpenAI's API."""
-
-    cost: CostObject | None
-
-
-class ExtendedBatch(BatchObject):
     batchline: BatchExtension
 
 
@@ -239,13 +286,15 @@ async def list_batches(
 
 
 @router.get("/{batch_id}", responses=documented(404))
-async def get_batch(batch_id: str, context: InContext, caller: Called) -> ExtendedBatch:
-    """A batch, and what it has cost."""
+async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+    """A batch, why items of it failed, and what it has cost."""
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")
-        cost = cost_object(await cost_of(session, batch))
-    extension = BatchExtension(cost=None if cost is None else CostObject(**cost))
-    return ExtendedBatch(**batch_object(batch), batchline=extension)
+        causes = await failures.causes(session, batch)
+        cost = await cost_of(session, batch)
+    more = {"failures": failure_objects(causes), "cost": cost_object(cost)}
+    found = batch_object(batch)
+    return BatchObject(**found | {"batchline": found["batchline"] | more})
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))
@@ -277,6 +326,27 @@ async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> Bat
     raise ApiError(
         409, f"Batch {batch_id} cannot be cancelled: {why}.", code="cannot_cancel", headers=NO_RETRY
     )
+
+
+@router.post("/{batch_id}/retry", responses=documented(404, 409, 413))
+async def retry_batch(
+    batch_id: str, context: InContext, caller: Called, requested: RetryBatch | None = None
+) -> BatchObject:
+    """Run lines of an ended batch that are not completed again, in the same batch. OpenAI's API has no such
+    call."""
+    selection = (requested or RetryBatch()).selection()
+    async with context.sessions.one() as session:
+        batch = await _named(session, caller, batch_id, "batch_id")
+        try:
+            await retry(session, batch, selection, tenant=caller.tenant)
+        except InvalidSelection as error:
+            raise _invalid(error.param, str(error)) from None
+        except NotRetryable as error:
+            message = f"Batch {batch_id} cannot be retried: {error}."
+            raise ApiError(409, message, code=error.code, headers=NO_RETRY) from None
+        except BatchGone:
+            raise not_found("batch", batch_id, "batch_id") from None
+        return displayed(await _found(session, caller, batch.id))
 
 
 def displayed(batch: Batch) -> BatchObject:
@@ -331,6 +401,7 @@ def _request(
         output_expires_after=None if kept is None else int(kept),
         served=served(settings),
         spending=spending_in(settings),
+        reuse=requested.reuse,
         idempotency_key=None
         if key is None
         else IdempotencyKey(caller.tenant, _SCOPE, key, requested.fingerprint()),

@@ -16,6 +16,9 @@ from batchline.model import ItemHistory, ids
 from batchline.store import attempts as store_attempts
 from batchline.store.session import Session
 
+# What `batchline why` shows.
+_OF_WHY = ("started_at", "until", "times", "error_code", "message", "task_id")
+
 
 def register(app: typer.Typer) -> None:
     app.command("attempts")(attempts)
@@ -30,14 +33,14 @@ def attempts(
 ) -> None:
     """Show an item of a batch and its failed attempts."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        item = run_async(_read(runtime, read_batch_id(batch), custom_id))
+        item = run_async(read_item(runtime, read_batch_id(batch), custom_id))
         if as_json:
             print_json(_document(item))
             return
         _tell(item)
 
 
-async def _read(runtime: Runtime, batch_id: UUID, custom_id: str) -> ItemHistory:
+async def read_item(runtime: Runtime, batch_id: UUID, custom_id: str) -> ItemHistory:
     async with Session(runtime.url, "attempts") as session:
         item = await store_attempts.of_item(session, batch_id, custom_id)
     if item is None:
@@ -57,8 +60,13 @@ def _document(item: ItemHistory) -> dict[str, Any]:
             for name, value in fields.items()
         }
 
-    attempts = [seconds(msgspec.structs.asdict(each)) for each in item.attempts]
-    return seconds(msgspec.structs.asdict(item)) | {"attempts": attempts}
+    attempts = [_without(seconds(msgspec.structs.asdict(each)), "times") for each in item.attempts]
+    of_item = _without(seconds(msgspec.structs.asdict(item)), *_OF_WHY)
+    return of_item | {"attempts": attempts}
+
+
+def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def _tell(item: ItemHistory) -> None:

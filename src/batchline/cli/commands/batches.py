@@ -1,9 +1,10 @@
 """Commands on batches: submit, status, watch, results, cancel, pause, resume, list."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -12,27 +13,42 @@ import typer
 from rich.table import Column, Table
 
 from batchline.batches import creation as ordering
+from batchline.batches.batch_object import failure_objects
 from batchline.batches.cost import BatchCost, cost_object, cost_of
+from batchline.batches.pauses import pause_reason
 from batchline.cli import options
 from batchline.cli.commands.run import check_window, run_upstream
 from batchline.cli.display import progress
 from batchline.cli.display.console import (
     CommandError,
+    err,
     finalize_trouble,
     out,
     print_json,
     read_batch_id,
     show_batch,
 )
+from batchline.cli.display.failures import failure_lines
+from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.errors import reported_errors
+from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import check_inputs, ingest_inputs, stored_lines
+from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.spending import cost_lines, raise_caps, requested_spending, settings_for, with_spending
 from batchline.cli.targets import Outputs, OutputTarget, target_at
-from batchline.model import DEFAULT_TENANT, Batch, ItemCounts, RunSettings, ids
-from batchline.store import batches, outputs, providers
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    CauseCount,
+    ItemCounts,
+    PauseReason,
+    RunSettings,
+    ids,
+)
+from batchline.store import batches, failures, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -47,6 +63,17 @@ CHANGES: dict[Change, str] = {
 
 _REFRESH = 0.5
 _TABLE_WIDTH = 160
+
+
+class _BatchReport(msgspec.Struct, frozen=True):
+    """A batch, and what else a command shows of it."""
+
+    batch: Batch
+    providers: tuple[ProviderCounts, ...] = ()
+    # None: the command has not read them.
+    causes: tuple[CauseCount, ...] | None = None
+    pause: PauseReason | None = None
+    cost: BatchCost | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -73,6 +100,7 @@ def submit(
     window: options.Window = options.DEFAULT_WINDOW,
     max_cost: options.MaxCost = None,
     max_tokens: options.MaxTokens = None,
+    max_failed: options.MaxFailed = None,
     config: options.Config = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -90,12 +118,13 @@ def submit(
             provider_max_tasks=provider_max_tasks,
             provider_recheck=provider_recheck,
         )
-        settings = with_spending(server.run_settings(), requested_spending(config, max_cost, max_tokens))
+        settings = with_failure_limits(server.run_settings(), max_failed)
+        settings = with_spending(settings, requested_spending(config, max_cost, max_tokens))
         check_window(window)
         check_inputs(inputs)
         with open_runtime(database, data_dir) as runtime:
             batch = run_async(_submit(runtime, inputs, settings, window, as_json))
-        _tell(batch, as_json)
+        _tell(_BatchReport(batch), as_json)
 
 
 async def _submit(
@@ -104,9 +133,12 @@ async def _submit(
     file = await ingest_inputs(inputs, runtime.url, silent=silent)
     async with Session(runtime.url, "submit") as session:
         priced = await settings_for(session, file.id, settings)
-        return await ordering.create(
+        batch = await ordering.create(
             session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=priced
         )
+        for warning in await model_warnings(session, batch.id, settings):
+            err().print(f"warning: {warning}", markup=False)
+        return batch
 
 
 def status(
@@ -117,8 +149,7 @@ def status(
 ) -> None:
     """Show a batch."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        found, counted, cost = run_async(_get(runtime, read_batch_id(batch)))
-        _tell(found, as_json, counted, cost)
+        _tell(run_async(_get(runtime, read_batch_id(batch))), as_json)
 
 
 def watch(
@@ -127,14 +158,14 @@ def watch(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show the progress of a batch until it has ended. Exit codes as for `run`."""
+    """Show the progress of a batch until it has ended, or a rule has paused it. Exit codes as for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         ended = run_async(_watch(runtime, None if batch is None else read_batch_id(batch), as_json))
         _tell(ended, as_json)
-        raise typer.Exit(exit_code(ended))
+        raise typer.Exit(Exit.PAUSED if ended.pause is not None else exit_code(ended.batch))
 
 
-async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch:
+async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _BatchReport:
     async with Session(runtime.url, "watch") as session:
         if batch_id is None:
             newest = await batches.list_newest(session, DEFAULT_TENANT, limit=1)
@@ -146,8 +177,13 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> Batch
             while True:
                 batch, snapshot = await gauge.read()
                 screen.show(snapshot)
-                if batch.ended_at is not None:
-                    return batch
+                if batch.ended_at is not None or batch.pause_rule is not None:
+                    return _BatchReport(
+                        batch,
+                        causes=snapshot.causes,
+                        pause=await pause_reason(session, batch),
+                        cost=await cost_of(session, batch),
+                    )
                 await asyncio.sleep(_REFRESH)
 
 
@@ -250,7 +286,7 @@ def change_command(change: Change) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-            _tell(run_async(_changed(runtime, read_batch_id(batch), change)), as_json)
+            _tell(_BatchReport(run_async(_changed(runtime, read_batch_id(batch), change))), as_json)
 
     return command
 
@@ -265,7 +301,7 @@ def resume(
 ) -> None:
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         caps = (max_cost, max_tokens)
-        _tell(run_async(_changed(runtime, read_batch_id(batch), "resume", caps)), as_json)
+        _tell(_BatchReport(run_async(_changed(runtime, read_batch_id(batch), "resume", caps))), as_json)
 
 
 async def _changed(
@@ -287,10 +323,16 @@ async def _changed(
         return await _found(session, batch_id)
 
 
-async def _get(runtime: Runtime, batch_id: UUID) -> tuple[Batch, list[ProviderCounts], BatchCost | None]:
+async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
     async with Session(runtime.url, "status") as session:
         batch = await _found(session, batch_id)
-        return batch, await providers.counts(session, Scope(batch_id=batch_id)), await cost_of(session, batch)
+        return _BatchReport(
+            batch,
+            tuple(await providers.counts(session, Scope(batch_id=batch_id))),
+            tuple(await failures.causes(session, batch)),
+            await pause_reason(session, batch),
+            await cost_of(session, batch),
+        )
 
 
 async def _found(session: Session, batch_id: UUID) -> Batch:
@@ -300,18 +342,17 @@ async def _found(session: Session, batch_id: UUID) -> Batch:
     return batch
 
 
-def _tell(
-    batch: Batch,
-    as_json: bool,
-    providers: Sequence[ProviderCounts] = (),
-    cost: BatchCost | None = None,
-) -> None:
+def _tell(found: _BatchReport, as_json: bool) -> None:
+    batch = found.batch
     displayed: dict[str, Any] = show_batch(batch)
-    if cost is not None:
-        displayed["cost"] = cost_object(cost)
-    unknown = sum(each.submission_unknown for each in providers)
-    if providers:
-        processing = sum(each.processing for each in providers)
+    if found.causes is not None:
+        displayed["failures"] = failure_objects(found.causes)
+        displayed["paused"] = pause_document(found.pause)
+    if found.cost is not None:
+        displayed["cost"] = cost_object(found.cost)
+    unknown = sum(each.submission_unknown for each in found.providers)
+    if found.providers:
+        processing = sum(each.processing for each in found.providers)
         displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
     if as_json:
         print_json(displayed)
@@ -322,7 +363,12 @@ def _tell(
     out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
     if unknown:
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
-    for line in cost_lines(cost):
+    for line in cost_lines(found.cost):
         out().print(f"  {line}", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)
+    for line in failure_lines(found.causes or ()):
+        out().print(f"  {line}", markup=False)
+    if found.pause is not None:
+        message = pause_message(found.pause, batch, f"batchline resume {displayed['id']}")
+        out().print(indent(message, "  "), markup=False)

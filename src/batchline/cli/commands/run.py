@@ -10,7 +10,9 @@ import typer
 from batchline.batches.creation import InvalidWindow, window_or_none
 from batchline.cli import options, run_batch
 from batchline.cli.display.console import CommandError, err, print_json
+from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
+from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import check_inputs
 from batchline.cli.forecast import estimate
 from batchline.cli.runtime import open_runtime, run_async, written_files
@@ -51,7 +53,15 @@ def run_inputs(
     only_estimate: Annotated[
         bool, typer.Option("--estimate", help="Send nothing; print a rough forecast of tokens and cost.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing.")] = False,
+    max_failed: options.MaxFailed = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and send every line again.")] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="If it has ended, run the lines again that are not completed, and only these.",
+        ),
+    ] = False,
     force: options.Force = False,
     on_end: options.RunOnEnd = None,
     on_end_command: options.RunOnEndCommand = None,
@@ -64,8 +74,10 @@ def run_inputs(
 ) -> None:
     """Run every line of INPUT against a model server. The same command again continues where it stopped.
 
+    Lines that an earlier run has answered are not sent again, unless --fresh is given.
+
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
-    was sent. 3: paused: a cap is reached, or the sample is done. 130: interrupted.
+    was sent. 3: paused: too many lines failed, a cap is reached, or the sample is done. 130: interrupted.
     """
     with reported_errors(as_json):
         spending = requested_spending(config, max_cost, max_tokens)
@@ -96,13 +108,14 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         order = run_batch.RunOrder(
             inputs=tuple(inputs),
-            settings=with_spending(server.run_settings(), spending),
+            settings=with_spending(with_failure_limits(server.run_settings(), max_failed), spending),
             output=target,
             errors=errors_target,
             outputs=outputs,
             window=window,
             worker=_worker_settings(server.concurrency, body_memory),
             fresh=fresh,
+            retry_failed=retry_failed,
             hooks=hooks,
             as_json=as_json,
             command=run_batch.resume_command(),
@@ -116,6 +129,8 @@ def run_inputs(
         else:
             for line in run_batch.summary_lines(order, outcome):
                 (err() if outcome.interrupted else order.console()).print(line, markup=False)
+            for line in failure_lines(outcome.causes):
+                order.console().print(f"  {line}", markup=False)
         for line in run_batch.failed_hooks(order, outcome):
             err().print(line, markup=False)
         raise typer.Exit(run_batch.exit_code_of(outcome))

@@ -15,13 +15,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from batchline.cli.display.console import finalize_trouble
-from batchline.model import Batch, BatchStatus, ItemCounts
-from batchline.store import batches
+from batchline.cli.display.console import finalize_trouble, printable
+from batchline.cli.display.failures import failure_lines
+from batchline.model import Batch, BatchStatus, CauseCount, ItemCounts
+from batchline.store import batches, failures
 from batchline.store.session import Session
 
 _PLAIN_EVERY = 5.0
 _RATE_WINDOW = 10.0
+# Causes of failures that are shown while the batch runs.
+_CAUSES = 3
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -32,6 +35,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     tokens: int
     rate: float
     note: str = ""
+    # Completed items whose answers were copied from earlier batches.
+    reused: int = 0
+    causes: tuple[CauseCount, ...] = ()
 
     @property
     def total(self) -> int:
@@ -64,6 +70,8 @@ class Gauge:
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
             note=note or finalize_trouble(batch) or "",
+            reused=batch.reused,
+            causes=tuple(await failures.causes(self._session, batch)),
         )
 
     def _rate(self, done: int) -> float:
@@ -110,7 +118,8 @@ class LiveDisplay(Display):
             Text(f"{snapshot.done:,} of {snapshot.total:,}", style="bold"),
             Text(f"{100 * snapshot.done / snapshot.total:.0f}%"),
         )
-        self._live.update(Group(grid, _facts(snapshot)))
+        why = [Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in _failures(snapshot)]
+        self._live.update(Group(grid, _facts(snapshot), *why))
 
 
 class PlainDisplay(Display):
@@ -120,15 +129,16 @@ class PlainDisplay(Display):
         self._console = console
         self._title = title
         self._next = 0.0
-        self._last: tuple[BatchStatus, str] | None = None
+        self._last: tuple[BatchStatus, str, list[str]] | None = None
 
     def show(self, snapshot: Snapshot) -> None:
-        now, key = time.monotonic(), (snapshot.status, snapshot.note)
+        causes = sorted(each.key for each in snapshot.causes[:_CAUSES])
+        now, key = time.monotonic(), (snapshot.status, snapshot.note, causes)
         if now < self._next and key == self._last:
             return
         self._next, self._last = now + _PLAIN_EVERY, key
         line = f"{self._title}: {snapshot.done:,} of {snapshot.total:,} done, {_facts(snapshot).plain}"
-        self._console.print(line, markup=False)
+        self._console.print("\n  ".join([line, *_failures(snapshot)]), markup=False)
 
 
 def display(console: Console, title: str, *, silent: bool = False) -> Display:
@@ -156,6 +166,10 @@ def count(number: int) -> str:
     raise AssertionError(number)
 
 
+def _failures(snapshot: Snapshot) -> list[str]:
+    return [printable(line) for line in failure_lines(snapshot.causes, _CAUSES)]
+
+
 def _facts(snapshot: Snapshot) -> Text:
     text = Text()
     text.append(snapshot.status.value, style="cyan")
@@ -167,6 +181,8 @@ def _facts(snapshot: Snapshot) -> Text:
     text.append(f"  {counts.pending:,} pending  {counts.in_progress:,} in progress")
     text.append(f"  {counts.retrying:,} retrying", style="yellow" if counts.retrying else "")
     text.append(f"  {counts.failed:,} failed", style="red" if counts.failed else "")
+    if snapshot.reused:
+        text.append(f"  {snapshot.reused:,} reused")
     for name, never_run in (("cancelled", counts.cancelled), ("expired", counts.expired)):
         if never_run:
             text.append(f"  {never_run:,} {name}", style="yellow")

@@ -22,7 +22,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT
-        b.total,
+        b.total - b.left_out AS total,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         b.submitted_by IS NOT NULL AS governed,
         c.seq,

@@ -115,7 +115,11 @@ BEGIN
     SELECT
         s.id, s.lane_id, s.batch_id, s.attempt, s.task_id, batchline.span_size(s.outstanding), n.url, n.model, n.key,
         extract(epoch FROM n.deadline - now())::double precision,
-        b.settings,
+        -- A line that a retry has put back has more attempts than the batch says.
+        CASE
+            WHEN s.attempt_limit IS NULL THEN b.settings
+            ELSE b.settings || jsonb_build_object('max_attempts', s.attempt_limit)
+        END,
         extract(epoch FROM w.lease_until - now())::double precision,
         s.submission
     FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)

@@ -1,9 +1,9 @@
 -- conclude_now: freeze a batch that is being cancelled or has expired, if no live worker holds any of its lines.
 --
 -- Its spans are deleted, so that a late verdict finds nothing to change, its cursors go back to the lanes, and finalizing
--- begins. Tasks of providers are noted, to be cancelled there, with all that it takes: the batch may be deleted before. The
--- children of a governed batch that never ran have ended with it, and the audit log says so. Returns whether the batch was
--- frozen now.
+-- begins. Tasks of providers are noted, to be cancelled there, with all that it takes: the batch may be deleted before; and
+-- they end an attempt of their lines. The children of a governed batch that never ran have ended with it, and the audit log
+-- says so. Returns whether the batch was frozen now.
 --
 -- Locks: the batch row, waiting; then its spans, never waiting; then its lanes. A transaction that has a span locked is about
 -- to settle it and to conclude afterwards, but waits for the batch row first: to wait for it would be a deadlock. Each
@@ -44,6 +44,14 @@ BEGIN
     JOIN batchline.batches AS b ON b.id = s.batch_id
     WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL
     ON CONFLICT DO NOTHING;
+    -- If these lines run again, they need another attempt: under the same Idempotency-Key, the provider would answer with the
+    -- cancelled task.
+    INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)
+    SELECT s.batch_id, s.lane_id, o.ordinal, s.attempt, 'task_abandoned', 'The batch ended before the task.', now()
+    FROM batchline.spans AS s
+    CROSS JOIN LATERAL unnest(s.outstanding) AS piece
+    CROSS JOIN LATERAL generate_series(lower(piece), upper(piece) - 1) AS o (ordinal)
+    WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL;
     DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);
     -- The lanes are closed, so no claim moves a cursor any more.
     UPDATE batchline.lanes AS n

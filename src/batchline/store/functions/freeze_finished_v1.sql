@@ -19,7 +19,7 @@ BEGIN
     PERFORM
     FROM batchline.current_batches AS c
     WHERE c.id = batch
-      AND c.completed + c.failed = c.total
+      AND c.completed + c.failed + c.left_out = c.total
       AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.batch_id = batch);
     IF NOT FOUND THEN
         RETURN false;

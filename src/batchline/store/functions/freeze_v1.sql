@@ -1,9 +1,14 @@
--- freeze: start finalizing: no result can be added from now on, so the batch's counters go back to its row.
+-- freeze: start finalizing: no result can be added from now on, so the batch's counters and those of its causes go back to their rows.
 --
--- The caller has locked the batch row in a statement before this one.
+-- A retry may have left out lines that an earlier end had left without a result (reopen_batch). They are ended as before:
+-- the batch is cancelled or expired again, unless it is being closed anyway, and its lanes are closed.
+--
+-- The caller has locked the batch row in a statement before this one. Locks: if lines were left out, the lanes in id order.
 CREATE FUNCTION batchline.freeze_v1(batch uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
+DECLARE
+    unrun integer;
 BEGIN
     UPDATE batchline.batches AS b
     SET completed = c.completed,
@@ -13,9 +18,29 @@ BEGIN
         output_tokens = c.output_tokens,
         reasoning_tokens = c.reasoning_tokens,
         cost = c.cost,
-        finalizing_at = now()
+        finalizing_at = now(),
+        cancelling_at = CASE
+            WHEN b.left_out_as = 'cancelled' AND b.expiring_at IS NULL THEN coalesce(b.cancelling_at, now())
+            ELSE b.cancelling_at
+        END,
+        expiring_at = CASE
+            WHEN b.left_out_as = 'expired' AND b.cancelling_at IS NULL THEN coalesce(b.expiring_at, now())
+            ELSE b.expiring_at
+        END,
+        left_out = 0,
+        left_out_as = NULL
     FROM batchline.current_batches AS c
-    WHERE b.id = batch AND c.id = batch;
+    WHERE b.id = batch AND c.id = batch
+    RETURNING c.left_out INTO unrun;
+    IF unrun > 0 THEN
+        PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
+        UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch AND n.open;
+    END IF;
     DELETE FROM batchline.counters WHERE batch_id = batch;
+    UPDATE batchline.failure_causes AS f
+    SET failed = c.failed
+    FROM batchline.current_failure_causes AS c
+    WHERE f.batch_id = batch AND c.batch_id = batch AND c.key = f.key AND c.failed <> f.failed;
+    DELETE FROM batchline.cause_counts WHERE batch_id = batch;
 END
 $$;

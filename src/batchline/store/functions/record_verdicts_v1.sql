@@ -18,9 +18,12 @@ CREATE FUNCTION batchline.record_verdicts_v1(
     costs bigint[],
     -- One element per outcome
     ended_groups integer[], ended_line_nos integer[], ended_ordinals integer[], ended_input_tokens integer[],
-    ended_output_tokens integer[], outputs text[],
+    ended_output_tokens integer[], outputs text[], ended_upstream real[], ended_settling real[],
     -- One element per retry
-    retried_groups integer[], retried_ordinals integer[], error_codes text[], messages text[]
+    retried_groups integer[], retried_ordinals integer[], error_codes text[], messages text[], retried_upstream real[],
+    retried_settling real[],
+    -- One element per group, NULL unless it is of failures or retries; empty if there are none
+    causes text[]
 ) RETURNS TABLE (
     batch_id uuid, groups bigint[], all_accepted boolean, completed integer, failed integer, more_input_tokens bigint,
     more_cached_tokens bigint, more_output_tokens bigint, more_reasoning_tokens bigint,
@@ -36,14 +39,16 @@ verdicts AS (
     SELECT *
     FROM unnest(
         spans, kinds, status_codes, delays, ordinals, sizes,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs, causes
     ) WITH ORDINALITY AS v (
         span_id, kind, status_code, delay, ordinals, size,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, no
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, cause, no
     )
 ),
 span AS (
-    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.worker_id, s.task_id, s.submission
+    SELECT
+        s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempt_limit, s.worker_id, s.task_id, s.submission,
+        s.claimed_at
     FROM batchline.spans AS s
     WHERE s.id = ANY (spans)
     ORDER BY s.id
@@ -55,7 +60,9 @@ accepted AS (
         s.lane_id,
         s.batch_id,
         s.attempt,
+        s.attempt_limit,
         s.task_id,
+        extract(epoch FROM now() - s.claimed_at)::real AS held_seconds,
         CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
     FROM verdicts AS v
     JOIN span AS s ON s.id = v.span_id
@@ -63,7 +70,10 @@ accepted AS (
 ),
 outcome AS (
     INSERT INTO batchline.results
-        (lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output, task_id)
+        (
+            lane_id, line_no, ordinal, outcome, status_code, attempt, input_tokens, output_tokens, output, task_id,
+            cause, held_seconds, upstream_seconds, settling_seconds
+        )
     SELECT
         a.lane_id,
         i.line_no,
@@ -74,10 +84,15 @@ outcome AS (
         i.input_tokens,
         i.output_tokens,
         i.output,
-        a.task_id
+        a.task_id,
+        a.cause,
+        a.held_seconds,
+        i.upstream_seconds,
+        i.settling_seconds
     FROM unnest(
-        ended_groups, ended_line_nos, ended_ordinals, ended_input_tokens, ended_output_tokens, outputs
-    ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output)
+        ended_groups, ended_line_nos, ended_ordinals, ended_input_tokens, ended_output_tokens, outputs,
+        ended_upstream, ended_settling
+    ) AS i (no, line_no, ordinal, input_tokens, output_tokens, output, upstream_seconds, settling_seconds)
     JOIN accepted AS a ON a.no = i.no
 ),
 -- What is left is computed from the locked version of the span. A condition on the row that UPDATE finds for itself
@@ -100,25 +115,30 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, available_at, submission)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit, available_at, submission)
     SELECT
         lane_id,
         batch_id,
         range_agg(ordinals),
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
+        attempt_limit,
         now() + make_interval(secs => delay),
         submission
     FROM accepted
     WHERE kind >= 2
-    GROUP BY lane_id, batch_id, attempt, kind, delay, submission
+    GROUP BY lane_id, batch_id, attempt, attempt_limit, kind, delay, submission
 ),
 attempted AS (
-    INSERT INTO batchline.retry_attempts (batch_id, lane_id, ordinal, attempt, error_code, message, not_before)
+    INSERT INTO batchline.retry_attempts (
+        batch_id, lane_id, ordinal, attempt, error_code, message, not_before,
+        cause, held_seconds, upstream_seconds, settling_seconds
+    )
     SELECT
         a.batch_id, a.lane_id, i.ordinal, a.attempt, i.error_code, i.message,
-        now() + make_interval(secs => a.delay)
-    FROM unnest(retried_groups, retried_ordinals, error_codes, messages)
-        AS i (no, ordinal, error_code, message)
+        now() + make_interval(secs => a.delay),
+        a.cause, a.held_seconds, i.upstream_seconds, i.settling_seconds
+    FROM unnest(retried_groups, retried_ordinals, error_codes, messages, retried_upstream, retried_settling)
+        AS i (no, ordinal, error_code, message, upstream_seconds, settling_seconds)
     JOIN accepted AS a ON a.no = i.no
 )
 SELECT

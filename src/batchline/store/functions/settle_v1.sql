@@ -8,7 +8,8 @@
 -- Locks: spans in id order, then the batch rows in id order, as late as possible: results are inserted before, so settles
 -- of one batch wait for no more than each other's commit.
 --
--- Returns each batch touched: `finished` if it is frozen now, `closing` if it is being cancelled or has expired. A closing
+-- Returns each batch touched: `finished` if it is frozen now, `paused` if this settle has paused it because of its failures,
+-- `closing` if it is being cancelled or has expired. A closing
 -- batch is concluded here unless a group was refused; then the caller does it, after it has sent that group again. And a row
 -- with nothing but `refused` for each group that did not count.
 CREATE FUNCTION batchline.settle_v1(
@@ -20,10 +21,15 @@ CREATE FUNCTION batchline.settle_v1(
     costs bigint[],
     -- One element per outcome
     ended_groups integer[], ended_line_nos integer[], ended_ordinals integer[], ended_input_tokens integer[],
-    ended_output_tokens integer[], outputs text[],
+    ended_output_tokens integer[], outputs text[], ended_upstream real[], ended_settling real[],
     -- One element per retry
-    retried_groups integer[], retried_ordinals integer[], error_codes text[], messages text[]
-) RETURNS TABLE (batch_id uuid, ended integer, finished boolean, closing boolean, refused bigint)
+    retried_groups integer[], retried_ordinals integer[], error_codes text[], messages text[], retried_upstream real[],
+    retried_settling real[],
+    -- One element per group, NULL unless it is of failures or retries; empty if there are none
+    causes text[], lanes bigint[],
+    -- One element per cause
+    cause_keys text[], cause_codes text[], cause_messages text[]
+) RETURNS TABLE (batch_id uuid, ended integer, finished boolean, closing boolean, paused boolean, refused bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -40,11 +46,18 @@ BEGIN
             spans, kinds, status_codes, delays, ordinals,
             sizes, input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs,
             ended_groups, ended_line_nos, ended_ordinals, ended_input_tokens, ended_output_tokens, outputs,
-            retried_groups, retried_ordinals, error_codes, messages
+            ended_upstream, ended_settling,
+            retried_groups, retried_ordinals, error_codes, messages, retried_upstream, retried_settling, causes
         )
         ORDER BY batch_id
     LOOP
         accepted_groups := accepted_groups || tally.groups;
+        IF cardinality(cause_keys) > 0 THEN
+            PERFORM batchline.count_causes_v1(
+                tally.batch_id, tally.groups, kinds, sizes, ordinals, lanes, causes,
+                cause_keys, cause_codes, cause_messages
+            );
+        END IF;
         SELECT * INTO counted
         FROM batchline.add_counts_v1(
             tally.batch_id, tally.completed, tally.failed, tally.more_input_tokens, tally.more_cached_tokens,
@@ -56,6 +69,7 @@ BEGIN
         ended := tally.completed + tally.failed;
         closing := counted.closing;
         finished := counted.finished;
+        paused := tally.failed > 0 AND NOT finished AND NOT closing AND batchline.pause_after_failures_v1(tally.batch_id);
         IF counted.governed AND ended > 0 THEN
             PERFORM batchline.audit_ended_v1(tally.batch_id, ARRAY (
                 SELECT line_no
@@ -70,7 +84,7 @@ BEGIN
     END LOOP;
 
     RETURN QUERY
-    SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, nth::bigint
+    SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, NULL::boolean, nth::bigint
     FROM generate_series(1, cardinality(spans)) AS nth
     WHERE nth <> ALL (accepted_groups);
 END

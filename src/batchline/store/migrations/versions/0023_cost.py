@@ -1,11 +1,15 @@
-"""What a batch has cost, how much of its cap is reserved, and which rule has paused it."""
+"""What a batch has cost, how much of its cap is reserved, and which rule has paused it.
+
+`batches.paused_by` replaces `failure_pauses.rule`: a batch is paused because of its failures, by a cap, or
+for a sample, and one column says which.
+"""
 
 from alembic import op
 
 from batchline.store.statements import function
 
 revision = "0023"
-down_revision = "0017"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
@@ -15,6 +19,11 @@ UP = """
 -- Nano-dollars.
 ALTER TABLE batches ADD COLUMN cost bigint NOT NULL DEFAULT 0, ADD COLUMN paused_by text;
 ALTER TABLE counters ADD COLUMN cost bigint NOT NULL DEFAULT 0;
+UPDATE batches AS b
+SET paused_by = p.rule
+FROM failure_pauses AS p
+WHERE p.batch_id = b.id AND b.paused_at IS NOT NULL;
+ALTER TABLE failure_pauses DROP COLUMN rule;
 
 -- What each worker of a batch with a cap has reserved. The newest row of a holder counts: the one with the
 -- largest `seq`. It is appended and not updated, as counters are.
@@ -39,6 +48,12 @@ CREATE UNIQUE INDEX budget_holds_newest ON budget_holds (batch_id, holder, seq D
 
 DOWN = """
 DROP TABLE budget_holds;
+-- A pause for another reason is a user's to the version before.
+ALTER TABLE failure_pauses ADD COLUMN rule text CHECK (rule IN ('max_failed', 'alike'));
+UPDATE failure_pauses AS p
+SET rule = b.paused_by
+FROM batches AS b
+WHERE b.id = p.batch_id AND b.paused_at IS NOT NULL AND b.paused_by IN ('max_failed', 'alike');
 ALTER TABLE counters DROP COLUMN cost;
 ALTER TABLE batches DROP COLUMN cost, DROP COLUMN paused_by;
 """

@@ -1,6 +1,6 @@
--- delete_batch: delete a batch and its lanes, and mark its output and error files as deleted. The rest of it is deleted
--- later, in chunks: drop_deleted_lanes, drop_file_lines. Returns no row if it has not ended and `force` is false, and for
--- governed batches, whose history is kept.
+-- delete_batch: delete a batch and its lanes, and mark its output and error files as deleted, also those of earlier ends. The
+-- rest of it is deleted later, in chunks: drop_deleted_lanes, drop_file_lines. Returns no row if it has not ended and `force`
+-- is false, and for governed batches, whose history is kept.
 --
 -- A batch that has not ended has spans. The tasks among them are noted, to be cancelled at their providers.
 --
@@ -13,7 +13,7 @@ WITH
 batch AS (
     DELETE FROM batchline.batches
     WHERE id = %(batch)s AND submitted_by IS NULL AND (ended_at IS NOT NULL OR %(force)s::boolean)
-    RETURNING id, settings, file_id, output_file_id, error_file_id
+    RETURNING id, settings, file_id, earlier_files || ARRAY[output_file_id, error_file_id] AS made
 ),
 lane AS (
     SELECT n.id, n.url, n.model
@@ -48,7 +48,7 @@ file AS (
     UPDATE batchline.files AS f
     SET deleted_at = now()
     FROM batch
-    WHERE f.id IN (batch.output_file_id, batch.error_file_id) AND f.deleted_at IS NULL
+    WHERE f.id = ANY (batch.made) AND f.deleted_at IS NULL
     RETURNING f.id, f.no, f.object_key
 )
 SELECT

@@ -1,6 +1,7 @@
 -- finish_batch: the one commit that ends a batch: its files, its summary, its end, and the event that
 -- reports it. Fenced: only the worker that is still its finalizer gets a row back; another one's upload
--- is garbage that the sweep removes.
+-- is garbage that the sweep removes. `finalizing_at` names the end that its files are for: a batch that a retry has opened
+-- again ends more than once.
 --
 -- A governed batch adds to the totals of its operation what it has not added before: it may have ended before, and have
 -- been opened again by a retry. What is read of it here changes under its row lock only, and not before it has ended.
@@ -19,7 +20,7 @@ batch AS (
         finalize_failures = 0,
         finalize_after = NULL,
         finalize_error = NULL
-    WHERE b.id = %(batch)s AND b.finalizer = %(worker)s AND b.finalizing_at IS NOT NULL AND b.ended_at IS NULL
+    WHERE b.id = %(batch)s AND b.finalizer = %(worker)s AND b.finalizing_at = %(finalizing_at)s AND b.ended_at IS NULL
     RETURNING b.*
 ),
 file AS (

@@ -1,5 +1,6 @@
 -- doctor_attempts: check that the history of attempts has no gaps and no duplicates, and that results and spans are one
--- attempt ahead of it: an item with two failed attempts waits, runs or has ended in its third.
+-- attempt ahead of it: an item with two failed attempts waits, runs or has ended in its third. A reused answer has attempt 0
+-- and no history.
 --
 -- Items that never failed have no history, so this is one pass over `results` plus small tables.
 WITH
@@ -29,7 +30,7 @@ unlike_result AS (
     FROM batchline.results AS r
     JOIN lane ON lane.id = r.lane_id
     LEFT JOIN item AS i ON i.lane_id = r.lane_id AND i.ordinal = r.ordinal
-    WHERE r.attempt <> 1 + coalesce(i.attempts, 0)
+    WHERE r.attempt <> CASE r.attempt WHEN 0 THEN 0 ELSE 1 END + coalesce(i.attempts, 0)
     GROUP BY r.lane_id
 ),
 unlike_span AS (

@@ -7,7 +7,9 @@ WHERE f.object_key IS NOT NULL
   AND (
       %(batch)s::uuid IS NULL
       OR f.id IN (
-          SELECT unnest(ARRAY[b.file_id, b.output_file_id, b.error_file_id]) FROM batchline.batches AS b WHERE b.id = %(batch)s::uuid
+          SELECT unnest(b.earlier_files || ARRAY[b.file_id, b.output_file_id, b.error_file_id])
+          FROM batchline.batches AS b
+          WHERE b.id = %(batch)s::uuid
       )
   )
 ORDER BY f.id

@@ -6,7 +6,8 @@
 -- union. The outstanding ordinals come from outside the pass (LATERAL); otherwise a join that spills to disk would
 -- write them once per row.
 --
--- A frozen batch has no spans: its results lie within [0, next) and need not fill it.
+-- A frozen batch has no spans: its results lie within [0, next) and need not fill it. In a batch with lines that a retry has
+-- left out (left_out), these have neither, so the sum over its lanes is compared.
 WITH
 lane AS MATERIALIZED (
     SELECT
@@ -16,6 +17,8 @@ lane AS MATERIALIZED (
         n.lane_no,
         n.next,
         b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
+        b.left_out,
+        EXISTS (SELECT FROM batchline.retry_attempts AS a WHERE a.lane_id = n.id) AS retried,
         -- The file of an ended batch may be deleted with its lines.
         b.ended_at IS NULL OR EXISTS (
             SELECT FROM batchline.files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
@@ -34,7 +37,7 @@ lane AS MATERIALIZED (
     WHERE %(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid
 ),
 counted AS MATERIALIZED (
-    SELECT n.id, n.batch_id, n.next, n.frozen, n.has_lines, n.held, c.*
+    SELECT n.id, n.batch_id, n.next, n.frozen, n.left_out, n.retried, n.has_lines, n.held, c.*
     FROM lane AS n
     CROSS JOIN LATERAL (
         SELECT
@@ -45,6 +48,7 @@ counted AS MATERIALIZED (
             min(r.line_no) FILTER (WHERE l.line_no IS DISTINCT FROM r.line_no) AS first_stranger,
             count(*) FILTER (WHERE r.outcome = 'completed') AS completed,
             count(*) FILTER (WHERE r.outcome = 'failed') AS failed,
+            count(*) FILTER (WHERE r.attempt = 0) AS reused,
             coalesce(sum(r.input_tokens), 0) AS input_tokens,
             coalesce(sum(r.output_tokens), 0) AS output_tokens
         FROM batchline.results AS r
@@ -57,8 +61,10 @@ tally AS (
         batch_id,
         sum(completed) AS completed,
         sum(failed) AS failed,
+        sum(reused) AS reused,
         sum(input_tokens) AS input_tokens,
-        sum(output_tokens) AS output_tokens
+        sum(output_tokens) AS output_tokens,
+        bool_or(retried) AS retried
     FROM counted
     GROUP BY batch_id
 ),
@@ -69,7 +75,21 @@ finding AS (
         id AS lane_id,
         format('%%s items are claimed, but %%s have results and %%s are outstanding', next, results, held) AS message
     FROM counted
-    WHERE results + held <> next AND NOT frozen
+    WHERE results + held <> next AND NOT frozen AND left_out = 0
+    UNION ALL
+    SELECT
+        'partition',
+        batch_id,
+        NULL,
+        format(
+            '%%s items were left out by a retry, but %%s have neither a result nor are outstanding',
+            left_out,
+            sum(next - results - held)
+        )
+    FROM counted
+    WHERE NOT frozen AND left_out > 0
+    GROUP BY batch_id, left_out
+    HAVING sum(next - results - held) <> left_out
     UNION ALL
     SELECT 'result_range', batch_id, id, format('%%s results belong to items outside [0,%%s)', outside, next)
     FROM counted
@@ -106,12 +126,18 @@ finding AS (
     JOIN tally AS t ON t.batch_id = b.id
     -- Counters outlive the results.
     WHERE b.purging_at IS NULL
-      -- Attempts that were tried again have used tokens, too.
       AND (
           (b.completed, b.failed) <> (t.completed, t.failed)
           OR b.input_tokens < t.input_tokens
           OR b.output_tokens < t.output_tokens
+          -- Attempts that were tried again have used tokens, too, and have no result.
+          OR NOT t.retried AND (b.input_tokens, b.output_tokens) <> (t.input_tokens, t.output_tokens)
       )
+    UNION ALL
+    SELECT 'reused', b.id, NULL, format('the batch counts %%s reused answers; its results say %%s', b.reused, t.reused)
+    FROM batchline.batches AS b
+    JOIN tally AS t ON t.batch_id = b.id
+    WHERE b.purging_at IS NULL AND b.reused <> t.reused
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
 FROM finding

@@ -1,5 +1,5 @@
 -- drop_deleted_lanes: delete a chunk of what is left of one lane whose row is gone: spans, results, attempts, cursors, and
--- the counters of its batch. Of any batch, or of one. Returns the number of deleted rows; the caller repeats until there is
+-- the counters of its batch and of its causes. Of any batch, or of one. Returns the number of deleted rows; the caller repeats until there is
 -- no row.
 --
 -- The lane's row in `deleted_lanes` goes last, by a call whose snapshot has nothing else of the lane. Results come only from
@@ -70,6 +70,9 @@ dropped_cursors AS (
 dropped_counters AS (
     DELETE FROM batchline.counters WHERE batch_id = ANY (ARRAY(SELECT batch_id FROM lane)) RETURNING 1
 ),
+dropped_cause_counts AS (
+    DELETE FROM batchline.cause_counts WHERE batch_id = ANY (ARRAY(SELECT batch_id FROM lane)) RETURNING 1
+),
 done AS (
     DELETE FROM batchline.deleted_lanes
     WHERE lane_id = ANY (ARRAY(SELECT lane_id FROM lane))
@@ -83,5 +86,6 @@ SELECT (
     + (SELECT count(*) FROM dropped_attempts)
     + (SELECT count(*) FROM dropped_cursors)
     + (SELECT count(*) FROM dropped_counters)
+    + (SELECT count(*) FROM dropped_cause_counts)
 )::integer AS gone
 FROM lane

@@ -21,7 +21,12 @@ SELECT
                     'error_code', a.error_code,
                     'message', a.message,
                     'not_before', a.not_before,
-                    'created_at', a.created_at
+                    'created_at', a.created_at,
+                    'times', CASE
+                        WHEN a.held_seconds IS NOT NULL THEN jsonb_build_object(
+                            'held', a.held_seconds, 'upstream', a.upstream_seconds, 'settling', a.settling_seconds
+                        )
+                    END
                 )
                 ORDER BY a.attempt, a.id
             )
@@ -29,10 +34,21 @@ SELECT
             WHERE a.lane_id = q.lane_id AND a.ordinal = q.ordinal
         ),
         '[]'
-    ) AS attempts
+    ) AS attempts,
+    b.in_progress_at AS started_at,
+    coalesce(q.finished_at, b.finalizing_at, now()) AS until,
+    CASE
+        WHEN r.held_seconds IS NOT NULL THEN jsonb_build_object(
+            'held', r.held_seconds, 'upstream', r.upstream_seconds, 'settling', r.settling_seconds
+        )
+    END AS times,
+    coalesce(r.task_id, q.task_id) AS task_id,
+    CASE WHEN r.outcome = 'failed' THEN left(r.output, 65536) END AS output
 FROM (
     SELECT *
     FROM batchline.requests
     WHERE batch_id = %(batch)s AND custom_id = %(custom_id)s
     LIMIT 1
 ) AS q
+JOIN batchline.batches AS b ON b.id = q.batch_id
+LEFT JOIN batchline.results AS r ON r.lane_id = q.lane_id AND r.line_no = q.line_no

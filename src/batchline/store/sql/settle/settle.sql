@@ -18,8 +18,17 @@ SELECT * FROM batchline.settle_v1(
     %(ended_input_tokens)b,
     %(ended_output_tokens)b,
     %(outputs)b,
+    %(ended_upstream)b,
+    %(ended_settling)b,
     %(retried_groups)b,
     %(retried_ordinals)b,
     %(error_codes)b,
-    %(messages)b
+    %(messages)b,
+    %(retried_upstream)b,
+    %(retried_settling)b,
+    %(causes)b,
+    %(lanes)b,
+    %(cause_keys)b,
+    %(cause_codes)b,
+    %(cause_messages)b
 )

@@ -18,6 +18,6 @@ CROSS JOIN LATERAL (
 ) AS now
 WHERE b.finalizing_at IS NULL
   AND b.ended_at IS NULL
-  AND now.ended = b.total
+  AND now.ended + b.left_out = b.total
   AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.batch_id = b.id)
 LIMIT %(limit)s

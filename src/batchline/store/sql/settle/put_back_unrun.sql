@@ -1,0 +1,47 @@
+-- put_back_unrun: turn the lines of an ended batch that were claimed and have no result back into work: the spans that they
+-- were in were deleted when the batch was cancelled or expired. Lines past the cursors need nothing: an open lane is enough.
+-- Returns how many lines were put back.
+--
+-- A line that had failed attempts continues after them. `more_attempts` and `span_items` as in put_back_failed.
+--
+-- Runs under the lock on the batch row, and before put_back_failed, which deletes results. Locks: none.
+-- Cost: one pass over the ordinals of the results.
+WITH
+claimed AS (
+    SELECT
+        n.id AS lane_id,
+        o.ordinal,
+        lag(o.ordinal, 1, -1) OVER (PARTITION BY n.id ORDER BY o.ordinal) AS before
+    FROM batchline.lanes AS n
+    CROSS JOIN LATERAL (
+        SELECT r.ordinal FROM batchline.results AS r WHERE r.lane_id = n.id
+        UNION ALL
+        SELECT n.next
+    ) AS o
+    WHERE n.batch_id = %(batch)s
+),
+line AS (
+    SELECT c.lane_id, l.ordinal, coalesce(past.attempt, 0) + 1 AS attempt
+    FROM claimed AS c
+    CROSS JOIN LATERAL generate_series(c.before + 1, c.ordinal - 1) AS l (ordinal)
+    LEFT JOIN LATERAL (
+        SELECT a.attempt
+        FROM batchline.retry_attempts AS a
+        WHERE a.lane_id = c.lane_id AND a.ordinal = l.ordinal
+        ORDER BY a.attempt DESC
+        LIMIT 1
+    ) AS past ON true
+    WHERE c.before + 1 < c.ordinal
+),
+again AS (
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit)
+    SELECT
+        lane_id,
+        %(batch)s,
+        range_agg(int4range(ordinal, ordinal + 1)),
+        attempt,
+        attempt - 1 + %(more_attempts)s::integer
+    FROM line
+    GROUP BY lane_id, attempt, ordinal / %(span_items)s::integer
+)
+SELECT count(*)::integer AS lines FROM line

@@ -14,11 +14,12 @@ from tests.support.processes import (
     kill,
     read_lines,
     simulated,
+    start,
     status,
     wait_for_executions,
     working,
 )
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT, wait_for
 
 # One token of output costs a tenth of a cent, and input nothing: each request costs exactly what is reserved.
 EACH = 0.001
@@ -85,6 +86,58 @@ def test_a_run_pauses_at_its_cap_and_continues_with_a_higher_one(
     assert done.returncode == 0, done.stderr
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 30
     assert (seen["executed"], seen["keys_executed_twice"]) == (30, 0)
+
+
+def test_watch_and_status_say_that_a_cap_has_paused_a_batch_and_how_to_continue(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 30, max_tokens=1)
+    with simulated() as upstream:
+        options = ("--upstream", upstream.url, "--max-cost", "0.0125", *config, *location)
+        batch = json.loads(batchline("submit", str(inputs), *options, "--json").stdout)["id"]
+        watching = start("watch", batch, *location)
+        assert batchline("worker", "--drain", *location).returncode == 0
+        output, _ = watching.communicate(timeout=LIMIT)
+    message = (
+        "  paused: the next request could exceed --max-cost $0.0125; 12 of 30 done, nothing is lost;"
+        f" to continue, give a higher --max-cost to\n    batchline resume {batch}\n"
+    )
+    assert watching.returncode == 3
+    assert message in output
+    assert "cost: $0.0120 of at most $0.0125" in output
+    assert message in batchline("status", batch, *location).stdout
+
+
+def test_answers_that_are_reused_cost_nothing_and_need_no_budget(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 20, max_tokens=1)
+    edited = requests(tmp_path / "edited.jsonl", 25, max_tokens=1)
+    with simulated() as upstream:
+        options = ("--upstream", upstream.url, "--json", *config, *location)
+        first = json.loads(batchline("run", str(inputs), *options).stdout)
+        second = json.loads(batchline("run", str(edited), *options, "--max-cost", "0.005").stdout)
+        assert upstream.stats()["executed"] == 25
+    assert (first["cost"]["spent"], first["reused"]) == (0.02, 0)
+    assert (second["status"], second["cost"]["spent"], second["reused"]) == ("completed", 0.005, 20)
+
+
+def test_a_sample_runs_lines_that_have_no_answer_to_reuse(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    some = requests(tmp_path / "in.jsonl", 20, max_tokens=1)
+    more = requests(tmp_path / "more.jsonl", 60, max_tokens=1)
+    with simulated() as upstream:
+        options = ("--upstream", upstream.url, *config, *location)
+        assert batchline("run", str(some), *options).returncode == 0
+        stopped = batchline("run", str(more), "--sample", "10", *options)
+        assert (stopped.returncode, upstream.stats()["executed"]) == (3, 30)
+        assert "sample: 10 lines done; forecast for the other 30:" in stopped.stdout
+        assert "cost: about $0.0300 ($0.0300 to $0.0300)" in stopped.stdout
+        assert "paused: only the sample was run; 30 of 60 done" in stopped.stderr
+        assert batchline("run", str(more), "--sample", "10", "--yes", *options).returncode == 0
+        assert upstream.stats()["executed"] == 60
+    assert len(read_lines(tmp_path / "more.output.jsonl")) == 60
 
 
 def test_a_cap_on_tokens_needs_no_price(tmp_path: Path, location: tuple[str, ...]) -> None:

@@ -10,13 +10,33 @@ from uuid import UUID
 
 import pytest
 
-from batchline.model import Completed, Item, ModelPrice, Retry, Spending, Usage, Verdict
+from batchline.batches.retry import retry as retry_lines
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    BatchStatus,
+    Completed,
+    Deferred,
+    Failed,
+    Item,
+    ModelPrice,
+    Retry,
+    RetrySelection,
+    RunSettings,
+    Spending,
+    Usage,
+    Verdict,
+)
+from batchline.model.ids import new_id
 from batchline.model.spending import nano_dollars
-from batchline.store import spans
-from batchline.store.budgets import Amount
+from batchline.store import batches, budgets, doctor, spans
+from batchline.store.batches import NewBatch
+from batchline.store.budgets import Amount, Holder, Holds
 from batchline.store.session import Session
+from batchline.store.spans import Scope, WorkerId
 from tests.support import scenes
-from tests.support.builders import a_batch, a_worker, completed, take
+from tests.support.builders import LATER, a_batch, a_file, a_worker, completed, finalize, read, take
+from tests.support.reuse import UPSTREAM, a_file_of, a_reusing_batch, answer_all
 from tests.support.scenes import Hand, Stage, Staged
 
 # A token of input costs one nano-dollar, a token of output two.
@@ -277,3 +297,67 @@ async def test_verdicts_that_come_too_late_are_reported(db: Session) -> None:
     assert late == [first]
     await spans.settle(db, worker.id, [first], late.extend)
     assert late == [first, first]
+
+
+# Retries and reuse
+
+
+async def end_with_failures(db: Session, worker: WorkerId, settings: RunSettings) -> Batch:
+    """A batch of four lines that has ended: two are completed, and two have failed, for ten tokens each."""
+    new = NewBatch(new_id(), DEFAULT_TENANT, await a_file(db, {"model": 4}), "24h", LATER, settings)
+    batch = await batches.create(db, new)
+    items = await take(db, worker, scope=Scope(batch_id=batch.id))
+    verdicts: list[Verdict] = [
+        used(item, 10) if item.ordinal < 2 else Failed(item, b"{}", 400, Usage(input_tokens=10))
+        for item in items
+    ]
+    await spans.settle(db, worker.id, verdicts)
+    return await finalize(db, worker, batch)
+
+
+async def test_a_retry_takes_neither_tokens_nor_cost_back_and_the_cap_holds_for_all_of_them(
+    db: Session,
+) -> None:
+    worker, settings = a_worker(), RunSettings(spending=Spending({"model": PRICE}, max_cost=55))
+    ended = await end_with_failures(db, worker, settings)
+    assert (ended.failed, ended.cost, ended.input_tokens) == (2, 40, 40)
+
+    assert await retry_lines(db, ended, RetrySelection()) == 2
+    opened = await read(db, ended)
+    assert (opened.failed, opened.cost, opened.input_tokens) == (0, 40, 40)
+    items = await take(db, worker, scope=Scope(batch_id=ended.id))
+    holder, wanted = Holder(new_id(), worker.id), [Amount(10, 10)] * 2
+    granted = await budgets.reserve(db, ended.id, holder, Amount(), wanted, in_flight=False)
+    assert (granted.granted, granted.state) == (1, "open"), "40 are spent, so one of two fits"
+    await spans.settle(db, worker.id, [used(items[0], 10), Deferred(items[1])])
+    refused = await budgets.reserve(db, ended.id, holder, Amount(), wanted[:1], in_flight=False)
+    assert (refused.granted, refused.state) == (0, "paused")
+    assert (await read(db, ended)).pause_rule == "max_cost"
+
+    # An end and another retry open it, and the cap still holds.
+    assert await batches.close(db, ended.id, "cancel")
+    again = await finalize(db, worker, await read(db, ended))
+    assert (again.status, again.paused_by) == (BatchStatus.CANCELLED, None)
+    assert await retry_lines(db, again, RetrySelection()) == 1
+    assert (await read(db, ended)).status is BatchStatus.IN_PROGRESS
+    refused = await budgets.reserve(db, ended.id, holder, Amount(), wanted[:1], in_flight=False)
+    assert (refused.granted, refused.state) == (0, "paused")
+    assert (await doctor.examine(db)).findings == ()
+
+
+async def test_reused_answers_cost_nothing_and_hold_nothing(db: Session) -> None:
+    worker, bodies = a_worker(), [f'{{"q": {n}}}' for n in range(5)]
+    settings = RunSettings(upstream=UPSTREAM, spending=Spending({"model": PRICE}, max_cost=13))
+    first = await a_reusing_batch(db, await a_file_of(db, bodies[:4]), settings=settings)
+    await answer_all(db, worker, first)
+    # Each has three tokens of input and five of output.
+    assert (await read(db, first)).cost == 4 * 13
+
+    batch = await a_reusing_batch(db, await a_file_of(db, bodies), settings=settings)
+    assert (batch.reused, batch.cost, batch.input_tokens) == (4, 0, 0)
+    assert await budgets.holds(db, batch.id) == Holds(Amount(), Amount())
+    holder = Holder(new_id(), worker.id)
+    granted = await budgets.reserve(db, batch.id, holder, Amount(), [Amount(13, 8)], in_flight=False)
+    assert (granted.granted, granted.state) == (1, "open")
+    await answer_all(db, worker, batch)
+    assert (await read(db, batch)).cost == 13

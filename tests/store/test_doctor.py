@@ -308,6 +308,18 @@ async def test_the_doctor_names_the_damaged_batch_or_file(db: Session) -> None:
     ]
 
 
+async def test_tokens_that_no_result_has_are_found_unless_an_attempt_was_tried_again(db: Session) -> None:
+    """The attempt may have used them."""
+    hurt, retried, worker = await a_batch(db, 3), await a_batch(db, 3), a_worker()
+    items = await take(db, worker, scope=Scope(batch_id=retried.id))
+    await spans.settle(db, worker.id, [retry(item) for item in items])
+    await run_to_the_end(db, worker)
+    await sql(db, "UPDATE batchline.batches SET output_tokens = output_tokens + 1")
+    assert [(finding.check, finding.where) for finding in await findings(db)] == [
+        ("counters", show(BATCH, hurt.id))
+    ]
+
+
 async def test_the_number_of_findings_is_limited(db: Session) -> None:
     await a_batch(db, {f"model-{n}": 1 for n in range(150)})
     await sql(db, "UPDATE batchline.lanes SET drained = true")

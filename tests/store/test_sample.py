@@ -9,7 +9,7 @@ from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
 from batchline.model.ids import new_id
-from batchline.store import batches, doctor, spans
+from batchline.store import batches, doctor, forecasts, spans
 from batchline.store.batches import NewBatch
 from batchline.store.creation import creation
 from batchline.store.session import Session
@@ -17,6 +17,7 @@ from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 from tests.support.builders import LATER, a_file, a_worker, completed, kill, read, retry, sql, take
 from tests.support.executors import Answering
+from tests.support.reuse import a_file_of, a_reusing_batch, answer, answer_all
 
 
 async def a_sampled_batch(db: Session, lanes: dict[str, int], lines: int) -> Batch:
@@ -62,6 +63,40 @@ async def test_lines_of_all_lanes_are_drawn_and_each_line_is_there_once(
 async def test_more_lines_than_there_are_is_all_of_them(db: Session) -> None:
     batch = await a_sampled_batch(db, {"a": 3}, 10)
     assert len(await drawn(db, batch)) == 3
+
+
+@pytest.mark.parametrize(("lines", "every"), [(5, 3), (40, 30), (5, 30), (5, 2)])
+async def test_a_sample_is_drawn_from_the_lines_without_a_reused_answer(
+    db: Session, lines: int, every: int
+) -> None:
+    """Lines whose ordinal is a multiple of `every` have none."""
+    worker, bodies = a_worker(), [f'{{"q": {n}}}' for n in range(1000)]
+    known = [body for n, body in enumerate(bodies) if n % every]
+    await answer_all(db, worker, await a_reusing_batch(db, await a_file_of(db, known)))
+
+    batch = await a_reusing_batch(db, await a_file_of(db, bodies), sample=lines)
+
+    left = len(bodies) - len(known)
+    assert (batch.pause_rule, batch.reused, batch.counts.pending) == ("sample", len(known), left)
+    chosen = [ordinal for _, ordinal in await drawn(db, batch)]
+    assert len(set(chosen)) == len(chosen) == min(lines, left)
+    assert all(ordinal % every == 0 for ordinal in chosen)
+    assert (await doctor.examine(db)).findings == ()
+    while items := await take(db, worker, scope=Scope(batch_id=batch.id, sample=True)):
+        await answer(db, worker, items)
+    assert len(await forecasts.sampled(db, batch.id)) == len(chosen), "reused answers say nothing"
+    if lines < left:
+        assert await batches.resume(db, batch.id)
+    sent = await answer_all(db, worker, batch)
+    assert sorted([*sent, *(ordinal + 1 for ordinal in chosen)]) == [n + 1 for n in range(0, 1000, every)]
+
+
+async def test_a_batch_whose_answers_are_all_reused_is_not_paused_for_a_sample(db: Session) -> None:
+    worker, bodies = a_worker(), ['{"q": 1}', '{"q": 2}']
+    await answer_all(db, worker, await a_reusing_batch(db, await a_file_of(db, bodies)))
+    batch = await a_reusing_batch(db, await a_file_of(db, bodies), sample=1)
+    assert (batch.status, batch.paused_by, batch.reused) == (BatchStatus.FINALIZING, None, 2)
+    assert (await doctor.examine(db)).findings == ()
 
 
 async def test_only_the_sample_runs_until_the_batch_is_resumed(

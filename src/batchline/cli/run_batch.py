@@ -476,8 +476,8 @@ def _resume(order: RunOrder, outcome: RunOutcome) -> str:
 
 
 def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
-    """What `run` prints at its end, before why lines failed."""
-    return [summary_line(order, outcome), *cost_lines(outcome.cost)]
+    """What the batch has cost, and how it stands."""
+    return [*(f"  {line}" for line in cost_lines(outcome.cost)), summary_line(order, outcome)]
 
 
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:

@@ -127,10 +127,11 @@ def run_inputs(
         if as_json:
             print_json(run_batch.describe(order, outcome))
         else:
-            for line in run_batch.summary_lines(order, outcome):
-                (err() if outcome.interrupted else order.console()).print(line, markup=False)
+            # The summary is last, because it can end with the command to give next.
             for line in failure_lines(outcome.causes):
                 order.console().print(f"  {line}", markup=False)
+            for line in run_batch.summary_lines(order, outcome):
+                (err() if outcome.interrupted else order.console()).print(line, markup=False)
         for line in run_batch.failed_hooks(order, outcome):
             err().print(line, markup=False)
         raise typer.Exit(run_batch.exit_code_of(outcome))

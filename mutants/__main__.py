@@ -32,10 +32,12 @@ from mutants.providers import PROVIDERS
 from mutants.retention import RETENTION
 from mutants.retry import RETRY
 from mutants.settle import SETTLE
+from mutants.spending import SPENDING
 from mutants.status import STATUS
 
 CATALOGS = (
     *(CLAIM, SETTLE, CONCLUDE, LEASE, FINALIZE, RETRY, RETENTION, LIMITS, ACCESS, HOOKS, PROVIDERS, STATUS),
+    SPENDING,
 )
 ALL = tuple(mutant for catalog in CATALOGS for mutant in catalog)
 

@@ -252,6 +252,7 @@ def test_every_documented_v1_call_is_checked_against_the_official_types(server: 
     """But those that OpenAI's client does not know."""
     ours = {
         ("GET", "/v1/batches/x/attempts"),
+        ("POST", "/v1/batches/x/retry"),
         ("GET", "/v1/files/x/content"),
         ("GET", "/v1/webhook_endpoints/x/deliveries"),
     }

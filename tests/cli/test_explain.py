@@ -142,7 +142,8 @@ def test_run_pauses_when_its_first_lines_all_fail_alike_and_the_same_command_con
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 3000, models=("gpt-5-mini",))
-    with simulated("--only-listed") as upstream:
+    # All lines take several seconds, so that they cannot all be sent before the first failures are stored.
+    with simulated("--only-listed", "--latency", "20") as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "8", *location)
         done = batchline(*command)
         assert done.returncode == 3, done.stderr
@@ -169,15 +170,16 @@ def test_max_failed_pauses_a_submitted_batch_and_watch_says_how_to_continue(
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 2000, models=("sim-small", "gpt-5-mini"))
-    with simulated("--only-listed") as upstream:
+    # All lines take many seconds, so that they cannot all be sent before the first failures are stored.
+    with simulated("--only-listed", "--latency", "50") as upstream:
         options = ("--upstream", upstream.url, "--max-failed", "1%", *location)
         batch = made("submit", str(inputs), *options)["id"]
         watching = start("watch", batch, *location)
         workers = [start("worker", "--drain", "--concurrency", "4", *location) for _ in range(2)]
         for worker in workers:
             worker.communicate(timeout=LIMIT)
-        output, _ = watching.communicate(timeout=LIMIT)
-        assert watching.returncode == 3
+        output, errors = watching.communicate(timeout=LIMIT)
+        assert watching.returncode == 3, (output, errors)
         assert f"batchline resume {batch}" in output
         found = status(batch, *location)
         assert found["status"] == "paused"

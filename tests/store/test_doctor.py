@@ -196,7 +196,7 @@ DAMAGES = [
     # Counters.
     Damage("counters", "UPDATE batchline.counters SET completed = completed + 1"),
     Damage("counters", "UPDATE batchline.counters SET failed = failed + 1, completed = completed - 1"),
-    Damage("counters", "UPDATE batchline.counters SET input_tokens = input_tokens + 1"),
+    Damage("counters", "UPDATE batchline.counters SET input_tokens = input_tokens - 1"),
     Damage("counters", "UPDATE batchline.counters SET output_tokens = 0"),
     Damage("counters", "DELETE FROM batchline.counters"),
     Damage(
@@ -305,6 +305,18 @@ async def test_the_doctor_names_the_damaged_batch_or_file(db: Session) -> None:
     assert [f.check for f in (await doctor.examine(db, batch_id=sound.id)).findings] == [
         "batch_total",
         "file_lines",
+    ]
+
+
+async def test_tokens_that_no_result_has_are_found_unless_an_attempt_was_tried_again(db: Session) -> None:
+    """The attempt may have used them."""
+    hurt, retried, worker = await a_batch(db, 3), await a_batch(db, 3), a_worker()
+    items = await take(db, worker, scope=Scope(batch_id=retried.id))
+    await spans.settle(db, worker.id, [retry(item) for item in items])
+    await run_to_the_end(db, worker)
+    await sql(db, "UPDATE batchline.batches SET output_tokens = output_tokens + 1")
+    assert [(finding.check, finding.where) for finding in await findings(db)] == [
+        ("counters", show(BATCH, hurt.id))
     ]
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from batchline.batches.pauses import pause_reason
 from batchline.model import Batch, CauseCount, Failed, Item, Retry, RunSettings, Verdict
 from batchline.model.failure import MAX_MESSAGE, cause, cause_of_line
 from batchline.model.ids import new_id
@@ -315,7 +316,7 @@ async def test_a_batch_is_paused_when_more_lines_have_failed_than_it_allows(
     assert not await settle_next(db, batch, "ccffcf")
     assert not await is_paused(db, batch)
     assert await settle_next(db, batch, "cfc")
-    reason = await failures.pause_reason(db, batch.id)
+    reason = await pause_reason(db, await read(db, batch))
     assert reason is not None
     assert (reason.rule, reason.threshold) == ("max_failed", 3)
     assert await is_paused(db, batch)
@@ -327,7 +328,7 @@ async def test_a_continued_batch_counts_failures_anew(db: Session) -> None:
     batch = await a_limited_batch(db, 30, RunSettings(max_failed=1))
     assert await settle_next(db, batch, "ffcff")
     assert await batches.resume(db, batch.id)
-    assert await failures.pause_reason(db, batch.id) is None
+    assert await pause_reason(db, await read(db, batch)) is None
     assert not await settle_next(db, batch, "cf")
     assert await settle_next(db, batch, "f")
     assert await is_paused(db, batch)
@@ -337,7 +338,7 @@ async def test_a_batch_whose_first_lines_all_fail_alike_is_paused(db: Session) -
     batch = await a_limited_batch(db, 30, RunSettings(pause_alike=5))
     assert not await settle_next(db, batch, "ffff", status=401)
     assert await settle_next(db, batch, "f", status=401)
-    reason = await failures.pause_reason(db, batch.id)
+    reason = await pause_reason(db, await read(db, batch))
     assert reason is not None
     assert (reason.rule, reason.threshold) == ("alike", 5)
 
@@ -395,7 +396,7 @@ async def test_a_batch_that_has_ended_or_is_cancelled_is_not_paused(db: Session)
 async def test_a_pause_by_hand_has_no_reason(db: Session) -> None:
     batch = await a_batch(db, 3)
     await batches.close(db, batch.id, "pause")
-    assert await failures.pause_reason(db, batch.id) is None
+    assert await pause_reason(db, await read(db, batch)) is None
 
 
 def test_of_two_workers_whose_failures_exceed_the_limit_together_the_second_pauses_the_batch(

@@ -13,6 +13,7 @@ import pytest
 
 from batchline.model import Item
 from batchline.store import spans
+from batchline.store.arrays import Int8Array
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
 from tests.support import scenes
@@ -97,4 +98,33 @@ def test_a_worker_that_has_expired_and_holds_nothing_costs_claims_nothing_for_lo
         stage.db.execute(statement("forget_workers").text)
         last = visited(hand, drain(hand, 1))["claim"]
 
+    assert last <= first + SLACK
+
+
+def test_a_reservation_does_not_visit_more_pages_after_many_of_them(stage: Stage) -> None:
+    batch, hands = stage.batch(10), [stage.hand(lease=3600) for _ in range(3)]
+    stage.db.execute("""UPDATE batchline.batches SET settings = '{"spending": {"max_tokens": 1000000}}'""")
+
+    def wanted(hand: Hand, held: int) -> dict[str, object]:
+        return {
+            "batch": batch.id,
+            "holder": hand.id,
+            "worker": hand.id,
+            "held_cost": held,
+            "held_tokens": held,
+            "in_flight": True,
+            "wanted_costs": Int8Array([1]),
+            "wanted_tokens": Int8Array([1]),
+        }
+
+    def reserve(steps: int) -> int:
+        for held in range(steps):
+            for hand in hands:
+                hand.run("reserve_budget", wanted(hand, held))
+        pages(hands[0], "reserve_budget", wanted(hands[0], steps))
+        return pages(hands[0], "reserve_budget", wanted(hands[0], steps))
+
+    with held_snapshot(stage.url):
+        first = reserve(10)
+        last = reserve(STEPS)
     assert last <= first + SLACK

@@ -112,6 +112,11 @@ def resume(scene: Scene, hand: Hand) -> Then:
     return lambda: None
 
 
+def pause_at_cap(scene: Scene, hand: Hand) -> Then:
+    hand.reserve(scene.batch.id, 1)
+    return lambda: None
+
+
 def conclude(scene: Scene, hand: Hand) -> Then:
     scene.note("conclude", hand.conclude(scene.batch.id))
     return lambda: None
@@ -130,6 +135,7 @@ ACTS: tuple[Act, ...] = (
     expire,
     pause,
     resume,
+    pause_at_cap,
     conclude,
 )
 
@@ -141,7 +147,7 @@ _POINTS: dict[tuple[Act, str], list[Point]] = {}
 
 def set_the_scene(stage: Stage, first: Hand, second: Hand, other: Hand, state: str) -> Scene:
     stage.clear()
-    batch = stage.batch(9, 3, settings='{"max_failed": 0}')
+    batch = stage.batch(9, 3, settings='{"max_failed": 0, "spending": {"max_cost": 0}}')
     # The lanes lie on disk in the order in which nobody may lock them.
     for flag in ("false", "true"):
         stage.db.execute(f"UPDATE batchline.lanes SET open = {flag} WHERE id = {batch.lanes[0]}".encode())
@@ -238,6 +244,7 @@ WAITS_FOR: dict[str, set[str]] = {
     "expire": {"batches", "lanes"},
     "pause": {"batches", "lanes"},
     "resume": {"batches", "lanes"},
+    "pause_at_cap": {"batches", "lanes"},
     "conclude": {"spans", "batches"},
 }
 

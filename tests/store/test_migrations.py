@@ -20,8 +20,10 @@ from batchline.batches.retry import retry as retry_lines
 from batchline.embedded.account import account_for
 from batchline.governance import changes, decisions
 from batchline.model import BatchStatus, RetrySelection, Unfinished, Verdict
-from batchline.store import batches, deletion, doctor, migrate, operations, spans
+from batchline.model.ids import new_id
+from batchline.store import batches, budgets, deletion, doctor, migrate, operations, spans
 from batchline.store import schema as versions
+from batchline.store.budgets import Amount, Holder
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from tests.support.builders import (
@@ -265,6 +267,33 @@ def test_a_retry_that_leaves_lines_out_ends_as_cancelled_after_the_way_down(empt
     migrate.down(empty_url, "0017")
     migrate.up(empty_url)
     on(empty_url, lambda db: ends(db, batch_id))
+
+
+def test_the_rule_that_has_paused_a_batch_survives_the_way_down_and_up(empty_url: str) -> None:
+    async def paused(db: Session) -> list[UUID]:
+        worker, made = a_worker(), []
+        for limits in ('{"max_failed": 0}', '{"spending": {"max_cost": 0}}'):
+            batch = await a_batch(db, 4)
+            made.append(batch.id)
+            change = "UPDATE batchline.batches SET settings = %(limits)s::jsonb WHERE id = %(batch)s"
+            await sql(db, change, limits=limits, batch=batch.id)
+            one, _ = await take(db, worker, 2, scope=Scope(batch_id=batch.id))
+            await spans.settle(db, worker.id, [failed(one)])
+        holder = Holder(new_id(), worker.id)
+        await budgets.reserve(db, made[1], holder, Amount(), [Amount(1, 1)], in_flight=False)
+        return made
+
+    async def rules(db: Session) -> list[str | None]:
+        return [(await read(db, batch_id)).pause_rule for batch_id in made]
+
+    migrate.up(empty_url)
+    made = on(empty_url, paused)
+    assert on(empty_url, rules) == ["max_failed", "max_cost"]
+    migrate.down(empty_url, "0020")
+    migrate.up(empty_url)
+    # The version before knows no caps: to it, a user has paused the batch.
+    assert on(empty_url, rules) == ["max_failed", None]
+    assert on(empty_url, lambda db: read(db, made[1])).status is BatchStatus.PAUSED
 
 
 def test_what_is_left_of_batches_that_were_deleted_by_hand_before_is_found(empty_url: str) -> None:

@@ -101,7 +101,9 @@ class BatchModel:
     # Lines that an earlier end left without a result, and that a retry has left out; and how that end was.
     left_out: int = 0
     left_out_as: Literal["cancel", "expire"] | None = None
-    # A retry gives a window that ends after those of all batches so far.
+    # The window that a retry gives. A new batch has an hour, whatever this says.
+    window: str = "24h"
+    # The length of the window, and when it began.
     deadline: tuple[int, int] = (0, 0)
 
     def freeze(self) -> None:
@@ -449,9 +451,20 @@ class LifeOfItems(RuleBasedStateMachine):
         batch = self.run(builders.read(self.db, self.batch(which).id))
         self.created(self.run(a_batch(self.db, file_id=batch.file_id, tenant=batch.tenant)))
 
+    @property
+    def moment(self) -> int:
+        """Grows with every batch and every retry."""
+        return sum(batch.ends for batch in self.batches)
+
     def created(self, batch: Batch) -> None:
-        deadline = (0, len(self.batches))
-        model = BatchModel(batch.id, batch.tenant, batch.total, batch.settings.upstream, deadline=deadline)
+        model = BatchModel(
+            batch.id,
+            batch.tenant,
+            batch.total,
+            batch.settings.upstream,
+            window=batch.completion_window,
+            deadline=(0, self.moment + 1),
+        )
         query = """
             SELECT n.id, n.key, n.model, array_agg(l.line_no ORDER BY l.ordinal)
             FROM batchline.lanes AS n
@@ -728,14 +741,16 @@ class LifeOfItems(RuleBasedStateMachine):
                 continue
             counters = span.batch.counters
             touched[span.batch.id] += ended
+            if isinstance(each, Completed | Failed | Retry):
+                # Also of attempts that failed; a retry takes nothing back.
+                counters["input_tokens"] += each.usage.input_tokens
+                counters["cached_tokens"] += each.usage.cached_tokens
+                counters["output_tokens"] += each.usage.output_tokens
+                counters["reasoning_tokens"] += each.usage.reasoning_tokens
             match each:
                 case Completed():
                     self.results[span.lane.id, ordinal] = Outcome("completed", attempt, each.output.decode())
                     counters["completed"] += 1
-                    counters["input_tokens"] += each.usage.input_tokens
-                    counters["cached_tokens"] += each.usage.cached_tokens
-                    counters["output_tokens"] += each.usage.output_tokens
-                    counters["reasoning_tokens"] += each.usage.reasoning_tokens
                 case Failed():
                     self.results[span.lane.id, ordinal] = Outcome("failed", attempt, each.output.decode())
                     counters["failed"] += 1
@@ -1015,7 +1030,7 @@ class LifeOfItems(RuleBasedStateMachine):
         model.paused, model.closing, model.overdue = False, None, False
         model.frozen, model.finalizer, model.ended = False, None, False
         model.ends += 1
-        model.deadline = (1, sum(batch.ends for batch in self.batches))
+        model.deadline = (int(model.window == "24h"), self.moment)
 
     def put_back(self, keys: Iterable[tuple[int, int]]) -> None:
         made: dict[tuple[int, int], SpanModel] = {}
@@ -1242,9 +1257,9 @@ def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
         case "completed":
             return Completed(item, 200, output, Usage(nth, nth + 1, nth + 2, nth + 3))
         case "failed":
-            return Failed(item, output, 400)
+            return Failed(item, output, 400, Usage(nth, 0, 1, 0))
         case "retry":
-            return Retry(item, "rate_limit", "slow down", delay)
+            return Retry(item, "rate_limit", "slow down", delay, Usage(nth + 1, 0, 2, 0))
         case _:
             return Deferred(item, delay)
 

@@ -70,11 +70,13 @@ def install(killer: Killer) -> None:
         killer.at("parked")
         return rows
 
-    async def settle_between(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
+    async def settle_between(
+        session: Session, worker_id: UUID, verdicts: Sequence[Verdict], *more: Any
+    ) -> list[Settled]:
         ends = any(isinstance(verdict, Completed) for verdict in verdicts)
         if ends:
             killer.at("before it is settled")
-        settled = await settle(session, worker_id, verdicts)
+        settled = await settle(session, worker_id, verdicts, *more)
         if ends:
             killer.at("settled")
         return settled

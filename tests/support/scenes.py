@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
+import msgspec
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -88,6 +89,10 @@ def multirange(numbers: Iterable[int]) -> Multirange[int]:
             start = pieces.pop().lower or 0
         pieces.append(Range(start, n + 1))
     return Multirange(pieces)
+
+
+def json_of(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 # Verdicts on an item
@@ -221,6 +226,31 @@ class Hand:
 
     def resume(self, batch: UUID) -> bool:
         return bool(self.run("resume", {"batch": batch}))
+
+    def reserve(
+        self,
+        batch: UUID,
+        *wanted: int,
+        held: int = 0,
+        in_flight: bool = False,
+        holder: UUID | None = None,
+    ) -> tuple[int, str]:
+        """Reserve for requests that cost so many nano-dollars each, and use as many tokens; how many were
+        granted, and the state of the batch."""
+        ((granted, state),) = self.run(
+            "reserve_budget",
+            {
+                "batch": batch,
+                "holder": holder or self.id,
+                "worker": self.id,
+                "held_cost": held,
+                "held_tokens": held,
+                "in_flight": in_flight,
+                "wanted_costs": arrays.Int8Array(wanted),
+                "wanted_tokens": arrays.Int8Array(wanted),
+            },
+        )
+        return granted, state
 
     def conclude(self, batch: UUID) -> bool:
         """True if that froze the batch."""

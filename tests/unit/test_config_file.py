@@ -1,5 +1,6 @@
 """batchline.toml, the environment and flags: which one wins, and errors that name the place."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from batchline.config import SettingsError, load, missing_keys
 from batchline.config.settings import (
     LimitSettings,
+    PriceSettings,
     ServerSettings,
     Settings,
+    SpendingSettings,
     UpstreamSettings,
     WorkerSettings,
 )
@@ -267,3 +270,45 @@ def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
         "BATCHLINE_SERVER_PORT_80_TCP_ADDR": "10.0.0.1",
     }
     assert load(written(tmp_path, text), environ).server.port == 8080
+
+
+# Prices
+
+
+def test_prices_and_what_is_reserved(tmp_path: Path) -> None:
+    text = """
+        [[prices]]
+        model = "gpt-4o"
+        input = 2.5
+        output = 10
+        cached_input = 1.25
+
+        [[prices]]
+        model = "*"
+        input = 0.1
+
+        [spending]
+        output_tokens = 512
+        """
+    settings = load(written(tmp_path, text), {}).server
+    assert settings.prices == (PriceSettings("gpt-4o", 2.5, 10.0, 1.25), PriceSettings("*", 0.1))
+    assert settings.spending == SpendingSettings(output_tokens=512, bytes_per_token=3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[[prices]]\nmodel = "m"\n', "prices[0].input: is missing"),
+        ('[[prices]]\nmodel = "m"\ninput = "2"\n', "line 3: prices[0].input: must be a number from 0 to"),
+        ('[[prices]]\nmodel = "m"\ninput = true\n', "line 3: prices[0].input: must be a number from 0 to"),
+        ('[[prices]]\nmodel = "m"\ninput = nan\n', "line 3: prices[0].input: must be a number from 0 to"),
+        (
+            '[[prices]]\nmodel = "m"\ninput = 1\n[[prices]]\nmodel = "m"\ninput = 2\n',
+            "line 5: prices[1].model: 'm' has a price already",
+        ),
+        ('[prices]\nmodel = "m"\n', "prices: write it as [[prices]], once for each"),
+    ],
+)
+def test_a_mistake_in_a_price_is_named(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(why)):
+        load(written(tmp_path, text), {})

@@ -647,3 +647,10 @@ async def test_an_unreachable_upstream_is_reported_before_the_run() -> None:
                     await executor.upstreams.get("localhost:8000").check()
                     == "the upstream localhost:8000 does not begin with http:// or https://"
                 )
+
+
+@pytest.mark.parametrize("status", [400, 503])
+def test_a_failed_attempt_has_the_usage_that_the_upstream_reports(status: int) -> None:
+    verdict = verdict_on(answers(status, b'{"error": {}, "usage": {"prompt_tokens": 7}}'))
+    assert isinstance(verdict, Failed | Retry)
+    assert verdict.usage == Usage(input_tokens=7)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer
+from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer, usage_in
 from batchline.model import NO_USAGE, Claim, Item, RunSettings, Usage
 
 BATCH = UUID("0198c0de-0000-7000-8000-000000000001")
@@ -216,3 +216,9 @@ def test_a_strange_usage_never_costs_the_answer(usage: object) -> None:
 )
 def test_an_answer_without_usage_is_an_answer(body: bytes) -> None:
     assert read_answer(body) == (body, NO_USAGE)
+
+
+def test_the_usage_of_an_answer_that_is_no_success_is_read() -> None:
+    assert usage_in(b'{"error": {}, "usage": {"prompt_tokens": 7, "completion_tokens": 2}}') == Usage(7, 0, 2)
+    for body in (b'{"error": {}}', b'not JSON "usage"', b'{"usage": {"prompt_tokens": -1}}'):
+        assert usage_in(body) == NO_USAGE

@@ -14,7 +14,7 @@ from batchline.files.objects import Objects
 from batchline.model import Item, Settled, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
-from batchline.store.spans import Scope
+from batchline.store.spans import OnLate, Scope
 from batchline.worker.worker import Worker
 from tests.support.builders import a_batch, read, sql
 from tests.support.executors import Answering
@@ -59,11 +59,13 @@ async def test_a_worker_that_stops_settles_what_its_settler_holds(
     true_settle, settling, go_on = spans.settle, asyncio.Event(), asyncio.Event()
     sizes: list[int] = []
 
-    async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
+    async def settle(
+        session: Session, worker_id: UUID, verdicts: Sequence[Verdict], on_late: OnLate
+    ) -> list[Settled]:
         sizes.append(len(verdicts))
         settling.set()
         await go_on.wait()
-        return await true_settle(session, worker_id, verdicts)
+        return await true_settle(session, worker_id, verdicts, on_late)
 
     monkeypatch.setattr(spans, "settle", settle)
     executor = Together()

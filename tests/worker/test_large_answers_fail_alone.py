@@ -18,7 +18,7 @@ from batchline.model import Completed, Item, Retry, Settled, Verdict, ids
 from batchline.store import spans
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import OnLate, Scope
 from batchline.store.statements import Statement
 from batchline.upstreams.http_upstream import HttpSettings
 from batchline.upstreams.memory import MIB, BodyMemory
@@ -75,9 +75,11 @@ async def test_the_bytes_of_a_settle_are_limited(db: Session, monkeypatch: pytes
     sizes: list[list[int]] = []
     true_settle = spans.settle
 
-    async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
+    async def settle(
+        session: Session, worker_id: UUID, verdicts: Sequence[Verdict], on_late: OnLate
+    ) -> list[Settled]:
         sizes.append([len(verdict.output) for verdict in verdicts if isinstance(verdict, Completed)])
-        return await true_settle(session, worker_id, verdicts)
+        return await true_settle(session, worker_id, verdicts, on_late)
 
     monkeypatch.setattr(spans, "settle", settle)
     settling = Settling(db, WorkerSettings(settle_max_bytes=100 * KIB))

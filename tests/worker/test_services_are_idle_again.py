@@ -26,6 +26,7 @@ SERVICES = (
     "poller",
     "reconciler",
     "settler",
+    "spending",
     "task canceller",
 )
 

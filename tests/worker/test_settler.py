@@ -11,7 +11,7 @@ from batchline.config.settings import WorkerSettings
 from batchline.model import Parked, Settled, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import OnLate, Scope
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
@@ -81,11 +81,13 @@ async def test_a_verdict_that_could_not_be_settled_is_kept(
 ) -> None:
     true_settle, failures = spans.settle, iter([True])
 
-    async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
+    async def settle(
+        session: Session, worker_id: UUID, verdicts: Sequence[Verdict], on_late: OnLate
+    ) -> list[Settled]:
         if next(failures, False):
             assert not settlers[0].idle.is_set()
             raise StoreUnavailable("away")
-        return await true_settle(session, worker_id, verdicts)
+        return await true_settle(session, worker_id, verdicts, on_late)
 
     monkeypatch.setattr(spans, "settle", settle)
     settlers = list[Settler]()

@@ -35,7 +35,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "request_counts": msgspec.structs.asdict(batch.counts),
         "usage": _usage(batch),
         "metadata": batch.metadata,
-        "batchline": {"reused": batch.reused},
+        "batchline": {"reused": batch.reused, "paused_by": batch.pause_rule},
     }
 
 

@@ -6,10 +6,11 @@ from uuid import UUID
 import msgspec
 
 from batchline.batches import reuse as reusing
+from batchline.batches.cost import spending_for
 from batchline.config import durations
 from batchline.files import parsing
 from batchline.files.parsing import MAX_ERRORS
-from batchline.model import Batch, ContentError, RunSettings
+from batchline.model import Batch, ContentError, RunSettings, Spending
 from batchline.model.ids import new_id
 from batchline.store import batches
 from batchline.store import creation as store_creation
@@ -61,6 +62,8 @@ class BatchRequest(msgspec.Struct, frozen=True):
     idempotency_key: IdempotencyKey | None = None
     # Use answers of the tenant's earlier batches.
     reuse: bool = False
+    # The prices of all models.
+    spending: Spending = Spending()
 
 
 async def create_requested(session: Session, requested: BatchRequest) -> Batch:
@@ -74,7 +77,7 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         file_id=requested.file_id,
         window=requested.window,
         window_seconds=window_seconds(requested.window),
-        settings=RunSettings(),
+        settings=RunSettings(spending=await spending_for(session, requested.file_id, requested.spending)),
         endpoint=requested.endpoint,
         metadata=requested.metadata,
         output_expires_after=requested.output_expires_after,
@@ -114,10 +117,11 @@ async def create(
     metadata: dict[str, str] | None = None,
     resume_key: str | None = None,
     plan: reusing.ReusePlan = reusing.NOTHING,
+    sample: int | None = None,
 ) -> Batch:
     """Create a batch, or return the one that a concurrent process created with the same `resume_key`.
 
-    `plan`: what to reuse, prepared.
+    `plan`: what to reuse, prepared. `sample`: the batch is paused, and so many lines are drawn to run first.
     """
     new = NewBatch(
         id=new_id(),
@@ -131,11 +135,13 @@ async def create(
         resume_key=resume_key,
     )
     try:
-        if not plan.files:
+        if not plan.files and sample is None:
             return await batches.create(session, new)
         async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
-            await creation.create()
-            return await creation.reuse()
+            batch = await creation.create()
+            if plan.files:
+                batch = await creation.reuse()
+            return batch if sample is None else await creation.draw_sample(sample)
     except AlreadyExists:
         found = await batches.find(session, tenant, new.resume_key or "")
         if found is None:

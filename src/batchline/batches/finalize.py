@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.batches.cost import cost_object, cost_of
 from batchline.files.objects import INPUTS, OUTPUTS, PARTS, Objects, ObjectStoreUnavailable
 from batchline.model import Batch, File, ids
 from batchline.secrets.masking import masked_text
@@ -162,6 +163,8 @@ class _Finalizing:
             )
             await self.signals.reached("uploaded")
             summary = _summary(batch, await batches.summarize(self.session, batch.id))
+            if (cost := await cost_of(self.session, batch)) is not None:
+                summary["cost"] = cost_object(cost)
             await self.signals.reached("committing")
         except BaseException:
             await self.remove(_Files(output, errors))

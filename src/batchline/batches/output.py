@@ -113,6 +113,16 @@ def read_answer(body: bytes) -> tuple[bytes, Usage]:
     return body, usage
 
 
+def usage_in(body: bytes) -> Usage:
+    """The usage that an answer reports, also one that is no success."""
+    if b'"usage"' not in body:
+        return NO_USAGE
+    try:
+        return _usage_of(body)
+    except (msgspec.DecodeError, RecursionError):
+        return NO_USAGE
+
+
 def as_json(body: bytes) -> bytes:
     """Any body as JSON: unchanged if it is JSON, else as a string."""
     try:

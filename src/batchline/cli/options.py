@@ -82,6 +82,16 @@ def _parsed(each: Setting, value: Any) -> Any:
         raise typer.BadParameter(str(error)) from None
 
 
+def _positive(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount <= 1e9:
+        raise typer.BadParameter("must be a number of dollars above 0, such as 5 or 0.25")
+    return amount
+
+
 Database = Annotated[str | None, setting_option(Settings, "database")]
 DataDir = Annotated[Path | None, setting_option(Settings, "data_dir")]
 Config = Annotated[Path | None, setting_option(Settings, "config")]
@@ -133,6 +143,31 @@ MaxFailed = Annotated[
         metavar="N|P%",
         help="Pause when more lines have failed: a number, or a share of all lines. none: never pause."
         " Default: pause when the first 50 lines all fail alike with 400, 401, 403 or 404.",
+    ),
+]
+
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost",
+        metavar="DOLLARS",
+        parser=_positive,
+        help="Pause before the batch could cost more. Prices: [[prices]] in batchline.toml.",
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", metavar="N", min=1, help="Pause before the batch could use more tokens."),
+]
+
+Sample = Annotated[
+    int | None,
+    typer.Option(
+        "--sample",
+        metavar="N",
+        min=1,
+        max=10_000,
+        help="Run N random lines, forecast time, tokens and cost of the rest, then ask.",
     ),
 ]
 

@@ -11,32 +11,38 @@ import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 import structlog
+from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
 from batchline.batches import creation as ordering
 from batchline.batches import reuse
 from batchline.batches.batch_object import failure_objects
+from batchline.batches.cost import BatchCost, cost_object, cost_of
+from batchline.batches.forecast import Forecast, forecast_object
+from batchline.batches.pauses import pause_reason
 from batchline.cli.commands.retry import reopened
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
-from batchline.cli.display.failures import pause_document, pause_line
+from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.display.progress import BatchProgress, Gauge
 from batchline.cli.display.screen import Display, display
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.following import followed_lines
+from batchline.cli.forecast import confirmed, forecast_lines, forecast_rest, sample_line
 from batchline.cli.manifest import ManifestFile, describe_run, write_manifest, written_file
 from batchline.cli.model_check import model_warnings
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputPlan
 from batchline.cli.reuse import prepared, reused_note
 from batchline.cli.runtime import Runtime
+from batchline.cli.spending import cost_lines, settings_for
 from batchline.cli.targets import Outputs, OutputTarget
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
@@ -100,6 +106,9 @@ class RunOrder:
     hooks: Hooks
     as_json: bool
     command: str
+    # Lines to run first, before the user decides about the rest.
+    sample: int | None = None
+    yes: bool = False
 
     @property
     def output(self) -> OutputTarget:
@@ -131,19 +140,24 @@ class RunOutcome:
     interrupted: bool
     hook_deliveries: tuple[HookDelivery, ...] = ()
     causes: tuple[CauseCount, ...] = ()
-    # Why the batch was paused, if that is because of its failures.
+    # Why a rule has paused the batch.
     pause: PauseReason | None = None
+    cost: BatchCost | None = None
+    forecast: Forecast | None = None
 
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
     async with runtime.kept_running(patient=False), Session(runtime.url, "run") as session:
         batch, resumed = await _find_or_create(order, runtime, session)
-        finished_before, interrupted = batch.ended_at is not None, False
+        finished_before, interrupted, forecast = batch.ended_at is not None, False, None
         if not finished_before:
             for warning in await model_warnings(session, batch.id, order.settings):
                 err().print(f"warning: {warning}", markup=False)
             async with _followed(order, runtime, batch):
-                batch, interrupted = await _work(order, runtime, session, batch)
+                if batch.pause_rule == "sample":
+                    batch, forecast, interrupted = await _sample(order, runtime, session, batch)
+                if batch.ended_at is None and not interrupted:
+                    batch, interrupted = await _work(order, runtime, session, batch)
         if _cannot_end(batch):
             raise CommandError(
                 f"cannot write the batch's files: {batch.finalize_error}; no result is lost;"
@@ -154,9 +168,36 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
             written = order.follow and not finished_before
             await _patiently(lambda: _save(order, runtime, session, batch, written=written))
         delivered = await _run_hooks(order.hooks, session, batch) if not interrupted else ()
-        causes = tuple(await _patiently(lambda: failures.causes(session, batch)))
-        pause = await _patiently(lambda: failures.pause_reason(session, batch.id)) if interrupted else None
-        return RunOutcome(batch, resumed, finished_before, interrupted, delivered, causes, pause)
+        return RunOutcome(
+            batch,
+            resumed,
+            finished_before,
+            interrupted,
+            delivered,
+            causes=tuple(await _patiently(lambda: failures.causes(session, batch))),
+            pause=await _patiently(lambda: pause_reason(session, batch)) if interrupted else None,
+            cost=await _patiently(lambda: cost_of(session, batch)),
+            forecast=forecast,
+        )
+
+
+async def _sample(
+    order: RunOrder, runtime: Runtime, session: Session, batch: Batch
+) -> tuple[Batch, Forecast | None, bool]:
+    """Run the lines that were drawn, and show the forecast for the rest. Returns the batch, the forecast, and
+    whether to stop here."""
+    first = replace(order, worker=replace(order.worker, drain=True))
+    batch, unfinished = await _work(first, runtime, session, batch, sample=True)
+    if batch.pause_rule != "sample":
+        return batch, None, unfinished
+    forecast = await forecast_rest(session, batch, order.worker.concurrency)
+    if not order.silent:
+        for line in (sample_line(batch, forecast), *(forecast_lines(forecast) if forecast else ())):
+            order.console().print(line, markup=False)
+    if not confirmed(order.yes):
+        return batch, forecast, True
+    await _patiently(lambda: batches.resume(session, batch.id))
+    return batch, forecast, False
 
 
 async def _run_hooks(hooks: Hooks, session: Session, batch: Batch) -> tuple[HookDelivery, ...]:
@@ -230,14 +271,20 @@ def _is_done(order: RunOrder, found: Batch) -> bool:
 
 
 async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
+    if order.sample is not None and found.pause_rule != "sample":
+        raise CommandError(
+            f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are"
+            " done; leave it out to continue, or give --fresh"
+        )
+    settings = await settings_for(session, found.file_id, order.settings)
     if found.ended_at is not None:
         found = await reopened(session, found, order.settings.max_attempts)
-    await batches.change_settings(session, found.id, order.settings)
-    if found.paused_at is not None:
+    await batches.change_settings(session, found.id, settings)
+    if found.paused_at is not None and order.sample is None:
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
-    return found
+    return await batches.get(session, found.id) or found
 
 
 async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint, key: str) -> Batch:
@@ -252,9 +299,10 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         tenant=DEFAULT_TENANT,
         file_id=file.id,
         window=order.window,
-        settings=order.settings,
+        settings=await settings_for(session, file.id, order.settings),
         resume_key=key,
         plan=plan,
+        sample=order.sample,
     )
 
 
@@ -269,8 +317,11 @@ async def _check_upstream(settings: RunSettings) -> None:
         raise CommandError(f"{trouble}; nothing was sent")
 
 
-async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batch) -> tuple[Batch, bool]:
-    """Run the batch until it has ended or the user stops it. Returns the batch and whether it was stopped."""
+async def _work(
+    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, sample: bool = False
+) -> tuple[Batch, bool]:
+    """Run the batch, or only its sample, until it has ended or the user stops it. Returns
+    the batch and whether it was stopped."""
     ended = asyncio.Event()
     settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
@@ -282,7 +333,7 @@ async def _work(order: RunOrder, runtime: Runtime, session: Session, batch: Batc
         executor,
         runtime.objects,
         settings,
-        scope := _scope(order, batch),
+        scope := replace_struct(_scope(order, batch), sample=sample),
         WorkerOptions(
             producers=[
                 ProducerScope(
@@ -341,11 +392,8 @@ async def _watch(
             screen.show(_with_worker(progress, upstreams, worker))
             if batch.ended_at is not None or over or _cannot_end(batch):
                 return batch
-            if (
-                batch.paused_at is not None
-                and not worker.holding()
-                and await _paused_by_failures(session, batch)
-            ):
+            # A batch that a user has paused may be resumed soon; the sample of a paused one runs.
+            if batch.pause_rule not in (None, "sample") and not worker.holding():
                 return batch
         except StoreUnavailable as error:
             if over:
@@ -356,11 +404,6 @@ async def _watch(
         waits = [working, asyncio.ensure_future(ended.wait())]
         await asyncio.wait(waits, timeout=_REFRESH, return_when=asyncio.FIRST_COMPLETED)
         waits[1].cancel()
-
-
-async def _paused_by_failures(session: Session, batch: Batch) -> bool:
-    """Whether it is paused because of its failures. One that a user has paused may be resumed soon."""
-    return await failures.pause_reason(session, batch.id) is not None
 
 
 def _cannot_end(batch: Batch) -> bool:
@@ -487,15 +530,22 @@ def exit_code_of(outcome: RunOutcome) -> Exit:
     return Exit.INTERRUPTED if outcome.interrupted else exit_code(outcome.batch)
 
 
+def _resume(order: RunOrder, outcome: RunOutcome) -> str:
+    """The command to continue."""
+    after_sample = outcome.pause is not None and outcome.pause.rule == "sample"
+    return f"{order.command} --yes" if after_sample and not order.yes else order.command
+
+
+def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
+    """What the batch has cost, and how it stands."""
+    return [*(f"  {line}" for line in cost_lines(outcome.cost)), summary_line(order, outcome)]
+
+
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
-    """The last line that `run` prints."""
     batch = outcome.batch
     name = ids.show(ids.BATCH, batch.id)
     if outcome.pause is not None:
-        return (
-            f"{name} {pause_line(outcome.pause, batch)}; {batch.finished:,} of {batch.total:,} done,"
-            f" nothing is lost; remove the cause, then continue with\n  {order.command}"
-        )
+        return f"{name} {pause_message(outcome.pause, batch, _resume(order, outcome))}"
     if outcome.interrupted:
         return (
             f"{name} interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost;"
@@ -544,9 +594,11 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "reused": batch.reused,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
+        "cost": cost_object(outcome.cost),
+        "forecast": None if outcome.forecast is None else forecast_object(outcome.forecast),
         "output": order.output.name if batch.output_file_id else None,
         "errors": order.errors.name if batch.error_file_id else None,
-        "resume": order.command if outcome.interrupted else None,
+        "resume": _resume(order, outcome) if outcome.interrupted else None,
         "retry": order.retry_command if batch.ended_at and batch.completed < batch.total else None,
         "summary": batch.summary,
         "hooks": [show_hook_delivery(each) for each in outcome.hook_deliveries],

@@ -88,6 +88,15 @@ def count(minimum: int, maximum: int) -> Kind:
     return Kind(f"a whole number from {minimum:,} to {maximum:,}", accepts, metavar="N")
 
 
+def amount(minimum: float, maximum: float) -> Kind:
+    """A number, whole or not."""
+
+    def accepts(value: Any) -> bool:
+        return type(value) in (int, float) and minimum <= value <= maximum
+
+    return Kind(f"a number from {minimum:g} to {maximum:,.10g}", accepts, float, metavar="N")
+
+
 def time(minimum: float = 0.0, maximum: float = math.inf) -> Kind:
     """Seconds. Without a minimum, any time above zero."""
 

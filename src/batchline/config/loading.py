@@ -14,14 +14,16 @@ from batchline.config.settings import (
     LimitSettings,
     OperationSettings,
     PackSettings,
+    PriceSettings,
     ServerSettings,
     Settings,
+    SpendingSettings,
     UpstreamSettings,
     WorkerSettings,
 )
 
 DEFAULT_NAME = "batchline.toml"
-SINGLE = ("server", "limits", "worker")
+SINGLE = ("server", "limits", "worker", "spending")
 TABLES: dict[str, type[Any]] = {
     "server": ServerSettings,
     "worker": WorkerSettings,
@@ -29,6 +31,8 @@ TABLES: dict[str, type[Any]] = {
     "upstreams": UpstreamSettings,
     "operations": OperationSettings,
     "packs": PackSettings,
+    "prices": PriceSettings,
+    "spending": SpendingSettings,
 }
 
 
@@ -58,7 +62,7 @@ class _Loader:
         for name in self._file.tables:
             if name not in TABLES:
                 raise self._file.error((name, 0, None), name, f"unknown table{_hint(name, TABLES)}")
-        server, limits, worker = (self._values(name, self._table(name), name) for name in SINGLE)
+        server, limits, worker, spending = (self._values(name, self._table(name), name) for name in SINGLE)
         operations = [self._operation(*each) for each in enumerate(self._tables("operations"))]
         packs = [self._pack(*each) for each in self._table("packs").items()]
         upstreams = [self._upstream(*each) for each in enumerate(self._tables("upstreams"))]
@@ -70,7 +74,13 @@ class _Loader:
         return Settings(
             **{key: value for key, value in self._flags.items() if key in settings_of(Settings)},
             server=ServerSettings(
-                tuple(upstreams), tuple(operations), tuple(packs), limits=LimitSettings(**limits), **server
+                tuple(upstreams),
+                tuple(operations),
+                tuple(packs),
+                self._prices(),
+                SpendingSettings(**spending),
+                limits=LimitSettings(**limits),
+                **server,
             ),
             worker=WorkerSettings(**({"concurrency": caps[0]} if caps else {}) | worker),
             origins=self._origins,
@@ -79,6 +89,17 @@ class _Loader:
     def _upstream(self, number: int, table: Any) -> UpstreamSettings:
         name = table.get("name", "") if isinstance(table, dict) else ""
         return UpstreamSettings(**self._values("upstreams", table, variables.upstream_table(name), number))
+
+    def _prices(self) -> tuple[PriceSettings, ...]:
+        """A model has one price."""
+        prices: dict[str, PriceSettings] = {}
+        for number, table in enumerate(self._tables("prices")):
+            price = PriceSettings(**self._values("prices", table, None, number))
+            if price.model in prices:
+                position, key = ("prices", number, "model"), f"prices[{number}].model"
+                raise self._file.error(position, key, f"{price.model!r} has a price already")
+            prices[price.model] = price
+        return tuple(prices.values())
 
     def _operation(self, number: int, table: Any) -> OperationSettings:
         values = self._values("operations", table, None, number)

@@ -11,10 +11,11 @@ from typing import Any
 
 from batchline.config import kinds
 from batchline.config.definitions import about, setting
-from batchline.config.kinds import MIB, SWITCH, TEXT, TIME_OR_NEVER, count, size, time
+from batchline.config.kinds import MIB, SWITCH, TEXT, TIME_OR_NEVER, amount, count, size, time
 from batchline.model import ProviderSettings, Recovery, RunSettings
 
 DAY = 86_400.0
+_PRICE = kinds.amount(0, 1_000_000)
 EVENTS_KEPT = 30 * DAY
 ANY_MODEL = "*"
 
@@ -197,12 +198,40 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceSettings:
+    """What the tokens of a model cost, in dollars per million tokens."""
+
+    model: str = field(metadata=about(TEXT, "The model; `*`: all models that have no price of their own."))
+    input: float = field(metadata=about(_PRICE, "Of input."))
+    output: float = setting(0.0, _PRICE, "Of output, reasoning included.")
+    cached_input: float | None = setting(
+        None, _PRICE, "Of input that the upstream has cached. Default: as other input."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingSettings:
+    """How much is reserved for a request under `--max-cost` and `--max-tokens`."""
+
+    output_tokens: int = setting(
+        4096, count(1, 10_000_000), "Output to reserve for a request that sets no limit."
+    )
+    bytes_per_token: float = setting(
+        3.0,
+        amount(0.1, 100),
+        "Bytes of a request per token of input, unless earlier requests had more tokens.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What the server allows, and how long it keeps data."""
 
     upstreams: tuple[UpstreamSettings, ...] = ()
     operations: tuple[OperationSettings, ...] = ()
     packs: tuple[PackSettings, ...] = ()
+    prices: tuple[PriceSettings, ...] = ()
+    spending: SpendingSettings = field(default_factory=SpendingSettings)
     host: str = setting("127.0.0.1", TEXT, "The address to listen on.", flag=True)
     port: int = setting(8080, count(0, 65_535), "The port to listen on; 0 is any free port.", flag=True)
     max_file_bytes: int = setting(200 * MIB, size(), "Maximum size of a file.")

@@ -21,7 +21,7 @@ from pyreqwest.exceptions import ClientClosedError, DecodeError, RequestTimeoutE
 from pyreqwest.request import RequestBuilder
 from pyreqwest.response import Response
 
-from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer
+from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer, usage_in
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
@@ -246,8 +246,10 @@ class HttpExecutor:
     def _refused(self, item: Item, answer: Answer, body: bytes) -> Verdict:
         status = answer.status
         if answer.passing and item.claim.attempt < item.claim.settings.max_attempts:
-            return Retry(item, f"http_{status}", message_of(status, body), self.delay(item, answer.requested))
-        return Failed(item, answered_line(item, status, answer.request_id, as_json(body)), status)
+            message, delay = message_of(status, body), self.delay(item, answer.requested)
+            return Retry(item, f"http_{status}", message, delay, usage_in(body))
+        line = answered_line(item, status, answer.request_id, as_json(body))
+        return Failed(item, line, status, usage_in(body))
 
     def _unanswered(self, item: Item, route: Route | None, started: float, error: Exception) -> Ran:
         """The verdict on an item for which there was no answer to read."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from batchline.config.settings import ANY_MODEL, UpstreamSettings
 from batchline.executors.executor import Executor, Fence
-from batchline.model import Claim, Item, Ran
+from batchline.model import Claim, Item, Ran, RunSettings
 
 _MAX_CLAIMS = 1000
 
@@ -52,8 +52,13 @@ class RoutingExecutor:
         known = self._claims.get(claim.span_id)
         if known is None or known[0] is not claim:
             settings = self._settings.get(claim.model) or self._settings.get(ANY_MODEL)
-            known = (claim, claim if settings is None else replace(claim, settings=settings))
+            known = (claim, claim if settings is None else _with(claim, settings))
             if len(self._claims) >= _MAX_CLAIMS:
                 self._claims.clear()
             self._claims[claim.span_id] = known
         return known[1]
+
+
+def _with(claim: Claim, settings: RunSettings) -> Claim:
+    """The claim with the settings of an upstream. What its batch may spend is not the upstream's."""
+    return replace(claim, settings=replace(settings, spending=claim.settings.spending))

@@ -15,7 +15,7 @@ from batchline.model.batch import (
     Recovery,
     RunSettings,
 )
-from batchline.model.failure import Cause, CauseCount, PauseReason
+from batchline.model.failure import Cause, CauseCount
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item, Stamps
 from batchline.model.operation import (
@@ -27,7 +27,9 @@ from batchline.model.operation import (
     GovernedBatch,
     ParentStatus,
 )
+from batchline.model.pause import PauseReason
 from batchline.model.retry import RetrySelection, Unfinished
+from batchline.model.spending import ModelPrice, Spending
 from batchline.model.tenant import ANYBODY, DEFAULT_TENANT, ApiKey, RequestKind, Role
 from batchline.model.usage import NO_USAGE, Usage
 from batchline.model.verdict import (
@@ -72,6 +74,7 @@ __all__ = [
     "Item",
     "ItemCounts",
     "ItemHistory",
+    "ModelPrice",
     "ParentStatus",
     "Parked",
     "PauseReason",
@@ -86,6 +89,7 @@ __all__ = [
     "Role",
     "RunSettings",
     "Settled",
+    "Spending",
     "Stamps",
     "SubmissionUnknown",
     "TimedOut",

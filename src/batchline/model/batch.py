@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.model.file import ContentError
+from batchline.model.spending import Spending
 
 
 class BatchStatus(StrEnum):
@@ -69,6 +70,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
     # marked when it is created: see RESERVED.
     reserved: bool = False
+    # None: its cost is unknown and has no cap.
+    spending: Spending | None = None
 
 
 class ItemCounts(msgspec.Struct, frozen=True):
@@ -141,6 +144,10 @@ class Batch(msgspec.Struct, frozen=True):
     claimed: int = 0
     retrying: int = 0
     returned: int = 0
+    # Nano-dollars, of all attempts whose usage is known.
+    cost: int = 0
+    # The rule that paused it: `max_failed`, `alike`, `max_cost`, `max_tokens`, `sample`; None: a user did.
+    paused_by: str | None = None
 
     @property
     def status(self) -> BatchStatus:
@@ -156,6 +163,11 @@ class Batch(msgspec.Struct, frozen=True):
             (self.in_progress_at, BatchStatus.IN_PROGRESS),
         )
         return next((status for at, status in facts if at is not None), BatchStatus.VALIDATING)
+
+    @property
+    def pause_rule(self) -> str | None:
+        """The rule that has paused it; None: it is not paused, or a user has paused it."""
+        return self.paused_by if self.status is BatchStatus.PAUSED else None
 
     @property
     def finished(self) -> int:

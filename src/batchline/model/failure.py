@@ -65,15 +65,6 @@ class CauseCount(msgspec.Struct, frozen=True):
     example: str | None
 
 
-class PauseReason(msgspec.Struct, frozen=True):
-    """Why a batch was paused because of its failures."""
-
-    # `max_failed`, or `alike`.
-    rule: str
-    # The limit of that rule.
-    threshold: int
-
-
 def cause(code: str, message: str) -> Cause:
     return _cause(code[:_MAX_CODE], message[:MAX_MESSAGE])
 

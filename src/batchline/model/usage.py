@@ -1,5 +1,7 @@
 """Usage: the numbers of tokens that a request used."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -11,3 +13,12 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 NO_USAGE = Usage()
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    return Usage(
+        sum(usage.input_tokens for usage in usages),
+        sum(usage.cached_tokens for usage in usages),
+        sum(usage.output_tokens for usage in usages),
+        sum(usage.reasoning_tokens for usage in usages),
+    )

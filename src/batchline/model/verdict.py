@@ -24,6 +24,8 @@ class Failed(msgspec.Struct, frozen=True):
     item: Item
     output: bytes
     status_code: int | None = None
+    # An upstream may charge for an answer that is no success.
+    usage: Usage = NO_USAGE
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -33,6 +35,7 @@ class Retry(msgspec.Struct, frozen=True):
     error_code: str
     message: str
     delay: float
+    usage: Usage = NO_USAGE
 
 
 class Deferred(msgspec.Struct, frozen=True):

@@ -101,14 +101,22 @@ class BatchCreation:
     async def reuse(self) -> Batch:
         """Give the created batch the answers of earlier ones, as far as their files are hashed."""
         await run(self._connection, statement("reuse"), {"batch": self._new.id})
-        (record,) = await run_records(self._connection, statement("get_batch"), {"batch": self._new.id})
-        return batches.batch_of(record)
+        return await self._read()
+
+    async def draw_sample(self, lines: int) -> Batch:
+        """Pause the created batch, and draw lines of it at random, to run before the rest."""
+        await run(self._connection, statement("draw_sample"), {"batch": self._new.id, "lines": lines})
+        return await self._read()
 
     async def fail(self, errors: Sequence[ContentError], event_id: UUID) -> Batch:
         """The batch is there, and has failed while validating."""
         return await self._made(
             "fail_batch", {"errors": Jsonb(msgspec.to_builtins(errors)), "event": event_id}
         )
+
+    async def _read(self) -> Batch:
+        (record,) = await run_records(self._connection, statement("get_batch"), {"batch": self._new.id})
+        return batches.batch_of(record)
 
     async def _made(self, how: str, more: dict[str, Any]) -> Batch:
         params = {**batches.created(self._new), **more}

@@ -1,10 +1,10 @@
-"""Why items of a batch failed, and why a batch was paused because of that."""
+"""Why items of a batch failed, and how many may before the batch is paused."""
 
 from uuid import UUID
 
 import msgspec
 
-from batchline.model import Batch, CauseCount, PauseReason
+from batchline.model import Batch, CauseCount
 from batchline.model.failure import OTHER
 from batchline.store.session import Session
 from batchline.store.statements import statement
@@ -42,10 +42,10 @@ async def causes(session: Session, batch: Batch) -> list[CauseCount]:
     return found
 
 
-async def pause_reason(session: Session, batch_id: UUID) -> PauseReason | None:
-    """Why the batch is paused because of its failures; None: it is not, or for another reason."""
-    rows = await session.rows(statement("pause_reason"), {"batch": batch_id})
-    return PauseReason(*rows[0]) if rows else None
+async def threshold(session: Session, batch_id: UUID) -> int | None:
+    """The limit that a batch has reached which is paused because of its failures."""
+    rows = await session.rows(statement("failure_threshold"), {"batch": batch_id})
+    return rows[0][0] if rows else None
 
 
 def _counted(row: _Listed, waiting: int) -> CauseCount | None:

@@ -268,3 +268,7 @@ async def incoming(session: Session) -> AsyncIterator[Incoming]:
     async with session.open_ended() as connection, connection.transaction():
         ((no,),) = await run(connection, statement("next_file_no"), {})
         yield Incoming(connection, no)
+
+
+async def models(session: Session, file_id: UUID) -> list[str]:
+    return [model for (model,) in await session.rows(statement("models_of_file"), {"file": file_id})]

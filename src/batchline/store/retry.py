@@ -89,18 +89,16 @@ async def put_back(connection: StoreConnection, batch_id: UUID, wanted: PutBack,
     more = unrun if wanted.unrun else 0
     if more:
         await run(connection, statement("put_back_unrun"), params)
-    failed, input_tokens, output_tokens = 0, 0, 0
+    failed = 0
     if wanted.failed:
         codes = None if wanted.codes is None else list(wanted.codes)
         causes = None if wanted.causes is None else list(wanted.causes)
         chosen = {**params, "codes": codes, "causes": causes, "max_attempts": wanted.max_attempts}
-        ((failed, input_tokens, output_tokens),) = await run(connection, statement("put_back_failed"), chosen)
+        ((failed,),) = await run(connection, statement("put_back_failed"), chosen)
     if failed + more:
         opened = {
             "batch": batch_id,
             "failed": failed,
-            "input_tokens": input_tokens,
-            "output_tokens": output_tokens,
             "unrun": wanted.unrun,
             "planned_output": new_id(),
             "window_seconds": wanted.window_seconds,

@@ -1,9 +1,9 @@
 """Claim, fetch, settle, park, release: the statements that move items between hands."""
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -19,6 +19,9 @@ _NO_LIMIT = 2**31 - 1
 _VALUE_ERRORS = (psycopg.InternalError, struct.error, OverflowError, TypeError, ValueError)
 # Bytes a second that the database takes at the least: a large settle has so much more time.
 _MIN_RATE = 2**20
+
+
+OnLate: TypeAlias = Callable[[Sequence[Verdict]], None]
 
 
 class WorkerId(msgspec.Struct, frozen=True):
@@ -40,6 +43,8 @@ class Scope(msgspec.Struct, frozen=True):
     excluded_prefixes: tuple[str, ...] = ()
     # Only those that begin so; None: all.
     below: tuple[str, ...] | None = None
+    # Only the drawn sample of the batch.
+    sample: bool = False
 
     def params(self) -> dict[str, object]:
         left = [_literal(key) for key in self.excluded] + [
@@ -63,7 +68,7 @@ async def claim(
 ) -> list[Claim]:
     """Claim up to `limit` items. `max_tasks`: the scope is a provider, which may have so many tasks."""
     rows = await session.rows(
-        statement("claim"),
+        statement("claim_sample" if scope.sample else "claim"),
         {
             **scope.params(),
             "worker": worker.id,
@@ -136,14 +141,24 @@ async def fetch(
     return [Item(by_span[span_id], *rest) for span_id, *rest in rows]
 
 
-async def settle(session: Session, worker_id: UUID, verdicts: Sequence[Verdict]) -> list[Settled]:
-    """Bring verdicts in, as many as still count; what that did to each batch."""
+async def settle(
+    session: Session,
+    worker_id: UUID,
+    verdicts: Sequence[Verdict],
+    on_late: OnLate = lambda late: None,
+) -> list[Settled]:
+    """Bring verdicts in, as many as still count; what that did to each batch. `on_late` is called with those
+    that do not count."""
     grouped = Grouped(verdicts)
     settled, refused = await _settle(session, worker_id, grouped) if len(grouped) else ([], [])
     if refused and len(grouped) < len(verdicts):
         # Something in these groups comes too late; whatever else they hold still counts.
-        apart = Grouped(grouped.members(refused), apart=True)
-        settled += (await _settle(session, worker_id, apart))[0]
+        grouped_apart = Grouped(grouped.members(refused), apart=True)
+        more, refused = await _settle(session, worker_id, grouped_apart)
+        settled += more
+        on_late(grouped_apart.members(refused))
+    elif refused:
+        on_late(grouped.members(refused))
     if grouped.parked:
         settled += await _park(session, worker_id, grouped.parked)
     return merged(settled)

@@ -22,6 +22,7 @@ from batchline.model import (
     Verdict,
 )
 from batchline.model.failure import cause, cause_of_line
+from batchline.model.usage import total_usage
 from batchline.store.arrays import (
     Float4Array,
     Float8Array,
@@ -34,6 +35,7 @@ from batchline.store.arrays import (
 
 _MAX_INT = 2**31 - 1
 _COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
+_ANSWERED = (Completed, Failed, Retry)
 
 # What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause; and,
 # where each verdict is to stand in a group of its own, its number.
@@ -112,6 +114,7 @@ class Grouped:
             "reasoning_tokens": Int8Array(
                 [sum(_counts([u.reasoning_tokens for u in group])) for group in usages]
             ),
+            "costs": Int8Array([_cost(group, of) for group, of in zip(self._groups, usages, strict=True)]),
             "ended_groups": Int4Array(_flat([at + 1] * len(self._groups[at]) for at in ended)),
             "ended_line_nos": Int4Array([v.item.line_no for at in ended for v in self._groups[at]]),
             "ended_ordinals": Int4Array(_flat(ordinals[at] for at in ended)),
@@ -179,7 +182,14 @@ def _times(name: str, verdicts: Sequence[Verdict]) -> dict[str, object]:
 
 
 def _usages(group: _Group) -> list[Usage]:
-    return [verdict.usage if isinstance(verdict, Completed) else NO_USAGE for verdict in group]
+    return [verdict.usage if isinstance(verdict, _ANSWERED) else NO_USAGE for verdict in group]
+
+
+def _cost(group: _Group, usages: list[Usage]) -> int:
+    """In nano-dollars. All of a group have one span, so one model and one price."""
+    claim = group[0].item.claim
+    spending = claim.settings.spending
+    return 0 if spending is None else spending.cost(claim.model, total_usage(usages))
 
 
 def _lines(group: _Group) -> list[bytes]:

@@ -7,7 +7,7 @@ fails.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import structlog
@@ -83,6 +83,8 @@ class Settler(Service):
         # Verdicts that were stored, for reports.
         self.completed = 0
         self.failed = 0
+        # Called with verdicts that are stored, and those of them that came too late to count.
+        self.on_stored: Callable[[Sequence[Verdict], Sequence[Verdict]], None] = lambda verdicts, late: None
         # Why the last settle failed, for people; None once one has succeeded.
         self.trouble: str | None = None
         # Since when a settle is under way, by the event loop's clock, or when the last part of it was stored.
@@ -212,7 +214,9 @@ class Settler(Service):
             await self._settle(verdicts[middle:])
 
     async def _send(self, verdicts: Sequence[Verdict]) -> None:
-        settled = await spans.settle(self._session, self._lease.worker.id, verdicts)
+        late: list[Verdict] = []
+        settled = await spans.settle(self._session, self._lease.worker.id, verdicts, late.extend)
+        self.on_stored(verdicts, late)
         delays = [
             verdict.delay
             for verdict in verdicts

@@ -44,11 +44,12 @@ from batchline.worker.producers import Producers
 from batchline.worker.reconciler import Reconciler
 from batchline.worker.service import HasIdle, until_idle
 from batchline.worker.settler import Settler
+from batchline.worker.spending import CappedExecutor, SpendingKeeper
 from batchline.worker.supervisor import Supervisor
 from batchline.worker.task_canceller import CancelTask, TaskCanceller, nothing_to_cancel
 from batchline.worker.tasks import first
 
-_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance", "tasks")
+_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance", "tasks", "spending")
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -87,7 +88,6 @@ class Worker:
     ) -> None:
         options = options or WorkerOptions()
         self._settings = settings
-        self._executor = executor
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
         self._supervisor = Supervisor(self._abort)
         self._budget = ItemBudget(settings.max_items)
@@ -96,8 +96,11 @@ class Worker:
         memory = options.memory or BodyMemory(settings.body_memory, settings.concurrency)
 
         self.lease = Lease(settings, options.clock, self._let_go)
-        executor.fenced_by(self.lease.sender)
+        self._spending = SpendingKeeper(self._sessions["spending"], self.lease)
+        self._executor = CappedExecutor(executor, self._spending)
+        self._executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, memory, router.settled)
+        self.settler.on_stored = self._spending.stored
         self._reconciler = Reconciler(
             self._sessions["claim"], self.lease, self._known_spans, router.look_for_work
         )
@@ -106,7 +109,7 @@ class Worker:
         shares = len(scopes) + (options.discovered is not None)
         context = ProducerContext(
             session=self._sessions["claim"],
-            executor=executor,
+            executor=self._executor,
             settler=self.settler,
             lease=self.lease,
             reconciler=self._reconciler,
@@ -170,6 +173,7 @@ class Worker:
                 self.producers.start()
                 self._supervisor.start(
                     self.settler,
+                    self._spending,
                     self._heartbeat,
                     self.finalizer,
                     self.outbox,
@@ -235,7 +239,13 @@ class Worker:
 
     def _finishing(self) -> list[HasIdle]:
         """All that must be idle before claimed items are finished. Retries are left to others."""
-        return [*self.producers.claimers, *self.producers.dispatchers, self.settler, self.finalizer]
+        return [
+            *self.producers.claimers,
+            *self.producers.dispatchers,
+            self.settler,
+            self._spending,
+            self.finalizer,
+        ]
 
     async def _stop_services(self) -> None:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""
@@ -249,6 +259,7 @@ class Worker:
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
         with self._aborting_after(patience):
             await stop(self.settler)
+            await stop(self._spending)
             await stop(self.finalizer)
             # A slow receiver keeps no worker from leaving for long.
             await stop(self.outbox, patience=self._settings.grace)

@@ -14,6 +14,7 @@ from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.batches.batch_object import batch_object, failure_objects, unix_seconds
+from batchline.batches.cost import cost_object, cost_of, spending_in
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.config.settings import ANY_MODEL, ServerSettings
@@ -145,11 +146,43 @@ class BatchUsage(BaseModel):
     total_tokens: int
 
 
-class BatchExtras(BaseModel):
-    """What OpenAI's batches do not have."""
+class Failures(BaseModel):
+    """Items that failed for one cause. `key` is the same in every batch; `other` sums up unlisted causes."""
+
+    key: str
+    code: str | None
+    message: str
+    count: int
+    retrying: int
+    example_custom_id: str | None
+
+
+class CostObject(BaseModel):
+    """Dollars and tokens. `spent` is null if no model has a price."""
+
+    currency: Literal["USD"]
+    spent: float | None
+    max_cost: float | None
+    max_tokens: int | None
+    reserved: float
+    reserved_tokens: int
+    unconfirmed: float
+    unconfirmed_tokens: int
+    overshoot: float
+    overshoot_tokens: int
+    unpriced_models: list[str]
+
+
+class BatchExtension(BaseModel):
+    """What OpenAI's batches do not have. Only the answer for one batch has `failures` and `cost`; `cost` is
+    null if it has neither prices nor caps."""
 
     # Completed requests whose answers were copied from earlier batches.
     reused: int
+    # The rule that has paused it.
+    paused_by: str | None
+    failures: list[Failures] | None = None
+    cost: CostObject | None = None
 
 
 class BatchObject(BaseModel):
@@ -175,25 +208,6 @@ class BatchObject(BaseModel):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
-    batchline: BatchExtras
-
-
-class Failures(BaseModel):
-    """Items that failed for one cause. `key` is the same in every batch; `other` sums up unlisted causes."""
-
-    key: str
-    code: str | None
-    message: str
-    count: int
-    retrying: int
-    example_custom_id: str | None
-
-
-class BatchExtension(BatchExtras):
-    failures: list[Failures]
-
-
-class ExtendedBatch(BatchObject):
     batchline: BatchExtension
 
 
@@ -272,15 +286,15 @@ async def list_batches(
 
 
 @router.get("/{batch_id}", responses=documented(404))
-async def get_batch(batch_id: str, context: InContext, caller: Called) -> ExtendedBatch:
-    """A batch, and why items of it failed."""
+async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchObject:
+    """A batch, why items of it failed, and what it has cost."""
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")
         causes = await failures.causes(session, batch)
-    document = batch_object(batch)
-    return ExtendedBatch(
-        **document | {"batchline": document["batchline"] | {"failures": failure_objects(causes)}}
-    )
+        cost = await cost_of(session, batch)
+    more = {"failures": failure_objects(causes), "cost": cost_object(cost)}
+    found = batch_object(batch)
+    return BatchObject(**found | {"batchline": found["batchline"] | more})
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))
@@ -386,6 +400,7 @@ def _request(
         metadata=requested.metadata,
         output_expires_after=None if kept is None else int(kept),
         served=served(settings),
+        spending=spending_in(settings),
         reuse=requested.reuse,
         idempotency_key=None
         if key is None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -12,6 +13,8 @@ import typer
 
 from batchline.batches import creation as ordering
 from batchline.batches.batch_object import failure_objects
+from batchline.batches.cost import BatchCost, cost_object, cost_of
+from batchline.batches.pauses import pause_reason
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import (
@@ -22,11 +25,8 @@ from batchline.cli.display.console import (
     print_json,
     show_batch,
 )
-from batchline.cli.display.failures import (
-    failure_lines,
-    pause_document,
-    pause_line,
-)
+from batchline.cli.display.failures import failure_lines
+from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.display.progress import Gauge
 from batchline.cli.display.screen import display
 from batchline.cli.errors import reported_errors
@@ -39,6 +39,7 @@ from batchline.cli.options import Exit
 from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
+from batchline.cli.spending import SpendingOptions, cost_lines, raise_caps, settings_for, with_spending
 from batchline.cli.targets import Outputs
 from batchline.cli.upstream_options import UpstreamOptions, check_window
 from batchline.files.inputs.input_set import InputSet
@@ -73,6 +74,7 @@ class _BatchReport(msgspec.Struct, frozen=True):
     # None: the command has not read them.
     causes: tuple[CauseCount, ...] | None = None
     pause: PauseReason | None = None
+    cost: BatchCost | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +83,8 @@ def register(app: typer.Typer) -> None:
     app.command("watch", rich_help_panel=options.PANEL_BATCHES)(watch)
     app.command("results", rich_help_panel=options.PANEL_BATCHES)(results)
     for change, help in CHANGES.items():
-        app.command(change, help=help, rich_help_panel=options.PANEL_BATCHES)(change_command(change))
+        command = resume if change == "resume" else change_command(change)
+        app.command(change, help=help, rich_help_panel=options.PANEL_BATCHES)(command)
 
 
 def submit(
@@ -90,6 +93,7 @@ def submit(
     sending: UpstreamOptions,
     rows: RowOptions,
     window: options.Window = options.DEFAULT_WINDOW,
+    caps: SpendingOptions,
     max_failed: options.MaxFailed = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -103,13 +107,14 @@ def submit(
     """
     with reported_errors(as_json):
         server = sending.settings()
+        settings = with_failure_limits(server.run_settings(), max_failed)
+        settings = with_spending(settings, caps.spending())
         check_window(window)
         how = input_options(rows)
         with (
             opened_inputs(inputs, how, data_dir) as found,
             open_runtime(database, data_dir) as runtime,
         ):
-            settings = with_failure_limits(server.run_settings(), max_failed)
             batch = run_async(_submit(runtime, found, settings, window, as_json))
         _tell(_BatchReport(batch), as_json)
 
@@ -121,8 +126,9 @@ async def _submit(
     known = None if inputs.is_plain else await asyncio.to_thread(inputs.fingerprint)
     file = await ingest_inputs(inputs, runtime.url, known=known, silent=silent)
     async with Session(runtime.url, "submit") as session:
+        priced = await settings_for(session, file.id, settings)
         batch = await ordering.create(
-            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=settings
+            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=priced
         )
         for warning in await model_warnings(session, batch.id, settings):
             err().print(f"warning: {warning}", markup=False)
@@ -146,8 +152,7 @@ def watch(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show the progress of a batch until it has ended, or is paused because of its failures. Exit codes as
-    for `run`."""
+    """Show the progress of a batch until it has ended, or a rule has paused it. Exit codes as for `run`."""
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         ended = run_async(_watch(runtime, None if batch is None else batch_id_in(runtime, batch), as_json))
         _tell(ended, as_json)
@@ -166,9 +171,13 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
             while True:
                 batch, progress = await gauge.read()
                 screen.show(progress)
-                pause = await failures.pause_reason(session, batch_id) if batch.paused_at else None
-                if batch.ended_at is not None or pause is not None:
-                    return _BatchReport(batch, causes=progress.causes, pause=pause)
+                if batch.ended_at is not None or batch.pause_rule is not None:
+                    return _BatchReport(
+                        batch,
+                        causes=progress.causes,
+                        pause=await pause_reason(session, batch),
+                        cost=await cost_of(session, batch),
+                    )
                 await asyncio.sleep(_REFRESH)
 
 
@@ -250,10 +259,31 @@ def change_command(change: Change) -> Callable[..., None]:
     return command
 
 
-async def _changed(runtime: Runtime, batch_id: UUID, change: Change) -> Batch:
+def resume(
+    batch: options.BatchId,
+    max_cost: options.MaxCost = None,
+    max_tokens: options.MaxTokens = None,
+    database: options.Database = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
+        caps = (max_cost, max_tokens)
+        changed = _changed(runtime, batch_id_in(runtime, batch), "resume", caps)
+        _tell(_BatchReport(run_async(changed)), as_json)
+
+
+async def _changed(
+    runtime: Runtime,
+    batch_id: UUID,
+    change: Change,
+    caps: tuple[float | None, int | None] = (None, None),
+) -> Batch:
     async with Session(runtime.url, change) as session:
         before = await _found(session, batch_id)
         if change == "resume":
+            if before.paused_at is not None:
+                await raise_caps(session, before, *caps)
             done = await batches.resume(session, batch_id)
         else:
             done = await batches.close(session, batch_id, change)
@@ -269,7 +299,8 @@ async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
             batch,
             tuple(await providers.counts(session, Scope(batch_id=batch_id))),
             tuple(await failures.causes(session, batch)),
-            await failures.pause_reason(session, batch_id),
+            await pause_reason(session, batch),
+            await cost_of(session, batch),
         )
 
 
@@ -286,6 +317,8 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
     if found.causes is not None:
         displayed["failures"] = failure_objects(found.causes)
         displayed["paused"] = pause_document(found.pause)
+    if found.cost is not None:
+        displayed["cost"] = cost_object(found.cost)
     unknown = sum(each.submission_unknown for each in found.providers)
     if found.providers:
         processing = sum(each.processing for each in found.providers)
@@ -299,10 +332,12 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
     out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
     if unknown:
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
+    for line in cost_lines(found.cost):
+        out().print(f"  {line}", markup=False)
     if trouble := finalize_trouble(batch):
         out().print(f"  {trouble}", markup=False)
     for line in failure_lines(found.causes or ()):
         out().print(f"  {line}", markup=False)
     if found.pause is not None:
-        out().print(f"  {pause_line(found.pause, batch)}; remove the cause, then continue with", markup=False)
-        out().print(f"    batchline resume {displayed['id']}", markup=False)
+        message = pause_message(found.pause, batch, f"batchline resume {displayed['id']}")
+        out().print(indent(message, "  "), markup=False)

@@ -12,12 +12,14 @@ from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
+from batchline.cli.forecast import estimate
 from batchline.cli.inputs import RowOptions, default_output, input_options, opened_inputs
 from batchline.cli.joining import JoinedInputs
 from batchline.cli.option_groups import given_options, grouped
 from batchline.cli.output_plan import OutputOptions, plan_run
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
+from batchline.cli.spending import SpendingOptions, with_spending
 from batchline.cli.targets import Outputs
 from batchline.cli.upstream_options import UpstreamOptions, check_window
 from batchline.config.settings import UpstreamSettings, WorkerSettings
@@ -46,6 +48,12 @@ def run_inputs(
     concurrency: options.Concurrency = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
+    caps: SpendingOptions,
+    sample: options.Sample = None,
+    yes: Annotated[bool, typer.Option("--yes", help="After --sample, run the rest without asking.")] = False,
+    only_estimate: Annotated[
+        bool, typer.Option("--estimate", help="Send nothing; print a rough forecast of tokens and cost.")
+    ] = False,
     max_failed: options.MaxFailed = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and send every line again.")] = False,
     retry_failed: Annotated[
@@ -65,7 +73,7 @@ def run_inputs(
     Lines that an earlier run has answered are not sent again, unless --fresh is given.
 
     Exit code 0: all lines completed. 1: some did not; the error file says why. 2: bad input or usage; nothing
-    was sent. 3: paused because of its failures. 130: interrupted.
+    was sent. 3: paused: too many lines failed, a cap is reached, or the sample is done. 130: interrupted.
 
     Examples:
 
@@ -74,9 +82,14 @@ def run_inputs(
         batchline run a.jsonl --upstream https://models.example --api-key-env KEY
     """
     with reported_errors(as_json), ExitStack() as stack:
+        spending = caps.spending()
+        how = input_options(rows)
+        if only_estimate:
+            found = stack.enter_context(opened_inputs(inputs, how, data_dir))
+            estimate(found, spending, database, data_dir, as_json)
+            return
         server = _server(sending, concurrency)
         check_window(window)
-        how = input_options(rows)
         end_hooks = hooks_in(WorkerSettings(**given_options(hooks)))
         plan = plan_run(writing, default_output(inputs[0]))
         outputs = Outputs(written_files(data_dir), writing.force)
@@ -86,7 +99,9 @@ def run_inputs(
         plan.check(outputs, found.originals)
         order = run_batch.RunOrder(
             inputs=found,
-            settings=_reserved(with_failure_limits(server.run_settings(), max_failed)),
+            settings=_reserved(
+                with_spending(with_failure_limits(server.run_settings(), max_failed), spending)
+            ),
             outputs=outputs,
             plan=plan.joined_to(JoinedInputs(found)) if writing.join else plan,
             follow=writing.follow,
@@ -98,6 +113,8 @@ def run_inputs(
             hooks=end_hooks,
             as_json=as_json,
             command=run_batch.resume_command(inputs),
+            sample=sample,
+            yes=yes,
         )
         with open_runtime(database, data_dir, to_work=True) as runtime:
             outcome = run_async(run_batch.run(order, runtime))
@@ -141,6 +158,7 @@ def _tell(order: run_batch.RunOrder, outcome: run_batch.RunOutcome) -> None:
         for line in failure_lines(outcome.causes):
             order.console().print(f"  {line}", markup=False)
         console = err() if outcome.interrupted else order.console()
-        console.print(run_batch.summary_line(order, outcome), markup=False)
+        for line in run_batch.summary_lines(order, outcome):
+            console.print(line, markup=False)
     for line in run_batch.failed_hooks(order, outcome):
         err().print(line, markup=False)

@@ -1,11 +1,8 @@
-"""Why items failed, as lines for people and as documents."""
+"""Why items failed, as lines for people."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
-
-from batchline.model import Batch, CauseCount, PauseReason
+from batchline.model import CauseCount
 from batchline.model.failure import OTHER
 
 _MAX_LINES = 5
@@ -20,17 +17,6 @@ def failure_lines(causes: Sequence[CauseCount], limit: int = _MAX_LINES) -> list
         causes_left = "1 more cause" if len(rest) == 1 else f"{len(rest)} more causes"
         lines.append(f"{concerned:,} × {causes_left}; --json lists them")
     return lines
-
-
-def pause_document(reason: PauseReason | None) -> dict[str, Any] | None:
-    return None if reason is None else msgspec.structs.asdict(reason)
-
-
-def pause_line(reason: PauseReason, batch: Batch) -> str:
-    """Why a batch is paused, for a person."""
-    if reason.rule == "alike":
-        return f"paused: the first lines all fail alike ({batch.failed:,} so far)"
-    return f"paused: {batch.failed:,} lines have failed, and {reason.threshold:,} may (--max-failed)"
 
 
 def _line(each: CauseCount) -> str:

@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.cli.display.console import finalize_trouble
+from batchline.cli.display.money import money
 from batchline.cli.display.slowness import Slowness, slowness
 from batchline.model import Batch, BatchStatus, CauseCount, ItemCounts
 from batchline.store import batches, failures
@@ -84,6 +85,7 @@ class Gauge:
             rate=self._rate(batch.finished),
             trouble=finalize_trouble(batch) or "",
             reused=batch.reused or None,
+            cost=_cost(batch),
             causes=tuple(await failures.causes(self._session, batch)),
         )
 
@@ -94,3 +96,8 @@ class Gauge:
             self._marks.popleft()
         (first, before), (last, after) = self._marks[0], self._marks[-1]
         return (after - before) / (last - first) if last > first else 0.0
+
+
+def _cost(batch: Batch) -> str | None:
+    spending = batch.settings.spending
+    return money(batch.cost) if spending is not None and spending.prices else None

@@ -9,7 +9,7 @@
 -- Locks: the batch row.
 CREATE FUNCTION batchline.add_counts_v1(
     batch uuid, more_completed integer, more_failed integer, more_input_tokens bigint, more_cached_tokens bigint,
-    more_output_tokens bigint, more_reasoning_tokens bigint, OUT finished boolean, OUT closing boolean,
+    more_output_tokens bigint, more_reasoning_tokens bigint, more_cost bigint, OUT finished boolean, OUT closing boolean,
     OUT governed boolean
 )
 LANGUAGE plpgsql VOLATILE
@@ -31,7 +31,8 @@ BEGIN
         coalesce(c.input_tokens, b.input_tokens) AS input_tokens,
         coalesce(c.cached_tokens, b.cached_tokens) AS cached_tokens,
         coalesce(c.output_tokens, b.output_tokens) AS output_tokens,
-        coalesce(c.reasoning_tokens, b.reasoning_tokens) AS reasoning_tokens
+        coalesce(c.reasoning_tokens, b.reasoning_tokens) AS reasoning_tokens,
+        coalesce(c.cost, b.cost) AS cost
     INTO before
     FROM batchline.batches AS b
     LEFT JOIN LATERAL (
@@ -42,9 +43,10 @@ BEGIN
     closing := before.closing;
     governed := before.governed;
     finished := before.completed + before.failed + more_completed + more_failed = before.total;
-    IF more_completed + more_failed > 0 THEN
+    -- An attempt that is tried again may have used tokens, too.
+    IF more_completed + more_failed > 0 OR more_input_tokens + more_output_tokens > 0 THEN
         INSERT INTO batchline.counters
-            (batch_id, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+            (batch_id, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost)
         VALUES (
             batch,
             before.completed + more_completed,
@@ -52,7 +54,8 @@ BEGIN
             before.input_tokens + more_input_tokens,
             before.cached_tokens + more_cached_tokens,
             before.output_tokens + more_output_tokens,
-            before.reasoning_tokens + more_reasoning_tokens
+            before.reasoning_tokens + more_reasoning_tokens,
+            before.cost + more_cost
         );
         DELETE FROM batchline.counters AS c WHERE c.batch_id = batch AND c.seq = before.seq;
     END IF;

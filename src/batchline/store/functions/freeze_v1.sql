@@ -17,6 +17,7 @@ BEGIN
         cached_tokens = c.cached_tokens,
         output_tokens = c.output_tokens,
         reasoning_tokens = c.reasoning_tokens,
+        cost = c.cost,
         finalizing_at = now(),
         cancelling_at = CASE
             WHEN b.left_out_as = 'cancelled' AND b.expiring_at IS NULL THEN coalesce(b.cancelling_at, now())

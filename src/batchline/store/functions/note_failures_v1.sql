@@ -10,7 +10,6 @@ BEGIN
     INSERT INTO batchline.failure_pauses AS p (batch_id, failed_before, completed_before)
     SELECT c.id, c.failed, c.completed FROM batchline.current_batches AS c WHERE c.id = batch
     ON CONFLICT (batch_id) DO UPDATE SET
-        rule = NULL,
         threshold = NULL,
         failed_before = excluded.failed_before,
         completed_before = excluded.completed_before;

@@ -49,12 +49,12 @@ BEGIN
     IF broken IS NULL THEN
         RETURN false;
     END IF;
-    UPDATE batchline.batches AS b SET paused_at = now() WHERE b.id = batch;
+    UPDATE batchline.batches AS b SET paused_at = now(), paused_by = broken WHERE b.id = batch;
     PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
     UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch;
-    INSERT INTO batchline.failure_pauses AS p (batch_id, rule, threshold)
-    VALUES (batch, broken, bound)
-    ON CONFLICT (batch_id) DO UPDATE SET rule = excluded.rule, threshold = excluded.threshold;
+    INSERT INTO batchline.failure_pauses AS p (batch_id, threshold)
+    VALUES (batch, bound)
+    ON CONFLICT (batch_id) DO UPDATE SET threshold = excluded.threshold;
     PERFORM pg_notify('batchline', 'closed ' || batch);
     RETURN true;
 END

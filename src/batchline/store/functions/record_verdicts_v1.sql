@@ -15,6 +15,7 @@ CREATE FUNCTION batchline.record_verdicts_v1(
     -- a provider may have accepted it
     spans bigint[], kinds smallint[], status_codes smallint[], delays double precision[], ordinals int4multirange[],
     sizes integer[], input_tokens bigint[], cached_tokens bigint[], output_tokens bigint[], reasoning_tokens bigint[],
+    costs bigint[],
     -- One element per outcome
     ended_groups integer[], ended_line_nos integer[], ended_ordinals integer[], ended_input_tokens integer[],
     ended_output_tokens integer[], outputs text[], ended_upstream real[], ended_settling real[],
@@ -25,7 +26,8 @@ CREATE FUNCTION batchline.record_verdicts_v1(
     causes text[]
 ) RETURNS TABLE (
     batch_id uuid, groups bigint[], all_accepted boolean, completed integer, failed integer, more_input_tokens bigint,
-    more_cached_tokens bigint, more_output_tokens bigint, more_reasoning_tokens bigint
+    more_cached_tokens bigint, more_output_tokens bigint, more_reasoning_tokens bigint,
+    more_cost bigint
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -37,10 +39,10 @@ verdicts AS (
     SELECT *
     FROM unnest(
         spans, kinds, status_codes, delays, ordinals, sizes,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, causes
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs, causes
     ) WITH ORDINALITY AS v (
         span_id, kind, status_code, delay, ordinals, size,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, cause, no
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, cause, no
     )
 ),
 span AS (
@@ -148,7 +150,8 @@ SELECT
     sum(input_tokens)::bigint,
     sum(cached_tokens)::bigint,
     sum(output_tokens)::bigint,
-    sum(reasoning_tokens)::bigint
+    sum(reasoning_tokens)::bigint,
+    sum(cost)::bigint
 FROM accepted
 GROUP BY batch_id;
 END

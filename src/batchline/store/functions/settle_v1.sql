@@ -1,7 +1,7 @@
 -- settle: take the verdicts of one worker on lines that it was given.
 --
 -- Verdicts come in groups: one element in each of the first arrays is for all verdicts of one kind on one span, with their
--- ordinals as a multirange and their tokens summed. A group counts whole or not at all (record_verdicts). A group that is
+-- ordinals as a multirange and their tokens and costs summed. A group counts whole or not at all (record_verdicts). A group that is
 -- refused is returned by its number: the caller sends its verdicts again, each as a separate group, and then only the late
 -- ones are dropped. No two groups of one call name the same line.
 --
@@ -18,6 +18,7 @@ CREATE FUNCTION batchline.settle_v1(
     -- a provider may have accepted it
     spans bigint[], kinds smallint[], status_codes smallint[], delays double precision[], ordinals int4multirange[],
     sizes integer[], input_tokens bigint[], cached_tokens bigint[], output_tokens bigint[], reasoning_tokens bigint[],
+    costs bigint[],
     -- One element per outcome
     ended_groups integer[], ended_line_nos integer[], ended_ordinals integer[], ended_input_tokens integer[],
     ended_output_tokens integer[], outputs text[], ended_upstream real[], ended_settling real[],
@@ -43,7 +44,7 @@ BEGIN
         FROM batchline.record_verdicts_v1(
             worker,
             spans, kinds, status_codes, delays, ordinals,
-            sizes, input_tokens, cached_tokens, output_tokens, reasoning_tokens,
+            sizes, input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs,
             ended_groups, ended_line_nos, ended_ordinals, ended_input_tokens, ended_output_tokens, outputs,
             ended_upstream, ended_settling,
             retried_groups, retried_ordinals, error_codes, messages, retried_upstream, retried_settling, causes
@@ -60,7 +61,7 @@ BEGIN
         SELECT * INTO counted
         FROM batchline.add_counts_v1(
             tally.batch_id, tally.completed, tally.failed, tally.more_input_tokens, tally.more_cached_tokens,
-            tally.more_output_tokens, tally.more_reasoning_tokens
+            tally.more_output_tokens, tally.more_reasoning_tokens, tally.more_cost
         );
         -- The batch was deleted meanwhile. Maintenance deletes what is left of it, these results too.
         CONTINUE WHEN counted.finished IS NULL;

@@ -13,7 +13,8 @@ batch AS (
     UPDATE batchline.batches
     SET cancelling_at = CASE %(reason)s::text WHEN 'cancel' THEN now() END,
         expiring_at = CASE %(reason)s::text WHEN 'expire' THEN now() END,
-        paused_at = CASE %(reason)s::text WHEN 'pause' THEN now() END
+        paused_at = CASE %(reason)s::text WHEN 'pause' THEN now() END,
+        paused_by = NULL
     WHERE id = %(batch)s
       AND finalizing_at IS NULL
       AND ended_at IS NULL

@@ -1,5 +1,5 @@
--- reopen_batch: open an ended batch again after put_back_unrun and put_back_failed: its counters go back by what these
--- returned, its end and its files are removed from its row, and it has a whole window again if it had a deadline.
+-- reopen_batch: open an ended batch again after put_back_unrun and put_back_failed: `failed` lines have not failed any more,
+-- its end and its files are removed from its row, and it has a whole window again if it had a deadline. Tokens and cost stay.
 --
 -- Lines that never ran and that the retry leaves out (`unrun` is false) stay out: the cursors pass them, and `left_out` counts
 -- them, so that the batch ends without them, as cancelled or expired as before (freeze). The files of its earlier end stay,
@@ -17,8 +17,6 @@ old AS (
 batch AS (
     UPDATE batchline.batches AS b
     SET failed = b.failed - %(failed)s,
-        input_tokens = b.input_tokens - %(input_tokens)s,
-        output_tokens = b.output_tokens - %(output_tokens)s,
         left_out = CASE WHEN %(unrun)s THEN 0 ELSE old.unrun END,
         left_out_as = CASE
             WHEN %(unrun)s OR old.unrun = 0 THEN NULL
@@ -28,6 +26,7 @@ batch AS (
         cancelling_at = NULL,
         expiring_at = NULL,
         paused_at = NULL,
+        paused_by = NULL,
         finalizing_at = NULL,
         finalizer = NULL,
         completed_at = NULL,

@@ -13,7 +13,7 @@ noted AS MATERIALIZED (
 ),
 batch AS (
     UPDATE batchline.batches
-    SET paused_at = NULL
+    SET paused_at = NULL, paused_by = NULL
     WHERE id = (SELECT noted.id FROM noted)
       AND paused_at IS NOT NULL
       AND finalizing_at IS NULL

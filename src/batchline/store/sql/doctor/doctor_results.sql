@@ -18,6 +18,7 @@ lane AS MATERIALIZED (
         n.next,
         b.finalizing_at IS NOT NULL OR b.ended_at IS NOT NULL AS frozen,
         b.left_out,
+        EXISTS (SELECT FROM batchline.retry_attempts AS a WHERE a.lane_id = n.id) AS retried,
         -- The file of an ended batch may be deleted with its lines.
         b.ended_at IS NULL OR EXISTS (
             SELECT FROM batchline.files AS f WHERE f.no = n.file_no AND f.deleted_at IS NULL
@@ -36,7 +37,7 @@ lane AS MATERIALIZED (
     WHERE %(batch)s::uuid IS NULL OR n.batch_id = %(batch)s::uuid
 ),
 counted AS MATERIALIZED (
-    SELECT n.id, n.batch_id, n.next, n.frozen, n.left_out, n.has_lines, n.held, c.*
+    SELECT n.id, n.batch_id, n.next, n.frozen, n.left_out, n.retried, n.has_lines, n.held, c.*
     FROM lane AS n
     CROSS JOIN LATERAL (
         SELECT
@@ -62,7 +63,8 @@ tally AS (
         sum(failed) AS failed,
         sum(reused) AS reused,
         sum(input_tokens) AS input_tokens,
-        sum(output_tokens) AS output_tokens
+        sum(output_tokens) AS output_tokens,
+        bool_or(retried) AS retried
     FROM counted
     GROUP BY batch_id
 ),
@@ -124,8 +126,13 @@ finding AS (
     JOIN tally AS t ON t.batch_id = b.id
     -- Counters outlive the results.
     WHERE b.purging_at IS NULL
-      AND (b.completed, b.failed, b.input_tokens, b.output_tokens)
-       <> (t.completed, t.failed, t.input_tokens, t.output_tokens)
+      AND (
+          (b.completed, b.failed) <> (t.completed, t.failed)
+          OR b.input_tokens < t.input_tokens
+          OR b.output_tokens < t.output_tokens
+          -- Attempts that were tried again have used tokens, too, and have no result.
+          OR NOT t.retried AND (b.input_tokens, b.output_tokens) <> (t.input_tokens, t.output_tokens)
+      )
     UNION ALL
     SELECT 'reused', b.id, NULL, format('the batch counts %%s reused answers; its results say %%s', b.reused, t.reused)
     FROM batchline.batches AS b

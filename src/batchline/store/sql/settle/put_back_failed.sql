@@ -1,5 +1,6 @@
 -- put_back_failed: turn failed results of an ended batch back into work: those with fewer than `max_attempts` attempts (NULL:
--- any), one of these `codes` (NULL: any) and one of these `causes` (NULL: any). Returns their number and their tokens.
+-- any), one of these `codes` (NULL: any) and one of these `causes` (NULL: any). Returns their number. Their tokens and their
+-- cost stay counted: they were spent.
 --
 -- Each becomes a row of retry_attempts, whole, and is outstanding again in a free span of the next attempt. So the history is
 -- kept, and so is the invariant. `more_attempts` is how many attempts it gets from now on; NULL: what is left of the batch's.
@@ -49,8 +50,4 @@ again AS (
     FROM failed
     GROUP BY lane_id, attempt, ordinal / %(span_items)s::integer
 )
-SELECT
-    count(*)::integer AS lines,
-    coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
-    coalesce(sum(output_tokens), 0)::bigint AS output_tokens
-FROM failed
+SELECT count(*)::integer AS lines FROM failed

@@ -11,6 +11,7 @@ SELECT * FROM batchline.settle_v1(
     %(cached_tokens)b,
     %(output_tokens)b,
     %(reasoning_tokens)b,
+    %(costs)b,
     %(ended_groups)b,
     %(ended_line_nos)b,
     %(ended_ordinals)b,

@@ -1,0 +1,11 @@
+"""Amounts of money for people."""
+
+from batchline.model.spending import dollars
+
+
+def money(nano: int) -> str:
+    """Dollars with as many digits as are of interest."""
+    amount = dollars(nano)
+    if amount == 0 or amount >= 1:
+        return f"${amount:,.2f}"
+    return f"${amount:.4f}" if amount >= 0.01 else f"${amount:.2g}"

@@ -1,0 +1,142 @@
+"""A sample: random lines of a new batch, which run while the rest is paused."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batchline.config.settings import WorkerSettings
+from batchline.files.objects import Objects
+from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, RunSettings
+from batchline.model.ids import new_id
+from batchline.store import batches, doctor, forecasts, spans
+from batchline.store.batches import NewBatch
+from batchline.store.creation import creation
+from batchline.store.session import Session
+from batchline.store.spans import Scope
+from batchline.worker.worker import Worker
+from tests.support.builders import LATER, a_file, a_worker, completed, kill, read, retry, sql, take
+from tests.support.executors import Answering
+from tests.support.reuse import a_file_of, a_reusing_batch, answer, answer_all
+
+
+async def a_sampled_batch(db: Session, lanes: dict[str, int], lines: int) -> Batch:
+    new = NewBatch(new_id(), DEFAULT_TENANT, await a_file(db, lanes), "24h", LATER, RunSettings())
+    async with creation(db, new) as creating:
+        await creating.create()
+        return await creating.draw_sample(lines)
+
+
+async def drawn(db: Session, batch: Batch) -> list[tuple[int, int]]:
+    """Lane and ordinal of each line that was drawn."""
+    return [
+        (lane, ordinal)
+        for lane, ordinal in await sql(
+            db,
+            """
+            SELECT s.lane_id, generate_series(lower(piece), upper(piece) - 1)
+            FROM batchline.spans AS s
+            CROSS JOIN LATERAL unnest(s.outstanding) AS piece
+            WHERE s.batch_id = %(batch)s AND s.available_at = to_timestamp(0)
+            """,
+            batch=batch.id,
+        )
+    ]
+
+
+@pytest.mark.parametrize(("lanes", "lines"), [({"a": 30, "b": 7}, 5), ({"a": 5000, "b": 300}, 40)])
+async def test_lines_of_all_lanes_are_drawn_and_each_line_is_there_once(
+    db: Session, lanes: dict[str, int], lines: int
+) -> None:
+    batch = await a_sampled_batch(db, lanes, lines)
+
+    assert (batch.status, batch.paused_by) == (BatchStatus.PAUSED, "sample")
+    assert len(set(await drawn(db, batch))) == lines
+    assert batch.counts.pending == sum(lanes.values())
+    assert (await doctor.examine(db)).findings == ()
+    other = await a_sampled_batch(db, {"a": 5000}, 40)
+    another = await a_sampled_batch(db, {"a": 5000}, 40)
+    ordinals = [sorted(ordinal for _, ordinal in await drawn(db, each)) for each in (other, another)]
+    assert ordinals[0] != ordinals[1], "it is random"
+
+
+async def test_more_lines_than_there_are_is_all_of_them(db: Session) -> None:
+    batch = await a_sampled_batch(db, {"a": 3}, 10)
+    assert len(await drawn(db, batch)) == 3
+
+
+@pytest.mark.parametrize(("lines", "every"), [(5, 3), (40, 30), (5, 30), (5, 2)])
+async def test_a_sample_is_drawn_from_the_lines_without_a_reused_answer(
+    db: Session, lines: int, every: int
+) -> None:
+    """Lines whose ordinal is a multiple of `every` have none."""
+    worker, bodies = a_worker(), [f'{{"q": {n}}}' for n in range(1000)]
+    known = [body for n, body in enumerate(bodies) if n % every]
+    await answer_all(db, worker, await a_reusing_batch(db, await a_file_of(db, known)))
+
+    batch = await a_reusing_batch(db, await a_file_of(db, bodies), sample=lines)
+
+    left = len(bodies) - len(known)
+    assert (batch.pause_rule, batch.reused, batch.counts.pending) == ("sample", len(known), left)
+    chosen = [ordinal for _, ordinal in await drawn(db, batch)]
+    assert len(set(chosen)) == len(chosen) == min(lines, left)
+    assert all(ordinal % every == 0 for ordinal in chosen)
+    assert (await doctor.examine(db)).findings == ()
+    while items := await take(db, worker, scope=Scope(batch_id=batch.id, sample=True)):
+        await answer(db, worker, items)
+    assert len(await forecasts.sampled(db, batch.id)) == len(chosen), "reused answers say nothing"
+    if lines < left:
+        assert await batches.resume(db, batch.id)
+    sent = await answer_all(db, worker, batch)
+    assert sorted([*sent, *(ordinal + 1 for ordinal in chosen)]) == [n + 1 for n in range(0, 1000, every)]
+
+
+async def test_a_batch_whose_answers_are_all_reused_is_not_paused_for_a_sample(db: Session) -> None:
+    worker, bodies = a_worker(), ['{"q": 1}', '{"q": 2}']
+    await answer_all(db, worker, await a_reusing_batch(db, await a_file_of(db, bodies)))
+    batch = await a_reusing_batch(db, await a_file_of(db, bodies), sample=1)
+    assert (batch.status, batch.paused_by, batch.reused) == (BatchStatus.FINALIZING, None, 2)
+    assert (await doctor.examine(db)).findings == ()
+
+
+async def test_only_the_sample_runs_until_the_batch_is_resumed(
+    database_url: str, db: Session, tmp_path: Path
+) -> None:
+    batch, executor = await a_sampled_batch(db, {"m": 500}, 40), Answering()
+
+    async def drain(scope: Scope) -> None:
+        settings = WorkerSettings(drain=True, lease=30.0)
+        worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, scope)
+        async with asyncio.timeout(60):
+            await worker.run()
+
+    await drain(Scope())
+    assert executor.sent == [], "other workers wait for the decision"
+    await drain(Scope(batch_id=batch.id, sample=True))
+    assert len(executor.sent) == 40
+    assert (await read(db, batch)).completed == 40
+
+    assert await batches.resume(db, batch.id)
+    await drain(Scope())
+    assert executor.lines == list(range(1, 501)), "nothing was sent twice"
+    assert (await read(db, batch)).status is BatchStatus.COMPLETED
+
+
+async def test_two_workers_share_a_sample_and_a_killed_one_loses_nothing(db: Session) -> None:
+    batch = await a_sampled_batch(db, {"m": 100}, 40)
+    first, second, scope = a_worker("first"), a_worker("second"), Scope(batch_id=batch.id, sample=True)
+    mine = await take(db, first, 16, scope)
+    theirs = await take(db, second, 1000, scope)
+    assert len(mine) == 16
+    assert len({item.ordinal for item in (*mine, *theirs)}) == 40
+
+    await kill(db, first)
+    await spans.settle(db, second.id, [*map(completed, theirs[1:]), retry(theirs[0])])
+    assert await take(db, second, 1000, scope) == [], "what is tried again waits for the rest"
+
+    assert await batches.resume(db, batch.id)
+    rest = await take(db, second, 1000)
+    assert len(rest) == 100 - len(theirs) + 1
+    await spans.settle(db, second.id, [completed(item) for item in rest])
+    assert (await read(db, batch)).completed == 100
+    assert (await doctor.examine(db)).findings == ()

@@ -172,6 +172,10 @@ class Hand:
         rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
         return rows[0][5] if rows else 0
 
+    def claim_sample(self, limit: int, batch: UUID) -> list[Claim]:
+        params = {"batch": batch, "worker": self.id, "name": "hand", "lease": self.lease, "limit": limit}
+        return [spans.claim_of(row) for row in self.run("claim_sample", params)]
+
     def items(self, claims: Iterable[Claim]) -> list[Item]:
         """What fetch gives for these claims, with made-up lines: line number and ordinal are the same."""
         by_span = {claim.span_id: claim for claim in claims}

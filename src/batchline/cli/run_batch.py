@@ -37,7 +37,7 @@ from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.following import followed_lines
 from batchline.cli.forecast import confirmed, forecast_lines, forecast_rest, sample_line
 from batchline.cli.manifest import ManifestFile, describe_run, write_manifest, written_file
-from batchline.cli.model_check import model_warnings
+from batchline.cli.model_check import warn_of_models
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputPlan
 from batchline.cli.reuse import prepared, reused_note
@@ -151,8 +151,6 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         batch, resumed = await _find_or_create(order, runtime, session)
         finished_before, interrupted, forecast = batch.ended_at is not None, False, None
         if not finished_before:
-            for warning in await model_warnings(session, batch.id, order.settings):
-                err().print(f"warning: {warning}", markup=False)
             async with _followed(order, runtime, batch):
                 if batch.pause_rule == "sample":
                     batch, forecast, interrupted = await _sample(order, runtime, session, batch)
@@ -277,6 +275,7 @@ async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
             " done; leave it out to continue, or give --fresh"
         )
     settings = await settings_for(session, found.file_id, order.settings)
+    await warn_of_models(session, found.file_id, order.settings)
     if found.ended_at is not None:
         found = await reopened(session, found, order.settings.max_attempts)
     await batches.change_settings(session, found.id, settings)
@@ -294,12 +293,15 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         file = await ingest_inputs(order.inputs, runtime.url, known=known, silent=order.silent)
     console = None if order.as_json else order.console()
     plan = reuse.NOTHING if order.fresh else await prepared(session, file, order.settings, console)
+    settings = await settings_for(session, file.id, order.settings)
+    # Before the batch exists: then a worker may send at once.
+    await warn_of_models(session, file.id, order.settings)
     return await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
         file_id=file.id,
         window=order.window,
-        settings=await settings_for(session, file.id, order.settings),
+        settings=settings,
         resume_key=key,
         plan=plan,
         sample=order.sample,

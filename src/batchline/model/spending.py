@@ -12,8 +12,10 @@ from batchline.model.usage import Usage
 
 ANY_PRICE = "*"
 NANO = 1_000_000_000
-# A bigint holds it, and so do sums of many.
+# A bigint holds it, and so do sums of some.
 _MAX_COST = 2**60
+# The highest cap on tokens.
+MAX_TOKENS = 10**15
 
 
 class ModelPrice(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,7 +33,7 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.inputs import RowOptions, input_options, opened_inputs
-from batchline.cli.model_check import model_warnings
+from batchline.cli.model_check import warn_of_models
 from batchline.cli.option_groups import grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
@@ -50,7 +50,7 @@ from batchline.model import (
     PauseReason,
     RunSettings,
 )
-from batchline.store import batch_names, batches, failures, outputs, providers
+from batchline.store import batch_names, batches, failures, forecasts, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -127,12 +127,11 @@ async def _submit(
     file = await ingest_inputs(inputs, runtime.url, known=known, silent=silent)
     async with Session(runtime.url, "submit") as session:
         priced = await settings_for(session, file.id, settings)
-        batch = await ordering.create(
+        # Before the batch exists: then a worker may send at once.
+        await warn_of_models(session, file.id, settings)
+        return await ordering.create(
             session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=priced
         )
-        for warning in await model_warnings(session, batch.id, settings):
-            err().print(f"warning: {warning}", markup=False)
-        return batch
 
 
 def status(
@@ -171,7 +170,8 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
             while True:
                 batch, progress = await gauge.read()
                 screen.show(progress)
-                if batch.ended_at is not None or batch.pause_rule is not None:
+                paused = batch.pause_rule is not None and not await forecasts.sample_left(session, batch_id)
+                if batch.ended_at is not None or paused:
                     return _BatchReport(
                         batch,
                         causes=progress.causes,

@@ -82,6 +82,10 @@ def run_inputs(
         batchline run a.jsonl --upstream https://models.example --api-key-env KEY
     """
     with reported_errors(as_json), ExitStack() as stack:
+        if fresh and retry_failed:
+            raise CommandError(
+                "--fresh sends every line again, --retry-failed only those that are not completed; give one of them"
+            )
         spending = caps.spending()
         how = input_options(rows)
         if only_estimate:

@@ -2,12 +2,13 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psycopg
 import pytest
 
 from tests.support.processes import batchline, read_lines, simulated, start, status, submit, write_requests
@@ -85,8 +86,10 @@ class _Listing(BaseHTTPRequestHandler):
     """Answers /v1/models as the test says, and every POST well."""
 
     listing: ClassVar[tuple[int, bytes]]
+    on_get: ClassVar[Callable[[], None]]
 
     def do_GET(self) -> None:
+        self.on_get()
         self._answer(*self.listing)
 
     def do_POST(self) -> None:
@@ -104,8 +107,8 @@ class _Listing(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def listing(status: int, body: bytes) -> Iterator[str]:
-    handler = type("Listing", (_Listing,), {"listing": (status, body)})
+def listing(status: int, body: bytes, on_get: Callable[[], None] = lambda: None) -> Iterator[str]:
+    handler = type("Listing", (_Listing,), {"listing": (status, body), "on_get": staticmethod(on_get)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -133,6 +136,23 @@ def test_an_upstream_without_a_list_gives_no_warning(
     with listing(*answer) as url:
         done = batchline("run", str(inputs), "--upstream", url, *location)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_models_are_checked_before_there_is_a_batch_that_a_worker_could_send(
+    database_url: str, tmp_path: Path, location: tuple[str, ...], command: str
+) -> None:
+    inputs, found = write_requests(tmp_path / "in.jsonl", 2, models=("gpt-5-mini",)), list[Any]()
+
+    def count_batches() -> None:
+        with psycopg.connect(database_url) as connection:
+            found.extend(connection.execute("SELECT count(*) FROM batchline.batches"))
+
+    with listing(200, b'{"data": [{"id": "other"}]}', count_batches) as url:
+        done = batchline(command, str(inputs), "--upstream", url, *location)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning:") == 1
+    assert set(found) == {(0,)}
 
 
 # Pauses

@@ -188,3 +188,11 @@ def test_an_unknown_batch_is_refused(location: tuple[str, ...], ended: str) -> N
     done = batchline("retry", "batch_" + "0" * 32, *location)
     assert done.returncode == 2
     assert "there is no batch" in done.stderr
+
+
+def test_run_cannot_both_start_over_and_retry(tmp_path: Path, location: tuple[str, ...]) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 1)
+    command = ("run", str(inputs), "--upstream", "http://localhost:1", "--fresh", "--retry-failed")
+    refused = batchline(*command, *location)
+    assert refused.returncode == 2
+    assert "--fresh sends every line again, --retry-failed only those" in refused.stderr

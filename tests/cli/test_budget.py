@@ -307,7 +307,18 @@ def test_an_interrupted_sample_is_continued_by_the_same_command(
 ) -> None:
     inputs = requests(tmp_path / "in.jsonl", 200, max_tokens=1)
     with simulated("--latency", "100") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "--sample", "40", "-c", "2", *config, *location)
+        command = (
+            "run",
+            str(inputs),
+            "--upstream",
+            upstream.url,
+            "--sample",
+            "40",
+            "-c",
+            "2",
+            *config,
+            *location,
+        )
         process = start(*command)
         wait_for_executions(upstream, 4)
         kill(process, how)
@@ -323,7 +334,18 @@ def test_watch_waits_until_the_sample_of_another_process_is_done(
 ) -> None:
     inputs = requests(tmp_path / "in.jsonl", 100, max_tokens=1)
     with simulated("--latency", "100") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "--sample", "40", "-c", "2", *config, *location)
+        command = (
+            "run",
+            str(inputs),
+            "--upstream",
+            upstream.url,
+            "--sample",
+            "40",
+            "-c",
+            "2",
+            *config,
+            *location,
+        )
         process = start(*command)
         wait_for_executions(upstream, 1)
         watched = batchline("watch", "--json", *location)

@@ -86,10 +86,8 @@ class _Listing(BaseHTTPRequestHandler):
     """Answers /v1/models as the test says, and every POST well."""
 
     listing: ClassVar[tuple[int, bytes]]
-    on_get: ClassVar[Callable[[], None]]
 
     def do_GET(self) -> None:
-        self.on_get()
         self._answer(*self.listing)
 
     def do_POST(self) -> None:
@@ -108,8 +106,14 @@ class _Listing(BaseHTTPRequestHandler):
 
 @contextmanager
 def listing(status: int, body: bytes, on_get: Callable[[], None] = lambda: None) -> Iterator[str]:
-    handler = type("Listing", (_Listing,), {"listing": (status, body), "on_get": staticmethod(on_get)})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    class Listing(_Listing):
+        listing = (status, body)
+
+        def do_GET(self) -> None:
+            on_get()
+            super().do_GET()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listing) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

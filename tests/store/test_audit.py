@@ -93,10 +93,10 @@ async def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_op
     role = f"app_{uuid4().hex}"
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute(f"CREATE ROLE {role} LOGIN")
-        shown, name = of_the_page("batchline_app").replace("batchline_app", role), owner.info.dbname
-        assert "ON DATABASE app TO" in shown
+        grants, name = of_the_page("batchline_app").replace("batchline_app", role), owner.info.dbname
+        assert "ON DATABASE app TO" in grants
         owner.execute(f"REVOKE TEMPORARY ON DATABASE {name} FROM public")
-        owner.execute(shown.replace("ON DATABASE app TO", f"ON DATABASE {name} TO").encode())
+        owner.execute(grants.replace("ON DATABASE app TO", f"ON DATABASE {name} TO").encode())
     theirs = make_conninfo(database_url, user=role)
     try:
         async with Session(theirs, "test") as db:

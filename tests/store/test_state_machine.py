@@ -61,8 +61,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 SETTINGS = settings(
-    max_examples=int(os.environ.get("BATCHLINE_TEST_EXAMPLES", "100")),
-    stateful_step_count=50,
+    max_examples=int(os.environ.get("BATCHLINE_TEST_EXAMPLES", "70")),
+    stateful_step_count=40,
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

@@ -10,8 +10,19 @@ from uuid import UUID
 import pytest
 
 from batchline.config.settings import WorkerSettings
-from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, Completed, Item, ModelPrice, RunSettings
-from batchline.model import Settled, Spending, Usage, Verdict
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    BatchStatus,
+    Completed,
+    Item,
+    ModelPrice,
+    RunSettings,
+    Settled,
+    Spending,
+    Usage,
+    Verdict,
+)
 from batchline.model.ids import new_id
 from batchline.store import batches, budgets, spans
 from batchline.store.batches import NewBatch

@@ -10,7 +10,6 @@ from batchline.store.arrays import Int8Array
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
-
 # A bigint holds the sum of two. Larger than any cap, so that what is cut off makes no difference.
 _LARGEST = 2**62 - 1
 

@@ -56,8 +56,8 @@ class OnSettled(Protocol):
 
 
 class OnStored(Protocol):
-    """Called with verdicts that are stored, and those of them that came too late to count. `repeated` came too
-    late as well, but an earlier settle of them had no answer: it may have stored them."""
+    """Called with verdicts that are stored, and those of them that came too late to count. `repeated` came
+    too late as well, but an earlier settle of them had no answer: it may have stored them."""
 
     def __call__(
         self, verdicts: Sequence[Verdict], late: Sequence[Verdict], repeated: Sequence[Verdict], /

@@ -19,7 +19,6 @@ from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import (
     CommandError,
-    err,
     finalize_trouble,
     out,
     print_json,

@@ -84,7 +84,8 @@ def run_inputs(
     with reported_errors(as_json), ExitStack() as stack:
         if fresh and retry_failed:
             raise CommandError(
-                "--fresh sends every line again, --retry-failed only those that are not completed; give one of them"
+                "--fresh sends every line again, --retry-failed only those that are not completed;"
+                " give one of them"
             )
         spending = caps.spending()
         how = input_options(rows)

@@ -55,7 +55,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _PaidAnswer:
     """What a request has cost, and the name under which its item was held."""
 
     cost: Amount
@@ -71,7 +71,7 @@ class _Account:
     requests: int = 0
     in_flight: Amount = _NOTHING
     # Answers whose verdicts are not stored yet, by span and ordinal.
-    unsettled: dict[tuple[int, int], list[_Answered]] = field(default_factory=dict)
+    unsettled: dict[tuple[int, int], list[_PaidAnswer]] = field(default_factory=dict)
     settling: Amount = _NOTHING
     unconfirmed: Amount = _NOTHING
     # What is held and whether some of it will be free again, as the database has it, and since when, by the
@@ -105,10 +105,10 @@ class _Account:
         if actual is None:
             self.unconfirmed += reserved
         elif actual != _NOTHING:
-            self.unsettled.setdefault(_key(item), []).append(_Answered(actual, sender))
+            self.unsettled.setdefault(_key(item), []).append(_PaidAnswer(actual, sender))
             self.settling += actual
 
-    def stored(self, item: Item) -> _Answered | None:
+    def stored(self, item: Item) -> _PaidAnswer | None:
         """The verdict on the item is stored; the answer that it was made of."""
         answers = self.unsettled.get(_key(item))
         if not answers:

@@ -13,6 +13,7 @@ from batchline.model.batch import (
     ItemCounts,
     ProviderSettings,
     Recovery,
+    RunCommand,
     RunSettings,
 )
 from batchline.model.failure import Cause, CauseCount
@@ -87,6 +88,7 @@ __all__ = [
     "Retry",
     "RetrySelection",
     "Role",
+    "RunCommand",
     "RunSettings",
     "Settled",
     "Spending",

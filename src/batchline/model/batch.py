@@ -53,6 +53,13 @@ class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     recheck: float = 60.0
 
 
+class RunCommand(msgspec.Struct, frozen=True):
+    """A `run` command for display, without secrets, and the folder that it was given in."""
+
+    text: str
+    folder: str
+
+
 class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the lines of a batch run. Stored with the batch, so that any worker can continue it."""
 
@@ -72,6 +79,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: bool = False
     # None: its cost is unknown and has no cap.
     spending: Spending | None = None
+    # Continues the batch.
+    command: RunCommand | None = None
 
 
 class ItemCounts(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from batchline.cli.display.console import (
 )
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.display.pauses import pause_document, pause_message
-from batchline.cli.display.progress import Gauge
+from batchline.cli.display.progress import BatchProgress, Gauge
 from batchline.cli.display.screen import display
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
@@ -45,6 +45,7 @@ from batchline.files.inputs.input_set import InputSet
 from batchline.model import (
     DEFAULT_TENANT,
     Batch,
+    BatchStatus,
     CauseCount,
     PauseReason,
     RunSettings,
@@ -168,7 +169,7 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
         with display(out(), f"batch {short.get(batch_id, batch_id.hex)}", silent=silent) as screen:
             while True:
                 batch, progress = await gauge.read()
-                screen.show(progress)
+                screen.show(await _with_left(session, batch, progress))
                 paused = batch.pause_rule is not None and not await forecasts.sample_left(session, batch_id)
                 if batch.ended_at is not None or paused:
                     return _BatchReport(
@@ -178,6 +179,16 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
                         cost=await cost_of(session, batch),
                     )
                 await asyncio.sleep(_REFRESH)
+
+
+async def _with_left(session: Session, batch: Batch, progress: BatchProgress) -> BatchProgress:
+    """The progress. If `run` has left the batch, nothing happens, and it says so."""
+    if progress.rate or not batch.settings.reserved or batch.status is not BatchStatus.IN_PROGRESS:
+        return progress
+    if (await batch_names.origins(session, [batch.id]))[batch.id].held:
+        return progress
+    trouble = progress.trouble or "left by run: nothing works on it; `batchline list` says how to continue it"
+    return msgspec.structs.replace(progress, trouble=trouble)
 
 
 def results(

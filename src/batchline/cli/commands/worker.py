@@ -40,6 +40,7 @@ from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.hooks.hook import Hooks
 from batchline.model import RESERVED
+from batchline.secrets.addresses import public_url
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -214,7 +215,7 @@ async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Seque
     finally:
         await executor.close()
         await approvals.close()
-    return counts_of(worker), [replace(held, upstream=urls.displayed(held.upstream)) for held in worker.held]
+    return counts_of(worker), [replace(held, upstream=public_url(held.upstream)) for held in worker.held]
 
 
 def _describe_held(held: HeldLines) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from batchline.cli.options import Exit
 from batchline.model import Batch, ids
+from batchline.secrets.addresses import public_url
 from batchline.store.hooks import HookDelivery
 
 
@@ -75,13 +76,14 @@ def report(error: CommandError, as_json: bool) -> typer.Exit:
 
 def show_batch(batch: Batch) -> dict[str, Any]:
     """A batch as all commands print it."""
+    upstream = batch.settings.upstream
     return {
         "id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
         "input_file_id": ids.show(ids.FILE, batch.file_id),
         "output_file_id": _file(batch.output_file_id),
         "error_file_id": _file(batch.error_file_id),
-        "upstream": batch.settings.upstream,
+        "upstream": None if upstream is None else public_url(upstream),
         "completion_window": batch.completion_window,
         "metadata": batch.metadata,
         "request_counts": msgspec.to_builtins(batch.counts),

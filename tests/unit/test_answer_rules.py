@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchline.batches.answers import AnswerCheck, InvalidAnswerSchema
-from batchline.executors.asking import AskedAgain, Asking
+from batchline.executors.checked_request import CheckedRequest, Correction
 from batchline.model import AnswerRules
 
 LABEL = {
@@ -96,20 +96,20 @@ def test_a_schema_that_cannot_be_used_is_refused(schema: dict[str, Any]) -> None
         AnswerCheck(AnswerRules(schema=schema))
 
 
-# --- Asking ------------------------------------------------------------------------------------------------
+# --- The request ------------------------------------------------------------------------------------------
 
 REQUEST = {"model": "m", "messages": [{"role": "user", "content": "Is it spam?"}], "seed": 2**60}
 
 
-def asked(given: object, asking: Asking) -> Any:
-    return json.loads(asking.body(json.dumps(given).encode()))
+def requested(given: object, build: CheckedRequest) -> Any:
+    return json.loads(build.body(json.dumps(given).encode()))
 
 
 def test_the_schema_is_sent_as_the_format() -> None:
-    body = asked(REQUEST, Asking(CHAT, LABEL, None))
+    body = requested(REQUEST, CheckedRequest(CHAT, LABEL, None))
     described = {"name": "answer", "schema": LABEL, "strict": True}
     assert body == REQUEST | {"response_format": {"type": "json_schema", "json_schema": described}}
-    body = asked({"model": "m", "input": "?"}, Asking(RESPONSES, LABEL, None))
+    body = requested({"model": "m", "input": "?"}, CheckedRequest(RESPONSES, LABEL, None))
     assert body["text"]["format"] == {"type": "json_schema", **described}
 
 
@@ -122,30 +122,30 @@ def test_the_schema_is_sent_as_the_format() -> None:
     ],
 )
 def test_a_schema_that_openai_would_refuse_in_strict_mode_is_not_strict(schema: dict[str, Any]) -> None:
-    body = asked(REQUEST, Asking(CHAT, schema, None))
+    body = requested(REQUEST, CheckedRequest(CHAT, schema, None))
     assert "strict" not in body["response_format"]["json_schema"]
 
 
 def test_the_format_of_a_line_is_kept() -> None:
     given = REQUEST | {"response_format": {"type": "json_object"}}
-    assert asked(given, Asking(CHAT, LABEL, None)) == given
+    assert requested(given, CheckedRequest(CHAT, LABEL, None)) == given
 
 
 def test_the_model_is_told_its_last_answer_and_what_was_wrong() -> None:
-    again = AskedAgain("spam!", "The answer is not JSON.")
-    body = asked(REQUEST, Asking(CHAT, None, again))
+    correction = Correction("spam!", "The answer is not JSON.")
+    body = requested(REQUEST, CheckedRequest(CHAT, None, correction))
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][1]["content"] == "spam!"
     assert "The answer is not JSON." in body["messages"][2]["content"]
     assert body | {"messages": REQUEST["messages"]} == REQUEST
-    body = asked({"model": "m", "input": "Is it spam?"}, Asking(RESPONSES, None, again))
+    body = requested({"model": "m", "input": "Is it spam?"}, CheckedRequest(RESPONSES, None, correction))
     assert [message["content"] for message in body["input"]][:2] == ["Is it spam?", "spam!"]
-    silent = asked(REQUEST, Asking(CHAT, None, AskedAgain("", "The answer is empty.")))
+    silent = requested(REQUEST, CheckedRequest(CHAT, None, Correction("", "The answer is empty.")))
     assert [message["role"] for message in silent["messages"]] == ["user", "user"]
 
 
 @pytest.mark.parametrize("given", [b"[]", b'{"model":"m","prompt":"x"}'])
 def test_a_body_without_messages_stays_as_it_is(given: bytes) -> None:
-    again = AskedAgain("spam!", "The answer is not JSON.")
-    assert Asking(CHAT, None, again).body(given) == given
-    assert Asking("/v1/completions", LABEL, again).body(given) == given
+    correction = Correction("spam!", "The answer is not JSON.")
+    assert CheckedRequest(CHAT, None, correction).body(given) == given
+    assert CheckedRequest("/v1/completions", LABEL, correction).body(given) == given

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from batchline.batches.answers import AnswerCheck, InvalidAnswerSchema, texts_of
 from batchline.batches.output import NotJson, failed_line, invalid_line, read_invalid, response_body
-from batchline.executors.asking import AskedAgain, Asking
+from batchline.executors.checked_request import CheckedRequest, Correction
 from batchline.executors.executor import Executor, Fence
 from batchline.model import AnswerRules, Completed, Deferred, Failed, Item, Ran, Retry
 from batchline.model.answer_rules import INVALID_OUTPUT
@@ -75,12 +75,12 @@ class ValidatingExecutor:
         except InvalidAnswerSchema as error:
             return Failed(item, failed_line(item, "invalid_schema", str(error)))
         try:
-            again = await self._asked_again(item)
+            correction = await self._correction(item)
         except InvalidAnswersUnavailable:
             return Deferred(item, _UNREADABLE_DELAY)
         formatted = rules.schema is not None and _served_by(item) not in self._without_format
-        asking = Asking(item.claim.url, rules.schema if formatted else None, again)
-        sent = replace(item, body=asking.body(item.body))
+        request = CheckedRequest(item.claim.url, rules.schema if formatted else None, correction)
+        sent = replace(item, body=request.body(item.body))
         ran = await self._executor.run(sent)
         if isinstance(ran, Completed):
             return await self._judged(item, check, ran)
@@ -98,7 +98,7 @@ class ValidatingExecutor:
             check = self._checks[key] = AnswerCheck(rules)
         return check
 
-    async def _asked_again(self, item: Item) -> AskedAgain | None:
+    async def _correction(self, item: Item) -> Correction | None:
         if item.claim.attempt == 1:
             return None
         line = await self._invalid_answers.last(item)
@@ -109,7 +109,7 @@ class ValidatingExecutor:
             texts = texts_of(body) if len(body) <= _MAX_SENT_BACK else []
         except (NotJson, RecursionError):
             return None
-        return AskedAgain(texts[0].text if texts else None, problem)
+        return Correction(texts[0].text if texts else None, problem)
 
     async def _judged(self, item: Item, check: AnswerCheck, ran: Completed) -> Ran:
         body = response_body(ran.output)

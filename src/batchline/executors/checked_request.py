@@ -9,31 +9,31 @@ _CHAT, _RESPONSES = "/v1/chat/completions", "/v1/responses"
 _NAME = "answer"
 
 
-class AskedAgain(msgspec.Struct, frozen=True):
+class Correction(msgspec.Struct, frozen=True):
     """The last answer, if it is known and not too large, and what was wrong with it."""
 
     text: str | None
     problem: str
 
 
-class Asking(msgspec.Struct, frozen=True):
+class CheckedRequest(msgspec.Struct, frozen=True):
     """How to ask for an answer. Bodies of endpoints without messages stay as they are."""
 
     url: str
     # The schema to send as the format; None: send none.
     schema: Mapping[str, Any] | None
-    again: AskedAgain | None
+    correction: Correction | None
 
     def body(self, given: bytes) -> bytes:
-        if self.url not in (_CHAT, _RESPONSES) or (self.schema is None and self.again is None):
+        if self.url not in (_CHAT, _RESPONSES) or (self.schema is None and self.correction is None):
             return given
         body = msgspec.json.decode(given)
         if not isinstance(body, dict):
             return given
         if self.schema is not None:
             self._add_format(body, self.schema)
-        if self.again is not None:
-            self._add_messages(body, self.again)
+        if self.correction is not None:
+            self._add_messages(body, self.correction)
         return msgspec.json.encode(body)
 
     def _add_format(self, body: dict[str, Any], schema: Mapping[str, Any]) -> None:
@@ -46,15 +46,17 @@ class Asking(msgspec.Struct, frozen=True):
         if isinstance(text, dict):
             text.setdefault("format", {"type": "json_schema", **described})
 
-    def _add_messages(self, body: dict[str, Any], again: AskedAgain) -> None:
+    def _add_messages(self, body: dict[str, Any], correction: Correction) -> None:
         field = "messages" if self.url == _CHAT else "input"
         before = body.get(field)
         messages = [{"role": "user", "content": before}] if isinstance(before, str) else before
         if not isinstance(messages, list):
             return
         # An empty message of the assistant is refused by some upstreams.
-        said = [{"role": "assistant", "content": again.text}] if again.text else []
-        complaint = f"Your last answer cannot be used. {again.problem} Answer the request again, correctly."
+        said = [{"role": "assistant", "content": correction.text}] if correction.text else []
+        complaint = (
+            f"Your last answer cannot be used. {correction.problem} Answer the request again, correctly."
+        )
         body[field] = [*messages, *said, {"role": "user", "content": complaint}]
 
 

@@ -109,8 +109,8 @@ def _against(validator: Draft202012Validator, text: str) -> str | None:
 
 def _reasons(validator: Draft202012Validator, value: Any) -> Iterator[str]:
     for error in validator.iter_errors(value):
-        place = "".join(f"/{part}" for part in error.instance_path)
-        yield f"{f'at {place}: ' if place else ''}{_cut(error.message, _MAX_REASON)}"
+        where = "".join(f"/{part}" for part in error.instance_path)
+        yield f"{f'at {where}: ' if where else ''}{_cut(error.message, _MAX_REASON)}"
 
 
 def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:

@@ -10,7 +10,7 @@ from batchline.batches.cost import spending_for
 from batchline.config import durations
 from batchline.files import parsing
 from batchline.files.parsing import MAX_ERRORS
-from batchline.model import Batch, ContentError, RunSettings, Spending
+from batchline.model import AnswerRules, Batch, ContentError, RunSettings, Spending
 from batchline.model.ids import new_id
 from batchline.store import batches
 from batchline.store import creation as store_creation
@@ -42,10 +42,11 @@ def window_or_none(window: str) -> float | None:
         raise InvalidWindow(f"{error}; `{NO_WINDOW}` is no deadline") from None
 
 
-def resume_key(digest: bytes, upstream: str) -> str:
-    """The same input and upstream are the same run, whatever the other options."""
+def resume_key(digest: bytes, upstream: str, answers: AnswerRules | None = None) -> str:
+    """The same input, upstream and rules for answers are the same run, whatever the other options."""
     origin = upstream.removesuffix("/").removesuffix("/v1")
-    return hashlib.sha256(digest + origin.encode()).hexdigest()
+    rules = b"" if answers is None else msgspec.json.encode(answers, order="sorted")
+    return hashlib.sha256(digest + origin.encode() + rules).hexdigest()
 
 
 class BatchRequest(msgspec.Struct, frozen=True):

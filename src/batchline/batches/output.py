@@ -45,9 +45,26 @@ class _Answer(msgspec.Struct, gc=False):
     usage: _Usage | None = None
 
 
+class _LineResponse(msgspec.Struct, gc=False):
+    body: msgspec.Raw
+
+
+class _LineError(msgspec.Struct, gc=False):
+    message: str = ""
+
+
+class _AnsweredLine(msgspec.Struct, gc=False):
+    response: _LineResponse
+    error: _LineError | None = None
+
+
 _NO_DETAILS = _Details()
+# Where the answer begins in a line, after the custom_id, in which no quotation mark is unescaped.
+_RESPONSE = b',"response":{'
+_NO_ERROR = b',"error":null}'
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_line = msgspec.json.Decoder(_AnsweredLine).decode
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
 _new_decoder = codecs.getincrementaldecoder("utf-8")
@@ -87,6 +104,30 @@ def failed_line(item: Item, code: str, message: str) -> bytes:
         _encode(code),
         _encode(message),
     )
+
+
+def invalid_line(line: bytes, code: str, message: str) -> bytes:
+    """The line of an item whose answer does not count. It keeps the answer.
+
+    The error comes first: failure_code_v1 finds the code without reading the answer.
+    """
+    start = line.index(_RESPONSE)
+    error = b',"error":{"code":%b,"message":%b}' % (_encode(code), _encode(message))
+    return line[:start] + error + line[start : -len(_NO_ERROR)] + b"}"
+
+
+def response_body(line: bytes) -> bytes:
+    """The upstream's answer in a line of `answered_line`, as it was embedded."""
+    return bytes(_decode_line(line).response.body)
+
+
+def read_invalid(line: bytes) -> tuple[str, bytes]:
+    """The message and the answer of a line of `invalid_line`. Raises NotJson."""
+    try:
+        found = _decode_line(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+    return found.error.message if found.error else "", bytes(found.response.body)
 
 
 def read_answer(body: bytes) -> tuple[bytes, Usage]:

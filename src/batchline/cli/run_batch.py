@@ -25,6 +25,7 @@ from batchline.batches.batch_object import failure_objects
 from batchline.batches.cost import BatchCost, cost_object, cost_of
 from batchline.batches.forecast import Forecast, forecast_object
 from batchline.batches.pauses import pause_reason
+from batchline.cli.answer_options import check_endpoints
 from batchline.cli.commands.retry import reopened
 from batchline.cli.display.console import CommandError, err, out, show_hook_delivery
 from batchline.cli.display.pauses import pause_document, pause_message
@@ -259,7 +260,7 @@ async def _find_or_create(
     order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint
 ) -> tuple[Batch, bool]:
     upstream = order.settings.upstream or ""
-    key = ordering.resume_key(known.digest, upstream)
+    key = ordering.resume_key(known.digest, upstream, order.settings.answers)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and _is_done(order, found):
         return found, True
@@ -298,6 +299,7 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
     file = await files.find(session, DEFAULT_TENANT, known.digest)
     if file is None:
         file = await ingest_inputs(order.inputs, runtime.url, known=known, silent=order.silent)
+    await check_endpoints(session, file.id, order.settings)
     console = None if order.as_json else order.console()
     plan = reuse.NOTHING if order.fresh else await prepared(session, file, order.settings, console)
     settings = await settings_for(session, file.id, order.settings)

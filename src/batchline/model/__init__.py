@@ -4,6 +4,7 @@ They are msgspec structs, which are ten times cheaper to create than frozen data
 thousands of items and verdicts per second. Start with `batch`, `line` and `verdict`.
 """
 
+from batchline.model.answer_rules import AnswerRules
 from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
     PROVIDER_NAMES,
@@ -54,6 +55,7 @@ __all__ = [
     "NO_USAGE",
     "PROVIDER_NAMES",
     "RESERVED",
+    "AnswerRules",
     "ApiKey",
     "Approval",
     "Attempt",

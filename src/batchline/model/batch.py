@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.model.answer_rules import AnswerRules
 from batchline.model.file import ContentError
 from batchline.model.spending import Spending
 
@@ -77,6 +78,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
     # marked when it is created: see RESERVED.
     reserved: bool = False
+    # What its answers must be like; None: anything.
+    answers: AnswerRules | None = None
     # None: its cost is unknown and has no cap.
     spending: Spending | None = None
     # Continues the batch.

@@ -37,6 +37,10 @@ _VARIABLE = re.compile(
 )
 _ANSWERED = re.compile(r"^The upstream answered \d{3}\s*")
 _SPACE = re.compile(r"\s+")
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_ERROR_FIRST = re.compile(
+    rb'\{"id":%(s)b,"custom_id":%(s)b,"error":(\{"code":%(s)b,"message":%(s)b\})' % {b"s": _STRING}
+)
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -121,7 +125,7 @@ def error_of_line(line: bytes, status_code: int | None) -> tuple[str, str]:
     """The code and the message of a finished error line."""
     unread = "failed" if status_code is None else f"http_{status_code}"
     if len(line) > _MAX_LINE:
-        return unread, ""
+        return _first_error(line) or (unread, "")
     try:
         found = _decode_line(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -131,6 +135,15 @@ def error_of_line(line: bytes, status_code: int | None) -> tuple[str, str]:
     if found.response is not None:
         return f"http_{found.response.status_code}", said_by(bytes(found.response.body)) or ""
     return unread, ""
+
+
+def _first_error(line: bytes) -> tuple[str, str] | None:
+    """The error of a large line that has it before its answer, which did not count."""
+    found = _ERROR_FIRST.match(line, 0, _MAX_LINE)
+    if found is None:
+        return None
+    error = msgspec.json.decode(found[1], type=_Unanswered)
+    return error.code, error.message
 
 
 @lru_cache(maxsize=1024)

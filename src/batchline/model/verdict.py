@@ -36,6 +36,8 @@ class Retry(msgspec.Struct, frozen=True):
     message: str
     delay: float
     usage: Usage = NO_USAGE
+    # The attempt's error line, if its answer is kept. It is stored instead of the message.
+    output: bytes = b""
 
 
 class Deferred(msgspec.Struct, frozen=True):

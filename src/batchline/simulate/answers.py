@@ -7,6 +7,7 @@ import base64
 import hashlib
 import struct
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +25,9 @@ _CACHE_STEP = 128
 # Not compressible, like images.
 _PADDING = base64.b64encode(hashlib.shake_128(b"padding").digest(48 * 1024))
 
-_Object = dict[str, object]
+_CHAT = "/v1/chat/completions"
+
+_Object = dict[str, Any]
 
 
 def answer_to(path: str, body: bytes, seed: int = 0) -> bytes:
@@ -32,10 +35,34 @@ def answer_to(path: str, body: bytes, seed: int = 0) -> bytes:
     return render(RecipeReader(seed).read(path.encode(), body))
 
 
-def render(recipe: Recipe) -> bytes:
+def render(recipe: Recipe, text: str = "", bad_answers: int = 0) -> bytes:
+    """`text`: of all answers; by default they are words. With it, the first `bad_answers` answers of a chat
+    are bad."""
     if isinstance(recipe, VectorRecipe):
         return _encode(_embeddings(recipe))
-    return _encode(_TEXTS[recipe.path](recipe, _figures(recipe)))
+    answer = _TEXTS[recipe.path](recipe, _figures(recipe))
+    if text and recipe.path == _CHAT:
+        bad = recipe.turns < bad_answers
+        for choice in answer["choices"]:
+            _script(choice, None if bad else text, recipe.digest[9])
+    return _encode(answer)
+
+
+def _script(choice: Any, text: str | None, kind: int) -> None:
+    """Give a choice this text; None: make it bad in one of four ways."""
+    message = choice["message"]
+    if text is not None:
+        choice["finish_reason"], message["content"] = "stop", text
+        return
+    match kind % 4:
+        case 0:
+            message["content"] = f"Sure! Here is the JSON: {message['content']}"
+        case 1:
+            message["content"] = ""
+        case 2:
+            message["content"], message["refusal"] = None, "I cannot help with that."
+        case _:
+            choice["finish_reason"], message["content"] = "length", '{"label": "sp'
 
 
 def padded(body: bytes, size: int) -> Iterator[bytes]:

@@ -41,6 +41,17 @@ class SimulateSettings:
         False, "Ignore Idempotency-Keys, and drop queued requests of disconnected clients, as llama.cpp does."
     )
     only_listed: bool = _option(False, "Answer 404 to requests for models that GET /v1/models does not list.")
+    answer: str = _option("", 'The text of all answers, such as \'{"label": "spam"}\'. Default: words.')
+    bad_answers: int = _option(
+        0,
+        "With --answer: answers in a conversation that come first and are bad: not JSON, empty, cut or a"
+        " refusal.",
+        metavar="N",
+        min=0,
+    )
+    no_response_format: bool = _option(
+        False, "Answer 400 to requests with a response_format, as upstreams that do not know it do."
+    )
     answer_bytes: int = _option(
         0, "Minimum size of good answers, sent as fast as they are read. 0: no minimum.", metavar="N", min=0
     )

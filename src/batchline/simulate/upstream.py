@@ -17,7 +17,7 @@ from typing import Protocol
 from batchline.simulate.answers import padded, render
 from batchline.simulate.faults import FaultDice, InjectedFault, TokenBucket
 from batchline.simulate.ledger import Executed, Ledger
-from batchline.simulate.recipes import Recipe, RecipeReader
+from batchline.simulate.recipes import Recipe, RecipeReader, TextRecipe
 from batchline.simulate.refusals import Refusal
 from batchline.simulate.settings import SimulateSettings
 
@@ -102,6 +102,9 @@ class SimulatedUpstream:
         if self._settings.only_listed and recipe.model not in self._settings.models:
             message = f"The model `{recipe.model}` does not exist."
             raise Refusal(404, message, param="model", code="model_not_found")
+        if self._settings.no_response_format and isinstance(recipe, TextRecipe) and recipe.formatted:
+            message = "Unrecognized request argument supplied: response_format"
+            raise Refusal(400, message, param="response_format")
         self._check_rate()
         match self._dice.throw():
             case None:
@@ -175,10 +178,13 @@ class SimulatedUpstream:
         headers = b"x-request-id: req_%b\r\n" % recipe.digest.hex().encode()
         if self._settings.answer_bytes:
             _count(ledger, 200)
-            chunks = padded(render(recipe), self._settings.answer_bytes)
+            chunks = padded(self._rendered(recipe), self._settings.answer_bytes)
             caller.stream(b"application/json", chunks, headers)
         else:
-            _answer(ledger, caller, 200, render(recipe), headers)
+            _answer(ledger, caller, 200, self._rendered(recipe), headers)
+
+    def _rendered(self, recipe: Recipe) -> bytes:
+        return render(recipe, self._settings.answer, self._settings.bad_answers)
 
 
 def _answer(ledger: Ledger, caller: Requester, status: int, body: bytes, headers: bytes) -> None:

@@ -6,9 +6,12 @@ from uuid import UUID
 import msgspec
 
 from batchline.model import Attempt, AttemptTimes, ItemHistory
+from batchline.model.answer_rules import INVALID_OUTPUT
 from batchline.model.failure import error_of_line
 from batchline.store.session import Session
 from batchline.store.statements import statement
+
+_MAX_ANSWER = 2**20
 
 
 async def of_item(session: Session, batch_id: UUID, custom_id: str) -> ItemHistory | None:
@@ -20,6 +23,16 @@ async def of_item(session: Session, batch_id: UUID, custom_id: str) -> ItemHisto
     if not rows:
         return None
     return _history(rows[0])
+
+
+async def last_invalid_answer(session: Session, lane_id: int, ordinal: int) -> bytes | None:
+    """The error line of the last answer to an item that did not meet the rules; None if there is none, or it
+    is very large."""
+    params = {"lane": lane_id, "ordinal": ordinal, "code": INVALID_OUTPUT, "max_size": _MAX_ANSWER + 1}
+    rows = await session.rows(statement("last_invalid_answer"), params)
+    if not rows or len(rows[0][0]) > _MAX_ANSWER:
+        return None
+    return str(rows[0][0]).encode()
 
 
 def _history(row: dict[str, Any]) -> ItemHistory:

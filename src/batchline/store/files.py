@@ -270,5 +270,9 @@ async def incoming(session: Session) -> AsyncIterator[Incoming]:
         yield Incoming(connection, no)
 
 
+async def endpoints(session: Session, file_id: UUID) -> list[str]:
+    return [url for (url,) in await session.rows(statement("endpoints_of_file"), {"file": file_id})]
+
+
 async def models(session: Session, file_id: UUID) -> list[str]:
     return [model for (model,) in await session.rows(statement("models_of_file"), {"file": file_id})]

@@ -87,7 +87,7 @@ class Grouped:
     @property
     def size(self) -> int:
         """Bytes of output."""
-        return sum(len(line) for group in self._groups for line in _lines(group))
+        return sum(len(v.output) for group in self._groups for v in group if isinstance(v, _ANSWERED))
 
     def members(self, nos: Sequence[int]) -> list[Verdict]:
         """The verdicts of some groups."""
@@ -140,7 +140,7 @@ class Grouped:
             "retried_groups": Int4Array([no for no, _ in retried]),
             "retried_ordinals": Int4Array([verdict.item.ordinal for _, verdict in retried]),
             "error_codes": TextArray([_text(verdict.error_code) for _, verdict in retried]),
-            "messages": TextArray([_text(verdict.message) for _, verdict in retried]),
+            "messages": TextArray([verdict.output or _text(verdict.message) for _, verdict in retried]),
             **_times("retried", [verdict for _, verdict in retried]),
         }
 

@@ -36,7 +36,7 @@ from batchline.worker.service import Service
 
 _POSTPONED = (Retry, Deferred)
 _WAITING = (Parked, SubmissionUnknown)
-_ENDED = (Completed, Failed)
+_ANSWERED = (Completed, Failed, Retry)
 # The database's poll finds tasks that are due later than this: a worker that drains does not wait for them.
 _SOON = 60.0
 # A large verdict that failed so often, alone, while the database answers otherwise, is refused. A small one
@@ -279,7 +279,7 @@ def _line(verdict: Verdict) -> tuple[int, int]:
 def _size(verdict: Verdict) -> int:
     """The bytes that are kept for it: the output, and the request with the item."""
     kept = len(verdict.item.body)
-    return kept + len(verdict.output) if isinstance(verdict, _ENDED) else kept
+    return kept + len(verdict.output) if isinstance(verdict, _ANSWERED) else kept
 
 
 def _total(verdicts: Iterable[Verdict]) -> int:

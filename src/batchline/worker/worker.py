@@ -14,6 +14,7 @@ import structlog
 
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
+from batchline.executors.validating import ValidatingExecutor
 from batchline.files.objects import Objects
 from batchline.hooks.hook import Hooks
 from batchline.model import Batch
@@ -31,6 +32,7 @@ from batchline.worker.drain import Drain, HeldLines
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.hook_runner import HookRunner
+from batchline.worker.invalid_answers import StoredInvalidAnswers
 from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
@@ -49,7 +51,18 @@ from batchline.worker.supervisor import Supervisor
 from batchline.worker.task_canceller import CancelTask, TaskCanceller, nothing_to_cancel
 from batchline.worker.tasks import first
 
-_SESSIONS = ("claim", "settle", "renew", "poll", "outbox", "hooks", "maintenance", "tasks", "spending")
+_SESSIONS = (
+    "claim",
+    "settle",
+    "renew",
+    "poll",
+    "outbox",
+    "hooks",
+    "maintenance",
+    "tasks",
+    "spending",
+    "answers",
+)
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -97,7 +110,10 @@ class Worker:
 
         self.lease = Lease(settings, options.clock, self._let_go)
         self._spending = SpendingKeeper(self._sessions["spending"], self.lease)
-        self._executor = CappedExecutor(executor, self._spending)
+        # Checks answers first: what it adds to a request must be reserved, too.
+        self._executor = ValidatingExecutor(
+            CappedExecutor(executor, self._spending), StoredInvalidAnswers(self._sessions["answers"])
+        )
         self._executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, memory, router.settled)
         self.settler.on_stored = self._spending.stored

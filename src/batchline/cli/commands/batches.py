@@ -16,6 +16,7 @@ from batchline.batches.batch_object import failure_objects
 from batchline.batches.cost import BatchCost, cost_object, cost_of
 from batchline.batches.pauses import pause_reason
 from batchline.cli import options
+from batchline.cli.answer_options import AnswerOptions, check_endpoints, with_rules
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import (
     CommandError,
@@ -93,6 +94,7 @@ def submit(
     sending: UpstreamOptions,
     rows: RowOptions,
     window: options.Window = options.DEFAULT_WINDOW,
+    answers: AnswerOptions,
     caps: SpendingOptions,
     max_failed: options.MaxFailed = None,
     database: options.Database = None,
@@ -108,7 +110,7 @@ def submit(
     with reported_errors(as_json):
         server = sending.settings()
         settings = with_failure_limits(server.run_settings(), max_failed)
-        settings = with_spending(settings, caps.spending())
+        settings = with_rules(with_spending(settings, caps.spending()), answers.rules())
         check_window(window)
         how = input_options(rows)
         with (
@@ -126,6 +128,7 @@ async def _submit(
     known = None if inputs.is_plain else await asyncio.to_thread(inputs.fingerprint)
     file = await ingest_inputs(inputs, runtime.url, known=known, silent=silent)
     async with Session(runtime.url, "submit") as session:
+        await check_endpoints(session, file.id, settings)
         priced = await settings_for(session, file.id, settings)
         # Before the batch exists: then a worker may send at once.
         await warn_of_models(session, file.id, settings)

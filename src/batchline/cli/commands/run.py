@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from batchline.cli import options, run_batch
+from batchline.cli.answer_options import AnswerOptions, with_rules
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
@@ -46,6 +47,7 @@ def run_inputs(
     *,
     sending: UpstreamOptions,
     rows: RowOptions,
+    answers: AnswerOptions,
     writing: OutputOptions,
     concurrency: options.Concurrency = None,
     body_memory: options.RunBodyMemory = None,
@@ -98,6 +100,7 @@ def run_inputs(
             return
         server = _server(sending, concurrency)
         check_window(window)
+        rules = answers.rules()
         end_hooks = hooks_in(WorkerSettings(**given_options(hooks)))
         plan = plan_run(writing, default_output(inputs[0]))
         outputs = Outputs(written_files(data_dir), writing.force)
@@ -105,11 +108,10 @@ def run_inputs(
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
         found = stack.enter_context(opened_inputs(inputs, how, data_dir, plan.targets))
         plan.check(outputs, found.originals)
+        settings = with_spending(with_failure_limits(server.run_settings(), max_failed), spending)
         order = run_batch.RunOrder(
             inputs=found,
-            settings=_reserved(
-                with_spending(with_failure_limits(server.run_settings(), max_failed), spending), command
-            ),
+            settings=_reserved(with_rules(settings, rules), command),
             outputs=outputs,
             plan=plan,
             follow=writing.follow,

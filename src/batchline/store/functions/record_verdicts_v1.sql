@@ -47,7 +47,7 @@ verdicts AS (
 ),
 span AS (
     SELECT
-        s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempt_limit, s.worker_id, s.task_id, s.submission,
+        s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempts_before, s.worker_id, s.task_id, s.submission,
         s.claimed_at
     FROM batchline.spans AS s
     WHERE s.id = ANY (spans)
@@ -60,7 +60,7 @@ accepted AS (
         s.lane_id,
         s.batch_id,
         s.attempt,
-        s.attempt_limit,
+        s.attempts_before,
         s.task_id,
         extract(epoch FROM now() - s.claimed_at)::real AS held_seconds,
         CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
@@ -115,18 +115,18 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit, available_at, submission)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, available_at, submission)
     SELECT
         lane_id,
         batch_id,
         range_agg(ordinals),
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
-        attempt_limit,
+        attempts_before,
         now() + make_interval(secs => delay),
         submission
     FROM accepted
     WHERE kind >= 2
-    GROUP BY lane_id, batch_id, attempt, attempt_limit, kind, delay, submission
+    GROUP BY lane_id, batch_id, attempt, attempts_before, kind, delay, submission
 ),
 attempted AS (
     INSERT INTO batchline.retry_attempts (

@@ -111,8 +111,8 @@ SETTLE = (
     Mutant(
         "a closing batch is concluded before its refused verdicts are sent again",
         f"{_FUNCTIONS}/settle_v1.sql",
-        "IF closing AND NOT finished AND tally.all_accepted THEN",
-        "IF closing AND NOT finished THEN",
+        "IF closing AND NOT finished AND tally.all_accepted AND tally.alone THEN",
+        "IF closing AND NOT finished AND tally.alone THEN",
         _SETTLE,
     ),
     Mutant(
@@ -174,15 +174,15 @@ SETTLE = (
     Mutant(
         "failures of a group that was refused are counted by cause",
         f"{_FUNCTIONS}/count_causes_v1.sql",
-        "        JOIN unnest(counted) AS accepted (no) ON accepted.no = v.no\n",
-        "",
+        "FROM unnest(counted) AS no\n",
+        "FROM generate_series(1, cardinality(causes)) AS no\n",
         _FAILURES,
     ),
     Mutant(
         "a batch that has failed too often is paused, but its lanes stay open",
-        f"{_FUNCTIONS}/pause_after_failures_v1.sql",
-        "    UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch;\n",
-        "",
+        f"{_FUNCTIONS}/settle_v1.sql",
+        "        IF paused OR counted.left_out THEN\n",
+        "        IF counted.left_out THEN\n",
         _FAILURES,
     ),
     Mutant(

@@ -6,7 +6,7 @@
 -- it submits them again. The children of a governed batch that never ran have ended with it, and the audit log
 -- says so. Returns whether the batch was frozen now.
 --
--- Locks: the batch row, waiting; then its spans, never waiting; then its lanes. A transaction that has a span locked is about
+-- Locks: the batch row, waiting; then its spans, never waiting; then its lanes in id order. A transaction that has a span locked is about
 -- to settle it and to conclude afterwards, but waits for the batch row first: to wait for it would be a deadlock. Each
 -- statement sees what was committed before it began: so of two workers that settle the last two spans, the second to get
 -- the batch row freezes it.
@@ -61,7 +61,8 @@ BEGIN
     GROUP BY 1, 2, 3
     ON CONFLICT (batch_id, lane_id, submission) DO UPDATE SET ordinals = l.ordinals + excluded.ordinals;
     DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);
-    -- The lanes are closed, so no claim moves a cursor any more.
+    -- The lanes are closed, so no claim moves a cursor any more. One that has waited for them may still hold them.
+    PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
     UPDATE batchline.lanes AS n
     SET next = c.next
     FROM batchline.current_lanes AS c

@@ -198,9 +198,7 @@ async def test_a_cause_with_failures_that_are_not_listed_stays_other(db: Session
     items = await take(db, worker)
     await spans.settle(db, worker.id, [refused(item, f"bad {word(item)}") for item in items[:150]])
     listed = {each.key for each in (await found(db, batch))[:-1]}
-    (unlisted, *_) = [
-        item for item in items if cause("http_404", f"bad {word(item)}").key not in listed
-    ]
+    (unlisted, *_) = [item for item in items if cause("http_404", f"bad {word(item)}").key not in listed]
     await spans.settle(db, worker.id, [completed(item) for item in items[150:]])
     ended = await finalize(db, worker, batch)
     assert await retry_lines(db, ended, RetrySelection(causes=tuple(listed))) == 100
@@ -418,7 +416,7 @@ async def test_one_status_is_alike_even_if_its_messages_differ(db: Session, stat
 
 
 async def test_one_status_is_alike_even_if_more_messages_differ_than_a_batch_lists(db: Session) -> None:
-    batch = await a_limited_batch(db, 300, RunSettings(pause_alike=50))
+    await a_limited_batch(db, 300, RunSettings(pause_alike=50))
     worker = a_worker()
     items = await take(db, worker, 150)
     verdicts = [refused(item, f"key {word(item)} is wrong", 401) for item in items]
@@ -575,8 +573,8 @@ def end_without_those_left_out(stage: Stage, hand: Hand, batch: Staged, item: It
 def test_a_settle_locks_no_lane_before_the_rows_of_all_its_batches(
     stage: Stage, closing: Callable[[Stage, Hand, Staged, Item], Verdict]
 ) -> None:
-    """Otherwise it holds a lane of the first batch and waits for the row of the second, whose holder waits for
-    a lane, whose holder, a claim, waits for the first lane."""
+    """Otherwise it holds a lane of the first batch and waits for the row of the second. Its holder waits for
+    a lane, and the holder of that lane, a claim, waits for the first lane."""
     first, second = a_crossed_pair(stage)
     settler, closer, claimer = stage.hand(), stage.hand(), stage.hand()
     (one,), (two,) = (settler.take(1, batch=batch.id) for batch in (first, second))

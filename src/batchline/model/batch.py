@@ -70,6 +70,9 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
     # marked when it is created: see RESERVED.
     reserved: bool = False
+    # Of a batch of the server: the upstream of each model when it was created. Only the reuse of answers
+    # reads it; workers route by their own settings. A model that is not here has a provider. None: unknown.
+    served_by: dict[str, str] | None = None
     # None: its cost is unknown and has no cap.
     spending: Spending | None = None
 

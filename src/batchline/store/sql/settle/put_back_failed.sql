@@ -29,7 +29,9 @@ history AS (
         cause, held_seconds, upstream_seconds, settling_seconds
     )
     SELECT
-        %(batch)s, lane_id, ordinal, attempt, batchline.failure_code_v1(status_code, output), output, now(), finished_at,
+        %(batch)s, lane_id, ordinal, attempt, batchline.failure_code_v1(status_code, output), output,
+        -- It could run at once. Nobody backed off until the retry.
+        finished_at, finished_at,
         cause, held_seconds, upstream_seconds, settling_seconds
     FROM failed
 ),

@@ -186,6 +186,20 @@ SETTLE = (
         _FAILURES,
     ),
     Mutant(
+        "a settle locks the lanes of one batch after the other",
+        f"{_FUNCTIONS}/settle_v1.sql",
+        "WHERE n.batch_id = ANY (closed) ORDER BY n.id FOR NO KEY UPDATE",
+        "WHERE n.batch_id = ANY (closed) ORDER BY n.batch_id FOR NO KEY UPDATE",
+        _FAILURES,
+    ),
+    Mutant(
+        "reused answers keep a batch from being paused for failing alike",
+        f"{_FUNCTIONS}/pause_after_failures_v1.sql",
+        "c.completed - greatest(c.reused, p.completed_before) AS completed",
+        "c.completed - coalesce(p.completed_before, 0) AS completed",
+        _FAILURES,
+    ),
+    Mutant(
         "a continued batch is paused again for the same failures",
         f"{_FUNCTIONS}/note_failures_v1.sql",
         "        failed_before = excluded.failed_before,\n",

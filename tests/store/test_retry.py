@@ -324,8 +324,9 @@ async def test_a_retry_knows_which_lines_a_provider_may_have_accepted(
     items = await take(db, worker, 4)
     await spans.settle(db, worker.id, [builders.retry(items[1])])
     (items[1],) = await take(db, worker, 1)
-    unknown = [SubmissionUnknown(item, LATER) for item in items[:2]]
-    await spans.settle(db, worker.id, [*unknown, completed(items[2]), builders.deferred(items[3], LATER)])
+    verdicts: list[Verdict] = [SubmissionUnknown(item, LATER) for item in items[:2]]
+    verdicts += [completed(items[2]), builders.deferred(items[3], LATER)]
+    await spans.settle(db, worker.id, verdicts)
     await take(db, stopped, 1)
     await spans.release(db, stopped.id)
     await pass_time(db)
@@ -353,7 +354,7 @@ async def test_a_submission_stays_unknown_through_a_retry_that_leaves_its_line_o
 ) -> None:
     batch, worker = await a_batch(db, 4), a_worker()
     one, two, three = await take(db, worker, 3)
-    verdicts = [SubmissionUnknown(one, LATER), SubmissionUnknown(two, LATER), failed(three)]
+    verdicts: list[Verdict] = [SubmissionUnknown(one, LATER), SubmissionUnknown(two, LATER), failed(three)]
     await spans.settle(db, worker.id, verdicts)
     await batches.close(db, batch.id, "cancel")
     assert await retry(db, await end(db, objects, batch), ONLY_FAILED) == 1

@@ -508,7 +508,7 @@ async def test_no_batches_files_and_hashes_of_others_are_read(db: Session, datab
             "SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
             " WHERE relname IN ('batches', 'lanes', 'files', 'line_hashes')"
         )
-        fetched: dict[str, int] = dict(await cursor.fetchall())  # type: ignore[arg-type]
+        fetched: dict[str, int] = dict(await cursor.fetchall())
         assert max(fetched.values()) < 100, fetched
 
 

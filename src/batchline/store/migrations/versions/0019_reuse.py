@@ -59,7 +59,9 @@ WHERE b.submitted_by IS NULL
       OR (SELECT c.completed > 0 FROM counters AS c WHERE c.batch_id = b.id ORDER BY c.seq DESC LIMIT 1)
   )
   AND (
-      SELECT f.deleted_at IS NULL AND coalesce(f.expires_at > now(), true) FROM files AS f WHERE f.id = b.file_id
+      SELECT f.deleted_at IS NULL AND coalesce(f.expires_at > now(), true)
+      FROM files AS f
+      WHERE f.id = b.file_id
   )
   AND coalesce(
       (

@@ -147,7 +147,7 @@ BEGIN
         ) AS answer
         WHERE n.batch_id = batch
     ) AS last
-    WHERE n.id = last.id;
+    WHERE n.id = last.id AND n.batch_id = batch;
 
     INSERT INTO batchline.spans (lane_id, batch_id, outstanding)
     SELECT numbered.lane_id, batch, range_agg(int4range(numbered.ordinal, numbered.ordinal + 1))
@@ -158,7 +158,7 @@ BEGIN
             row_number() OVER (PARTITION BY l.lane_id ORDER BY l.ordinal) - 1 AS nth,
             count(*) OVER (PARTITION BY l.lane_id) AS size
         FROM reuse_left AS l
-        JOIN batchline.lanes AS n ON n.id = l.lane_id
+        JOIN batchline.lanes AS n ON n.id = l.lane_id AND n.batch_id = batch
         WHERE l.ordinal < n.next
     ) AS numbered
     GROUP BY numbered.lane_id, numbered.nth / greatest(500, numbered.size / 1000)

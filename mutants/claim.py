@@ -165,8 +165,8 @@ CLAIM = (
     Mutant(
         "the head of a split span forgets its attempt, and so its idempotency key",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "SELECT lane_id, batch_id, head, worker, attempt, attempt_limit, submission, now() FROM split",
-        "SELECT lane_id, batch_id, head, worker, 1, attempt_limit, submission, now() FROM split",
+        "SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, now() FROM split",
+        "SELECT lane_id, batch_id, head, worker, 1, attempts_before, submission, now() FROM split",
         _CLAIM,
     ),
     Mutant(

@@ -458,6 +458,24 @@ async def test_maintenance_leaves_the_batches_of_a_second_cutover_alone(
     await check(db)
 
 
+async def test_a_rollback_leaves_no_counts_of_causes_and_no_hashes(db: Session, old: OldDatabase) -> None:
+    """A second cutover has the same batches and files under the same numbers."""
+    batch = old.batch(old.file(6))
+    await adopt(db)
+    worker = a_worker()
+    items = await take(db, worker, 3)
+    await spans.settle(db, worker.id, [unanswered(item) for item in items])
+    await sql(db, "SELECT batchline.hash_lines_v1(no) FROM batchline.files")
+    assert await sql(db, "SELECT failed FROM batchline.cause_counts") == [(3,)]
+    assert await sql(db, "SELECT count(*) FROM batchline.line_hashes") == [(1,)]
+    await phases.roll_back(db)
+    assert await sql(db, "SELECT failed FROM batchline.cause_counts") == []
+    assert await sql(db, "SELECT count(*) FROM batchline.line_hashes") == [(0,)]
+    await phases.cut_over(db, SETTINGS)
+    assert await states(db, batch) == {"failed": 3, "pending": 3}
+    await check(db)
+
+
 async def test_a_rollback_leaves_nothing_of_a_batch_that_was_deleted_here(
     db: Session, old: OldDatabase
 ) -> None:

@@ -87,7 +87,8 @@ async def wipe(db: Session) -> None:
             batchline.results, batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
             batchline.hook_deliveries, batchline.operation_batches, batchline.failure_causes,
-            batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds
+            batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds,
+            batchline.lost_submissions
         RESTART IDENTITY
         """,
     )

@@ -363,9 +363,10 @@ class Stage:
         keys: Sequence[str] = ("k",),
         seconds: float = 3600.0,
         settings: str = "{}",
+        batch_id: UUID | None = None,
     ) -> Staged:
         """A batch with a lane of so many lines for each total; its lanes take turns with the keys."""
-        batch = new_id()
+        batch = batch_id or new_id()
         rows = self.db.execute(
             """
             WITH batch AS (

@@ -80,6 +80,9 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: bool = False
     # What its answers must be like; None: anything.
     answers: AnswerRules | None = None
+    # Of a batch of the server: the upstream of each model when it was created. Only the reuse of answers
+    # reads it; workers route by their own settings. A model that is not here has a provider. None: unknown.
+    served_by: dict[str, str] | None = None
     # None: its cost is unknown and has no cap.
     spending: Spending | None = None
     # Continues the batch.

@@ -81,13 +81,13 @@ split AS (
         outstanding = w.outstanding - batchline.span_head(w.outstanding, w.take)
     FROM wanted AS w
     WHERE s.id = w.id AND w.take < w.size
-    RETURNING s.lane_id, s.batch_id, s.attempt, s.attempt_limit, s.submission,
+    RETURNING s.lane_id, s.batch_id, s.attempt, s.attempts_before, s.submission,
         batchline.span_head(w.outstanding, w.take) AS head
 ),
 head AS (
     INSERT INTO batchline.spans
-        (lane_id, batch_id, outstanding, worker_id, attempt, attempt_limit, submission, claimed_at)
-    SELECT lane_id, batch_id, head, worker, attempt, attempt_limit, submission, now() FROM split
+        (lane_id, batch_id, outstanding, worker_id, attempt, attempts_before, submission, claimed_at)
+    SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, now() FROM split
     RETURNING id, batchline.span_size(outstanding) AS size
 )
 SELECT id, size FROM whole

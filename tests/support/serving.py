@@ -29,6 +29,7 @@ from batchline.store.pool import Sessions
 from batchline.store.session import Session
 from tests.support.builders import on
 from tests.support.logs import log_settings_restored
+from tests.support.openai_client import openai_client
 from tests.support.waiting import wait_for
 
 # Anything goes, to nowhere: for tests in which no worker runs.
@@ -56,9 +57,7 @@ class Server:
         self, tenant: str = DEFAULT_TENANT, *, key: str | None = None, max_retries: int = 0
     ) -> openai.OpenAI:
         """The official client; without retries, so that a test sees every answer."""
-        return openai.OpenAI(
-            api_key=key or self.key(tenant), base_url=f"{self.url}/v1", max_retries=max_retries, timeout=60
-        )
+        return openai_client(key or self.key(tenant), self.url, max_retries=max_retries)
 
     def async_client(
         self, tenant: str = DEFAULT_TENANT, *, key: str | None = None, max_retries: int = 0

@@ -74,6 +74,8 @@ class Claimer(Service):
         self._max_tasks = max_tasks
         self._announced: UUID | None = None
         self.claimed = 0
+        # A claim was cancelled. It may have taken spans that nobody knows.
+        self.interrupted = False
         self.wake()
 
     def announce(self, batch_id: UUID | None) -> None:
@@ -101,7 +103,7 @@ class Claimer(Service):
             self._woken.clear()
             try:
                 async with self._context.reconciler.claim_lock:
-                    found = await self._claim()
+                    found = await self._interruptible_claim()
                 if found:
                     self.wake()
                 elif not self._woken.is_set():
@@ -113,6 +115,13 @@ class Claimer(Service):
                 self._context.reconciler.wake()
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
+
+    async def _interruptible_claim(self) -> bool:
+        try:
+            return await self._claim()
+        except asyncio.CancelledError:
+            self.interrupted = True
+            raise
 
     async def _claim(self) -> bool:
         """Fill the buffer; False if there was nothing to claim."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import structlog
 
@@ -89,6 +90,7 @@ class Worker:
         self._settings = settings
         self._executor = executor
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
+        self._last_known: set[int] = set()
         self._supervisor = Supervisor(self._abort)
         self._budget = ItemBudget(settings.max_items)
         self._sessions = {name: Session(url, name) for name in _SESSIONS}
@@ -244,6 +246,8 @@ class Worker:
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
         with self._aborting_after(patience):
             await stop(*seeking, *self.producers.claimers)
+        # From now on nothing is claimed: what is held and not among these was never sent.
+        self._last_known = self._known_spans()
         self._executor.wind_down()
         await first(stop(*self.producers.dispatchers), self._abort_if_settles_fail())
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
@@ -285,13 +289,22 @@ class Worker:
 
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and remove the name."""
-        session = self._sessions["settle"]
+        session, worker_id = self._sessions["settle"], self.lease.worker.id
         try:
-            for batch_id in await spans.release(session, self.lease.worker.id):
+            released = [*await self._release_unsent(), *await spans.release(session, worker_id)]
+            for batch_id in dict.fromkeys(released):
                 await batches.conclude(session, batch_id)
-            await spans.leave(session, self.lease.worker.id)
+            await spans.leave(session, worker_id)
         except StoreUnavailable as error:
             _log.warning("left without releasing; the lease will end by itself", reason=str(error))
+
+    async def _release_unsent(self) -> list[UUID]:
+        """Free what an interrupted claim has taken, as never sent: no provider needs to be asked for it."""
+        if not any(claimer.interrupted for claimer in self.producers.claimers):
+            return []
+        session, worker_id = self._sessions["settle"], self.lease.worker.id
+        unsent = await spans.unknown_spans(session, worker_id, self._last_known)
+        return await spans.release(session, worker_id, unsent, sent=False) if unsent else []
 
     def _known_spans(self) -> set[int]:
         return self.settler.spans().union(*(producer.spans() for producer in self.producers))

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_postgres_killed_in_the_middle_is_started_again_and_the_run_ends_whole(t
         pid_file, killed = tmp_path / "data" / "postgres" / "postmaster.pid", 0
         for goal in (200, 600):
             wait_for_executions(upstream, goal)
-            killed = wait_for("a running PostgreSQL", lambda other=killed: another_pid(pid_file, other))
+            killed = wait_for("a running PostgreSQL", partial(another_pid, pid_file, killed))
             os.kill(killed, signal.SIGKILL)
         said, errors = process.communicate(timeout=300)
         assert process.returncode == 0, said + errors

@@ -74,7 +74,7 @@ class Claimer(Service):
         self._max_tasks = max_tasks
         self._announced: UUID | None = None
         self.claimed = 0
-        # A claim was cancelled. It may have taken spans that nobody knows.
+        # A claim was cancelled or failed. It may have taken spans that this worker does not know.
         self.interrupted = False
         self.wake()
 
@@ -103,7 +103,11 @@ class Claimer(Service):
             self._woken.clear()
             try:
                 async with self._context.reconciler.claim_lock:
-                    found = await self._interruptible_claim()
+                    try:
+                        found = await self._claim()
+                    except BaseException:
+                        self.interrupted = True
+                        raise
                 if found:
                     self.wake()
                 elif not self._woken.is_set():
@@ -115,13 +119,6 @@ class Claimer(Service):
                 self._context.reconciler.wake()
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
-
-    async def _interruptible_claim(self) -> bool:
-        try:
-            return await self._claim()
-        except asyncio.CancelledError:
-            self.interrupted = True
-            raise
 
     async def _claim(self) -> bool:
         """Fill the buffer; False if there was nothing to claim."""

@@ -137,8 +137,8 @@ def test_nothing_is_lost_and_nothing_runs_twice_but_what_a_dead_daemon_had_sent(
         status = json.loads(batchline("adopt", "status", "--json", *location).stdout)
         lost = {one["custom_id"] for one in status["possibly_sent"]}
         assert len(lost) == 3
-        # It cannot finish before it is stopped.
-        with working(database_url, tmp_path, "--concurrency", "2", "--max-items", "60") as worker:
+        # It cannot finish before it is stopped, nor lose its lease.
+        with working(database_url, tmp_path, "-c", "2", "--max-items", "60", "--lease", "5m") as worker:
             wait_for_executions(upstream, 60)
             stop(worker)
         done = batchline("adopt", "rollback", "--json", *location)

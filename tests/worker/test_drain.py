@@ -126,7 +126,8 @@ async def test_a_batch_that_comes_during_the_last_poll_is_run(
     async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
         result = await true_poll(session, worker_id, scope, hooks)
         await listening.wait()
-        if not created and claimer.idle.is_set():
+        if not created:
+            await claimer.idle.wait()
             created.append(await a_batch(db, 3))
             await announced.wait()
         return result

@@ -90,7 +90,8 @@ class Worker:
         self._settings = settings
         self._executor = executor
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
-        self._last_known: set[int] = set()
+        # What was known when the last claim ended, if that was interrupted.
+        self._last_known: set[int] | None = None
         self._supervisor = Supervisor(self._abort)
         self._budget = ItemBudget(settings.max_items)
         self._sessions = {name: Session(url, name) for name in _SESSIONS}
@@ -244,10 +245,13 @@ class Worker:
         self._stop_sending()
         stop, patience = self._supervisor.stop, self._settings.stop_patience
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
+        # A producer may be closed, and with it its claimer, while others stop.
+        claimers = self.producers.claimers
         with self._aborting_after(patience):
-            await stop(*seeking, *self.producers.claimers)
-        # From now on nothing is claimed: what is held and not among these was never sent.
-        self._last_known = self._known_spans()
+            await stop(*seeking, *claimers)
+        if any(claimer.interrupted for claimer in claimers):
+            # From now on nothing is claimed: what is held and not among these was never sent.
+            self._last_known = self._known_spans()
         self._executor.wind_down()
         await first(stop(*self.producers.dispatchers), self._abort_if_settles_fail())
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
@@ -300,7 +304,7 @@ class Worker:
 
     async def _release_unsent(self) -> list[UUID]:
         """Free what an interrupted claim has taken, as never sent: no provider needs to be asked for it."""
-        if not any(claimer.interrupted for claimer in self.producers.claimers):
+        if self._last_known is None:
             return []
         session, worker_id = self._sessions["settle"], self.lease.worker.id
         unsent = await spans.unknown_spans(session, worker_id, self._last_known)

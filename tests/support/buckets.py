@@ -45,7 +45,7 @@ class S3:
     def _names(self, path: str) -> list[str]:
         request = urllib.request.Request(self.filer + path, headers={"accept": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 found: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
@@ -57,14 +57,29 @@ class S3:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3]:
+    while True:
+        with _started(folder) as server:
+            if server.process.poll() is None:
+                yield server
+                return
+        # Another process may have taken a port after it was found free.
+        said = (folder / "log").read_text()
+        assert "address already in use" in said, said[-2000:]
+
+
+@contextmanager
+def _started(folder: Path) -> Iterator[S3]:
+    """A server that answers, or one that has ended."""
     identities = [
         {"name": name, "credentials": [{"accessKey": name, "secretKey": SECRET}], "actions": actions}
         for name, actions in KEYS.items()
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
-    ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(8), strict=False))
-    grpc = dict(zip(ports, _free_ports(8)[4:], strict=True))
+    # All at once: a second call may return ports of the first.
+    free = _free_ports(8)
+    ports = dict(zip(("master", "volume", "filer", "s3"), free[:4], strict=True))
+    grpc = dict(zip(ports, free[4:], strict=True))
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
         [
@@ -87,10 +102,10 @@ def s3_server(folder: Path) -> Iterator[S3]:
     )
     server = S3(f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}", process)
     try:
-        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url), 60)
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url))
         # A bucket is a folder of the file system below.
-        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"), 60)
+        bucket = f"{server.filer}/buckets/{BUCKET}/"
+        wait_for("a bucket", lambda: process.poll() is not None or _answers(bucket, "POST"))
         yield server
     finally:
         # A graceful end takes many seconds, and nothing here is worth keeping.

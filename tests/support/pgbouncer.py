@@ -30,6 +30,22 @@ def documented_settings() -> str:
 def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     """The URL of the database behind a PgBouncer. `more` are settings beyond those of the page."""
     program = external.pgbouncer()
+    log = folder / "pgbouncer.log"
+    while True:
+        with _started(program, database, folder, more) as (process, url):
+            if process.poll() is None:
+                yield url
+                return
+        # Another process may have taken the port after it was found free.
+        assert "in use" in log.read_text(), log.read_text()
+        log.unlink()
+
+
+@contextmanager
+def _started(
+    program: Path, database: str, folder: Path, more: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A PgBouncer that answers, or one that has ended, and its URL."""
     folder.mkdir(exist_ok=True)
     location = conninfo_to_dict(database)
     port, users = _free_port(), folder / "userlist.txt"
@@ -46,9 +62,8 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     ) as process:
         try:
             url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
-            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url), 30)
-            assert process.poll() is None, (folder / "pgbouncer.log").read_text()
-            yield url
+            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url))
+            yield process, url
         finally:
             process.terminate()
 

@@ -44,7 +44,7 @@ def altered(database: str, change: str, back: str) -> Iterator[None]:
     with psycopg.connect(make_conninfo(database, dbname="postgres"), autocommit=True) as connection:
         connection.execute(alter + sql.SQL(change))
         connection.execute(
-            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", [name]
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s", [name]
         )
         try:
             yield

@@ -29,6 +29,9 @@ from tests.support.scenes import database
 from tests.support.server_process import served
 from tests.support.waiting import LIMIT, wait_for
 
+# Several processes work on many items; on a busy machine that takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
 ITEMS = 2_000
 PROVIDER = ("--provider", "openai-background")
 # Longer than a busy machine stops a process. Nobody waits for it: a killed process is noticed before it ends.
@@ -123,7 +126,7 @@ def test_three_workers_at_once_submit_each_of_2000_items_exactly_once(
 
 
 @pytest.mark.attack
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("recovery", "options"),
     [("key", ()), ("metadata", ("--keyless",))],
@@ -184,7 +187,7 @@ def test_a_provider_that_is_killed_keeps_its_tasks_and_they_are_collected(
         upstream.process.kill()
         upstream.process.wait(20)
     with listening(port, *kept) as again:
-        _, errors = worker.communicate(timeout=120)
+        _, errors = worker.communicate(timeout=300)
         assert worker.returncode == 0, errors
         drained(batch, location, workers=1)
         assert_one_task_each(database_url, batch, again, location, 50)

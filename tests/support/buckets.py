@@ -4,6 +4,7 @@ The wheel is built by a packager and not by the project itself, which is good en
 """
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -57,26 +58,12 @@ class S3:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3]:
-    while True:
-        with _started(folder) as server:
-            if server.process.poll() is None:
-                yield server
-                return
-        # Another process may have taken a port after it was found free.
-        said = (folder / "log").read_text()
-        assert "address already in use" in said, said[-2000:]
-
-
-@contextmanager
-def _started(folder: Path) -> Iterator[S3]:
-    """A server that answers, or one that has ended."""
     identities = [
         {"name": name, "credentials": [{"accessKey": name, "secretKey": SECRET}], "actions": actions}
         for name, actions in KEYS.items()
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
-    # All at once: a second call may return ports of the first.
     free = _free_ports(8)
     ports = dict(zip(("master", "volume", "filer", "s3"), free[:4], strict=True))
     grpc = dict(zip(ports, free[4:], strict=True))
@@ -103,9 +90,9 @@ def _started(folder: Path) -> Iterator[S3]:
     server = S3(f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}", process)
     try:
         wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url))
+        assert process.poll() is None, (folder / "log").read_text()[-2000:]
         # A bucket is a folder of the file system below.
-        bucket = f"{server.filer}/buckets/{BUCKET}/"
-        wait_for("a bucket", lambda: process.poll() is not None or _answers(bucket, "POST"))
+        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"))
         yield server
     finally:
         # A graceful end takes many seconds, and nothing here is worth keeping.
@@ -115,10 +102,17 @@ def _started(folder: Path) -> Iterator[S3]:
 
 
 def _free_ports(count: int) -> list[int]:
-    taken = [socket.socket() for _ in range(count)]
+    """Ports that nobody is given by the system before the server takes them: those begin at 32768."""
+    taken: list[socket.socket] = []
     try:
-        for one in taken:
-            one.bind(("127.0.0.1", 0))
+        while len(taken) < count:
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", random.randrange(15_000, 32_000)))
+            except OSError:
+                one.close()
+            else:
+                taken.append(one)
         return [one.getsockname()[1] for one in taken]
     finally:
         for one in taken:

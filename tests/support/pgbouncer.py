@@ -2,11 +2,12 @@
 
 import os
 import pwd
+import random
 import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -30,22 +31,6 @@ def documented_settings() -> str:
 def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     """The URL of the database behind a PgBouncer. `more` are settings beyond those of the page."""
     program = external.pgbouncer()
-    log = folder / "pgbouncer.log"
-    while True:
-        with _started(program, database, folder, more) as (process, url):
-            if process.poll() is None:
-                yield url
-                return
-        # Another process may have taken the port after it was found free.
-        assert "in use" in log.read_text(), log.read_text()
-        log.unlink()
-
-
-@contextmanager
-def _started(
-    program: Path, database: str, folder: Path, more: str
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A PgBouncer that answers, or one that has ended, and its URL."""
     folder.mkdir(exist_ok=True)
     location = conninfo_to_dict(database)
     port, users = _free_port(), folder / "userlist.txt"
@@ -63,7 +48,8 @@ def _started(
         try:
             url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
             wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url))
-            yield process, url
+            assert process.poll() is None, (folder / "pgbouncer.log").read_text()
+            yield url
         finally:
             process.terminate()
 
@@ -105,13 +91,15 @@ def _change_owner(folder: Path, owner: int) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        with psycopg.connect(url, connect_timeout=2):
+        with psycopg.connect(url, connect_timeout=10):
             return True
     except psycopg.OperationalError:
         return False
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+    """A port that nobody is given by the system before PgBouncer takes it: those begin at 32768."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

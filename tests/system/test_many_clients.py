@@ -47,7 +47,10 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
     # Nothing is encrypted, so no client needs the certificates that each would read.
     http = openai.DefaultAsyncHttpxClient(verify=False)
     url = f"{server.url}/v1"
-    async with openai.AsyncOpenAI(api_key=key, base_url=url, timeout=PATIENCE, http_client=http) as client:
+    # A request that waits for ten seconds for a connection of the server is refused. Then the client retries.
+    async with openai.AsyncOpenAI(
+        api_key=key, base_url=url, timeout=PATIENCE, max_retries=20, http_client=http
+    ) as client:
         file = await client.files.create(file=(f"{nth}.jsonl", requests(nth)), purpose="batch")
         batch = await client.batches.create(
             input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"client": str(nth)}

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import LiteralString
 
@@ -290,6 +291,10 @@ def test_to_stop_a_dead_server_signals_no_foreign_process_with_its_pid(data_dir:
         foreign.kill()
 
 
+def has_begun(data_dir: Path) -> bool:
+    return any(data_dir.glob("postgres.new-*/PG_VERSION")) or (data_dir / "postgres").exists()
+
+
 @pytest.mark.parametrize("kill", [User.kill, User.kill_with_children], ids=["alone", "with initdb"])
 def test_a_process_killed_while_it_makes_the_cluster_leaves_no_harm(
     tmp_path: Path, kill: Callable[[User], None]
@@ -297,12 +302,7 @@ def test_a_process_killed_while_it_makes_the_cluster_leaves_no_harm(
     for number in range(10):
         data_dir = tmp_path / str(number)
         killed = User(data_dir)
-        eventually(
-            lambda folder=data_dir: (
-                list(folder.glob("postgres.new-*/PG_VERSION")) or (folder / "postgres").exists()
-            ),
-            "initdb has begun",
-        )
+        eventually(partial(has_begun, data_dir), "initdb has begun")
         kill(killed)
         # Half a cluster should not be there under the cluster's name. A whole one is if this test came late.
         unfinished = not (data_dir / "postgres").exists()

@@ -46,7 +46,7 @@ async def test_a_second_batch_does_not_wait_for_the_rest_of_a_long_pause(
         await until(idle)
         await run_to_its_end()
         # A stalled machine may delay one of them. A worker that went on with its pauses would delay them all.
-        took = []
+        took: list[float] = []
         while len(took) < 3 and min(took, default=8.0) >= 8.0:
             began = loop.time()
             await run_to_its_end()

@@ -54,7 +54,7 @@ def test_no_call_is_answered_other_than_documented(server: Server, mode: Any) ->
         def call(case: Any) -> None:
             nonlocal called
             called += 1
-            case.validate_response(case.call(headers=header), checks=_CHECKS)
+            case.validate_response(case.call(headers=header, timeout=60), checks=_CHECKS)
 
         call()
     assert called > 100

@@ -14,7 +14,7 @@ import psutil
 from openai.types import Batch
 
 from tests.support.processes import start
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT, wait_for
 
 
 @dataclass
@@ -71,7 +71,7 @@ def served(database: str, folder: Path, *options: str, **environment: str) -> It
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

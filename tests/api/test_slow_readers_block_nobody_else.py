@@ -145,7 +145,8 @@ async def test_downloads_are_limited_per_tenant_and_in_total(database_url: str) 
 
 
 TENANTS, EACH = 7, 32
-ALLOWED = 120.0
+# Much less than the lines of five megabytes alone: one for every third reader.
+ALLOWED = 200.0
 
 
 def peak_megabytes(pid: int) -> float:
@@ -154,6 +155,7 @@ def peak_megabytes(pid: int) -> float:
 
 
 @pytest.mark.attack
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_two_hundred_stalled_downloads_use_little_memory_and_delay_no_other(
     database_url: str, tmp_path: Path

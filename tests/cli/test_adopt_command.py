@@ -36,6 +36,7 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.timeout(600)
 def test_all_phases_print_what_they_would_do_and_what_they_did(
     old: OldDatabase, location: tuple[str, ...]
 ) -> None:

@@ -142,6 +142,7 @@ def test_delete_deletes_rows_and_files_and_the_same_input_can_run_again(
         assert upstream.stats()["executed"] == 60, "a new batch runs all lines again"
 
 
+@pytest.mark.timeout(600)
 def test_a_worker_that_runs_a_batch_which_is_deleted_goes_on(
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:

@@ -39,10 +39,10 @@ def test_from_the_first_key_to_the_last_line(database_url: str, tmp_path: Path) 
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(LIMIT) == 0, "".join(server.complained)
         wait_for("the worker to be gone", lambda: gone(worker))
-        reported = "".join(server.complained)
-        assert "/v1/batches" in reported, "requests are logged"
-        assert server.key not in reported
-        assert server.key[3:] not in reported
+    reported = "".join(server.complained)
+    assert "/v1/batches" in reported, "requests are logged"
+    assert server.key not in reported
+    assert server.key[3:] not in reported
 
     with served(database_url, tmp_path, "--no-worker") as again:
         assert again.key == "", "the key is shown once"
@@ -278,6 +278,33 @@ def test_a_second_signal_ends_it_at_once(database_url: str, tmp_path: Path) -> N
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(LIMIT) == 0
         assert gone(worker)
+
+
+def test_two_signals_reach_a_worker_that_has_not_handled_the_first(database_url: str, tmp_path: Path) -> None:
+    path = write_requests(tmp_path / "in.jsonl", 10)
+    with (
+        simulated("--hang-rate", "1") as upstream,
+        served(database_url, tmp_path, "--upstream", upstream.url) as server,
+    ):
+        submit(server.client(), path)
+        worker = server.wait_for_worker()
+        wait_for("requests that hang", lambda: upstream.stats()["requests"])
+        worker.suspend()
+        server.process.send_signal(signal.SIGTERM)
+        wait_for("the server to close its door", lambda: not listens(server.url))
+        server.process.send_signal(signal.SIGTERM)
+        both = {signal.SIGTERM, signal.SIGINT}
+        wait_for("two signals at the worker", lambda: pending_signals(worker) >= both)
+        worker.resume()
+        assert server.process.wait(LIMIT) == 0
+        assert gone(worker)
+
+
+def pending_signals(process: psutil.Process) -> set[signal.Signals]:
+    """Those that the whole process has not handled yet."""
+    status = Path("/proc", str(process.pid), "status").read_text()
+    mask = int(status.split("ShdPnd:")[1].split()[0], 16)
+    return {number for number in signal.valid_signals() if mask & 1 << (number - 1)}
 
 
 def niceness_of_threads(process: psutil.Process) -> set[int]:

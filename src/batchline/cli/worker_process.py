@@ -1,6 +1,7 @@
 """The worker process of `serve`: restarted when it dies, stopped when the server stops."""
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -28,9 +29,11 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """First call: the worker waits for requests in flight. Second call: it stops at once."""
+        # Two signals of one kind are one signal to a process that has not handled the first yet.
+        number = signal.SIGINT if self._stopping.is_set() else signal.SIGTERM
         self._stopping.set()
         if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
+            self._process.send_signal(number)
 
     async def run(self) -> None:
         """Run the process until stop() is called and the process has ended."""

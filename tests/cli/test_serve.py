@@ -290,14 +290,22 @@ def test_two_signals_reach_a_worker_that_has_not_handled_the_first(database_url:
         worker = server.wait_for_worker()
         wait_for("requests that hang", lambda: upstream.stats()["requests"])
         worker.suspend()
-        server.process.send_signal(signal.SIGTERM)
-        wait_for("the server to close its door", lambda: not listens(server.url))
-        server.process.send_signal(signal.SIGTERM)
-        both = {signal.SIGTERM, signal.SIGINT}
-        wait_for("two signals at the worker", lambda: pending_signals(worker) >= both)
-        worker.resume()
+        try:
+            wait_for("the worker to be suspended", lambda: set(states_of_threads(worker)) == {"T"})
+            server.process.send_signal(signal.SIGTERM)
+            wait_for("the server to close its door", lambda: not listens(server.url))
+            server.process.send_signal(signal.SIGTERM)
+            both = {signal.SIGTERM, signal.SIGINT}
+            wait_for("two signals at the worker", lambda: pending_signals(worker) >= both)
+        finally:
+            worker.resume()
         assert server.process.wait(LIMIT) == 0
         assert gone(worker)
+
+
+def states_of_threads(process: psutil.Process) -> list[str]:
+    threads = Path("/proc", str(process.pid), "task").glob("*/stat")
+    return [path.read_text().rpartition(") ")[2][0] for path in threads]
 
 
 def pending_signals(process: psutil.Process) -> set[signal.Signals]:

@@ -15,7 +15,7 @@ from openai.types import Batch
 
 from tests.support.openai_client import openai_client
 from tests.support.processes import start
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT, wait_for
 
 
 @dataclass
@@ -72,7 +72,7 @@ def served(database: str, folder: Path, *options: str, **environment: str) -> It
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

@@ -40,7 +40,7 @@ class Receiver:
     received: list[Received] = field(default_factory=list)
 
     def wait_for(self, count: int) -> list[Received]:
-        wait_for(f"{count} messages at the receiver", lambda: len(self.received) >= count, 30)
+        wait_for(f"{count} messages at the receiver", lambda: len(self.received) >= count)
         return self.received
 
 

@@ -76,7 +76,9 @@ async def test_a_worker_whose_lease_expired_sends_nothing_and_continues_under_a_
 
     async def expire() -> None:
         """The database ends the old lease too, once what was sent under it is settled."""
-        await until(lambda: asyncio.sleep(0, worker.lease.worker is not first and worker.settler.idle.is_set()))
+        await until(
+            lambda: asyncio.sleep(0, worker.lease.worker is not first and worker.settler.idle.is_set())
+        )
         await kill(db, first)
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

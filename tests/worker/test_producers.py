@@ -177,7 +177,7 @@ async def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming
         Scope(),
         WorkerOptions(producers=PRODUCERS),
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await worker.run()
     assert (await read(db, batch)).completed == 80
     assert not intrusions, intrusions[0]

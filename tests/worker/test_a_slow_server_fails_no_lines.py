@@ -17,6 +17,7 @@ from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, read, sql
 from tests.support.executors import Answering
 from tests.support.processes import batchline, read_lines, simulated, write_requests
+from tests.support.waiting import eventually
 
 # 64 × 50 ms is 3.2 s.
 ONE_AT_A_TIME = ("--concurrency", "1", "--latency", "50")
@@ -146,7 +147,7 @@ async def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
         tasks.create_task(worker.run())
         await a_batch(db, {"m": 8}, upstream="http://slow")
         assert await ended.get() == 8
-        assert len(worker.producers) == 1
+        await eventually("the producer to be closed", lambda: len(worker.producers) == 1)
         executor.company.clear()
         await a_batch(db, {"m": 30}, upstream="http://slow")
         assert await ended.get() == 30

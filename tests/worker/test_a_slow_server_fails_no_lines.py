@@ -88,7 +88,7 @@ async def run_to_the_end(
     batch = await a_batch(db, {"m": lines})
     settings = WorkerSettings(concurrency=concurrency, drain=True, lease=30.0)
     worker = Worker(url, executor, Objects.at(folder / "objects"), settings, Scope())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     ended = await read(db, batch)
     ((retries,),) = await sql(
@@ -143,7 +143,7 @@ async def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
             on_ended=lambda batch: ended.put_nowait(batch.completed),
         ),
     )
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())
         await a_batch(db, {"m": 8}, upstream="http://slow")
         assert await ended.get() == 8

@@ -155,7 +155,7 @@ async def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
         WorkerOptions(on_ended=lambda _: ended.release()),
     )
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await idle.wait()
         # The only poll: it must not find what the worker is about to hear of.
         await polled.wait()

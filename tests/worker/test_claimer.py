@@ -40,7 +40,7 @@ async def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
     executor = Answering()
     batch = await a_batch(db, {"m": 30})
     worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert (await read(db, batch)).completed == 30
     assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
@@ -81,7 +81,7 @@ async def test_a_worker_whose_lease_expired_sends_nothing_and_continues_under_a_
         )
         await kill(db, first)
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         tasks.create_task(expire())
         await worker.run()
     assert worker.lease.worker.id != first.id
@@ -122,7 +122,7 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
         released.set()
 
     worker.lease.release = release  # type: ignore[method-assign]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert fenced == [True] * 3
 
@@ -153,7 +153,7 @@ async def test_lines_that_arrive_after_the_name_was_abandoned_are_left_to_others
     killing = db
     batch = await a_batch(db, {"m": 30})
     worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert (await read(db, batch)).completed == 30
     assert executor.lines == list(range(1, 31)), "each line is sent once"
@@ -194,7 +194,7 @@ async def test_a_new_batch_that_arrives_after_the_name_was_abandoned_is_left_to_
     producer.claimer.idle.set()
     producer.claimer.announce(batch.id)
     tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await nothing_left.wait()
     for task in tasks:
         task.cancel()

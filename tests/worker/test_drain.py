@@ -20,7 +20,7 @@ from tests.support.builders import a_batch, a_worker, deferred, overrun, read, s
 from tests.support.executors import Answering
 from tests.support.waiting import eventually
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Nothing but what the database says makes it poll.
 DRAIN = WorkerSettings(drain=True, poll_min=3600.0, poll_max=3600.0)
 

@@ -88,14 +88,14 @@ async def test_a_hook_that_hangs_is_killed_after_its_time_with_all_that_it_start
         # On a slow machine it may not have begun in the shorter time.
         if outcome.output:
             break
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await until(lambda: has_ended(int(outcome.output)))
 
 
 async def test_what_a_hook_leaves_behind_is_killed_when_it_has_ended() -> None:
     outcome = await run(Hook("leaves", ("/bin/sh", "-c", "sleep 1000 & echo $!")))
     assert outcome.delivered
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await until(lambda: has_ended(int(outcome.output)))
 
 
@@ -104,7 +104,7 @@ async def test_a_descendant_that_escapes_and_keeps_the_output_open_delays_nothin
     escaped = tmp_path / "escaped"
     escape = f"setsid sh -c 'echo $$ > {escaped}; exec sleep 1000' &"
     code = f"{escape} until [ -s {escaped} ]; do sleep 0.01; done; cat {escaped}"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         outcome = await run(Hook("escapes", ("/bin/sh", "-c", code)))
     assert outcome.delivered
     os.kill(int(outcome.output), signal.SIGKILL)
@@ -144,7 +144,7 @@ async def test_a_hook_is_killed_when_its_delivery_is_cancelled(tmp_path: Path) -
     async def has_started() -> bool:
         return (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await until(has_started)
         running.cancel()
         await asyncio.wait([running])

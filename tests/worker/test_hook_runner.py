@@ -20,7 +20,7 @@ from tests.support.builders import sql, until
 from tests.support.hooks import fan_out, python_hook, recorded, recording, some_hooks
 from tests.support.webhooks import an_ended_batch
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @asynccontextmanager

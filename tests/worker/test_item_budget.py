@@ -19,7 +19,7 @@ from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, start, status, submit, write_requests
 from tests.support.waiting import LIMIT
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 CLAIMED = re.compile(r"claimed (\d+) of (\d+) wanted")
 
 

@@ -79,7 +79,7 @@ class Cluster:
         batch = submitted.batch
         if batch.status is ParentStatus.PENDING_APPROVAL:
             await decisions.approve(self.rules, self.session, APPROVER, batch.id)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while (batch := await access.visible(self.session, ADMIN, batch.id)).counts.pending:
                 await _a_glance_later()
         return batch, await operations.children(self.session, batch.id, after=0, limit=100)

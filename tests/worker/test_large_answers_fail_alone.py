@@ -67,7 +67,7 @@ class Settling:
         for verdict in verdicts:
             self.settler.add(verdict)
         self.settler.stop()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await self.settler.run()
 
 
@@ -228,7 +228,7 @@ async def test_answers_that_together_exceed_the_memory_are_all_received(chunked:
             memory.free(len(verdict.output))
             received += 1
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
             for line_no in range(1, 21):
                 tasks.create_task(one(line_no))
     assert received == 20
@@ -259,7 +259,7 @@ async def test_answers_that_stall_half_read_do_not_hold_the_memory_for_long() ->
             asyncio.create_task(impatient.run(an_item(stalled.url, line_no=n, timeout=600)))
             for n in range(1, 9)
         ]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await full.wait()
             assert isinstance(await executor.run(an_item(healthy.url, timeout=600)), Completed)
             verdicts = await asyncio.gather(*stuck)
@@ -286,7 +286,7 @@ async def test_small_answers_do_not_wait_for_large_ones() -> None:
     memory = BodyMemory(64 * MIB)
     memory.hold(32 * MIB)
     async with upstream_that(answers(200, b"{}")) as upstream, an_executor(memory=memory) as executor:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert isinstance(await executor.run(an_item(upstream.url, timeout=600)), Completed)
 
 
@@ -303,7 +303,7 @@ async def test_an_answer_that_is_abandoned_while_it_waits_lets_the_next_one_cont
         await asyncio.sleep(0)
         assert not next_one.done(), "it is not its turn"
         waiting.cancel()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await next_one
     assert memory.held_large == 9 * MIB
 

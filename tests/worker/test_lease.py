@@ -20,7 +20,7 @@ from tests.support.builders import a_batch, read, sql, take
 from tests.support.executors import Answering
 from tests.support.waiting import wait_for
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Held(Answering):

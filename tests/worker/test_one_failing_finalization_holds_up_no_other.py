@@ -38,7 +38,7 @@ from tests.support.processes import batchline, simulated, start, write_requests
 from tests.support.serving import serving
 from tests.support.waiting import wait_for
 
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from batchline.worker.lease import Lease
 from batchline.worker.poller import Poller
 from tests.support.builders import LATER, a_batch, a_worker, pass_time, retry, run_to_the_end, sql, take
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Nothing but a wake-up makes it poll during a test.
 RARELY = WorkerSettings(poll_min=3600.0, poll_max=3600.0)
 

@@ -23,7 +23,7 @@ from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, equals, overrun, pass_time, read, sql, until
 from tests.support.processes import Upstream, simulated
 
-PATIENCE = 90.0
+PATIENCE = 120.0
 
 
 def settings_for(upstream: Upstream, recovery: Recovery = Recovery.HOLD, **more: Any) -> RunSettings:

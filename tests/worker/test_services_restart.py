@@ -168,7 +168,7 @@ async def test_a_worker_leaves_even_if_the_database_stays_unreachable(
         raise StoreUnavailable("the database is away")
 
     monkeypatch.setattr(spans, "settle", refused)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert worker.settler.unsettled
 
@@ -216,7 +216,7 @@ async def test_a_worker_leaves_though_its_requests_wait_for_memory_that_only_a_s
         raise StoreUnavailable("the database is away")
 
     monkeypatch.setattr(spans, "settle", refused)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert worker.settler.unsettled
     assert len(executor.sent) < 40

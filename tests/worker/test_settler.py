@@ -17,7 +17,7 @@ from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
 from tests.support.builders import LATER, a_batch, completed, read, retry, take
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # It does not settle because of the time that has passed.
 PATIENT = WorkerSettings(settle_after=3600.0)
 

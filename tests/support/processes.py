@@ -27,7 +27,7 @@ class Upstream:
     process: subprocess.Popen[str]
 
     def stats(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.url}/stats", timeout=60) as response:
+        with urllib.request.urlopen(f"{self.url}/stats", timeout=LIMIT) as response:
             found: dict[str, Any] = json.load(response)
             return found
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from examples.kubevirt.settings import ClusterSettings
 from examples.kubevirt.simulator import simulator as a_simulator
-from tests.support.simulated_client import DEADLINE_S, Answer, Client
+from tests.support.simulated_client import Answer, Client
+from tests.support.waiting import LIMIT
 
 VMS = "/apis/kubevirt.io/v1/namespaces/test/virtualmachines"
 ACTIONS = "/apis/subresources.kubevirt.io/v1/namespaces/test/virtualmachines"
@@ -41,7 +42,7 @@ class Api:
         return answer.json
 
     async def until(self, path: str, fact: Callable[[Answer], bool]) -> Answer:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(LIMIT):
             while not fact(answer := await self.ask("GET", path)):
                 pass
         return answer

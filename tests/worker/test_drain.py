@@ -20,7 +20,7 @@ from tests.support.builders import a_batch, a_worker, deferred, overrun, read, s
 from tests.support.executors import Answering
 from tests.support.waiting import eventually
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Nothing but what the database says makes it poll.
 DRAIN = WorkerSettings(drain=True, poll_min=3600.0, poll_max=3600.0)
 
@@ -52,7 +52,7 @@ async def test_a_worker_with_nothing_to_do_leaves_after_two_polls(
 ) -> None:
     await nothing_to_maintain(db)
     await drain(database_url, tmp_path, Answering())
-    assert 1 <= len(polls) <= 2, "the first one of the poller, and that of the drain"
+    assert 1 <= len(polls) <= 3, "the poller's first, the drain's, and one more if it begins to listen then"
 
 
 async def test_a_slow_request_costs_no_polls(

@@ -132,7 +132,7 @@ def test_a_worker_that_stops_during_slow_commits_leaves_nothing_to_be_sent_again
         database.execute(SLOW_COMMITS)
         gate.execute("SELECT FROM batchline.batches FOR UPDATE")
         with working(database_url, tmp_path / "data", "-c", "4") as worker:
-            wait_for("all requests", lambda: upstream.stats()["requests"] == LINES)
+            wait_for("all answers", lambda: upstream.stats()["executed"] == LINES)
             wait_for("a settle", lambda: database.execute(SETTLING).fetchall())
             worker.send_signal(signal.SIGTERM)
             wait_for("the stop", lambda: not database.execute(LISTENING).fetchall())

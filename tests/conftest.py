@@ -24,7 +24,9 @@ _COUNTER = itertools.count()
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # How long an example takes says something about the machine, and nothing about the code.
-hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("untimed")
 
 

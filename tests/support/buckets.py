@@ -45,7 +45,7 @@ class S3:
     def _names(self, path: str) -> list[str]:
         request = urllib.request.Request(self.filer + path, headers={"accept": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 found: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
@@ -63,8 +63,9 @@ def s3_server(folder: Path) -> Iterator[S3]:
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
-    ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(8), strict=False))
-    grpc = dict(zip(ports, _free_ports(8)[4:], strict=True))
+    free = _free_ports(8)
+    ports = dict(zip(("master", "volume", "filer", "s3"), free[:4], strict=True))
+    grpc = dict(zip(ports, free[4:], strict=True))
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
         [
@@ -87,10 +88,10 @@ def s3_server(folder: Path) -> Iterator[S3]:
     )
     server = S3(f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}", process)
     try:
-        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url), 60)
+        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url))
         assert process.poll() is None, (folder / "log").read_text()[-2000:]
         # A bucket is a folder of the file system below.
-        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"), 60)
+        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"))
         yield server
     finally:
         # A graceful end takes many seconds, and nothing here is worth keeping.

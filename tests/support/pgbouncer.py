@@ -46,7 +46,7 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     ) as process:
         try:
             url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
-            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url), 30)
+            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url))
             assert process.poll() is None, (folder / "pgbouncer.log").read_text()
             yield url
         finally:

@@ -50,8 +50,14 @@ from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
 
 T = TypeVar("T")
-PATIENCE = 30.0  # seconds until a test gives up on a fact that does not come
+PATIENCE = 90.0  # seconds until a test gives up on a fact that does not come
 _GLANCE = 0.002
+# Without autovacuum, which locks a table for a moment when it gives back its last pages.
+_BLOCKING = """
+SELECT pid
+FROM pg_stat_activity
+WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend'
+"""
 
 
 @contextmanager
@@ -275,8 +281,8 @@ class Meanwhile(Generic[T]):
         while time.monotonic() < deadline:
             if self._future.done():
                 return False
-            row = self._watch.execute("SELECT pg_blocking_pids(%s)", (self._hand.pid,)).fetchone()
-            if row is not None and row[0] and not (excluded and excluded.pid in row[0]):
+            blocking = {pid for (pid,) in self._watch.execute(_BLOCKING, (self._hand.pid,))}
+            if blocking and not (excluded and excluded.pid in blocking):
                 return True
             wait([self._future], timeout=_GLANCE)
         raise AssertionError(f"after {PATIENCE:g} s a statement neither waits for a lock nor ends")

@@ -33,7 +33,7 @@ from tests.support.waiting import wait_for
 
 # Anything goes, to nowhere: for tests in which no worker runs.
 NOWHERE = UpstreamSettings("nowhere", "http://127.0.0.1:9/v1")
-_STOP_LIMIT = 30.0
+_STOP_LIMIT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _served(
     thread = threading.Thread(target=running.run, name="server")
     thread.start()
     try:
-        wait_for("the server to listen", lambda: running.server.started or not thread.is_alive(), 30)
+        wait_for("the server to listen", lambda: running.server.started or not thread.is_alive())
         assert running.server.started, "the server did not start"
         port = running.listening.getsockname()[1]
         yield Server(f"http://127.0.0.1:{port}", database, objects, chosen)

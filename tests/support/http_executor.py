@@ -55,7 +55,9 @@ async def an_executor(
     memory: BodyMemory | None = None,
     **timing: Any,
 ) -> AsyncIterator[HttpExecutor]:
-    upstreams = Upstreams(settings or PATIENT, environ={} if environ is None else environ, timing=Timing(**timing))
+    upstreams = Upstreams(
+        settings or PATIENT, environ={} if environ is None else environ, timing=Timing(**timing)
+    )
     executor = HttpExecutor(upstreams, default=upstream, memory=memory)
     try:
         yield executor

@@ -535,7 +535,9 @@ async def test_the_key_is_in_no_verdict_and_in_no_log(log: StringIO) -> None:
         with taken:
             async with an_executor(environ={"THE_KEY": KEY}) as executor:
                 verdicts = [
-                    await executor.run(an_item(upstream.url, timeout=0.3 if each is hangs else 60.0, **options))
+                    await executor.run(
+                        an_item(upstream.url, timeout=0.3 if each is hangs else 60.0, **options)
+                    )
                     for each in upstream.behaviours
                 ]
                 verdicts.append(await executor.run(an_item(upstream.url, attempt=3, **options)))

@@ -301,6 +301,7 @@ async def test_an_exemption_that_expires_while_a_submission_waits_for_its_turn_i
         await submit(holder, rules, ANNA, 1)
         async with holder.transaction() as connection:
             await limits.lock(connection, "acme", "bert")
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             async with Session(database_url, "admin") as admin:
                 await exempt(admin, "anna", 3600)
                 waiting = asyncio.create_task(submit(session, rules, ANNA, 1))

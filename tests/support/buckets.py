@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ REGION = "us-east-1"
 SECRET = "test-secret"
 # What each key may do.
 KEYS = {"writer": ["Read", "Write", "List"], "reader": ["Read", "List"]}
+_STARTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,28 @@ class S3:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3]:
+    with ExitStack() as stack:
+        for attempt in range(_STARTS):
+            own = folder / str(attempt)
+            own.mkdir()
+            server = stack.enter_context(_process(own))
+            # Another process may have taken a port that was free.
+            if _started(server):
+                break
+        assert server.process.poll() is None, (own / "log").read_text()[-2000:]
+        # A bucket is a folder of the file system below.
+        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"))
+        yield server
+
+
+def _started(server: S3) -> bool:
+    process = server.process
+    wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url))
+    return process.poll() is None
+
+
+@contextmanager
+def _process(folder: Path) -> Iterator[S3]:
     identities = [
         {"name": name, "credentials": [{"accessKey": name, "secretKey": SECRET}], "actions": actions}
         for name, actions in KEYS.items()
@@ -86,13 +109,8 @@ def s3_server(folder: Path) -> Iterator[S3]:
         stdout=log,
         stderr=log,
     )
-    server = S3(f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}", process)
     try:
-        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url))
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
-        # A bucket is a folder of the file system below.
-        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"))
-        yield server
+        yield S3(f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}", process)
     finally:
         # A graceful end takes many seconds, and nothing here is worth keeping.
         process.kill()

@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -18,6 +18,7 @@ from tests.support.waiting import wait_for
 
 PAGE = ROOT / "docs" / "how-to" / "pgbouncer.md"
 _PASSWORD = "secret"
+_STARTS = 5
 
 
 def documented_settings() -> str:
@@ -32,25 +33,35 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     program = external.pgbouncer()
     folder.mkdir(exist_ok=True)
     location = conninfo_to_dict(database)
-    port, users = _free_port(), folder / "userlist.txt"
+    users = folder / "userlist.txt"
     users.write_text(f'"{location["user"]}" "{_PASSWORD}"\n')
-    settings = _placed(documented_settings(), location, port, users)
     # PgBouncer refuses to run as root, and a server may be open to its own account alone.
     owner = _owner(location)
     ini = folder / "pgbouncer.ini"
-    ini.write_text(f"{settings}{more}\nunix_socket_dir =\nlogfile = {folder / 'pgbouncer.log'}\n")
-    if owner is not None:
-        _change_owner(folder, owner)
-    with subprocess.Popen(
-        [program, "-q", ini], user=owner, group=_group(owner), stderr=subprocess.PIPE
-    ) as process:
-        try:
+    with ExitStack() as stack:
+        for _ in range(_STARTS):
+            port = _free_port()
+            settings = _placed(documented_settings(), location, port, users)
+            ini.write_text(f"{settings}{more}\nunix_socket_dir =\nlogfile = {folder / 'pgbouncer.log'}\n")
+            if owner is not None:
+                _change_owner(folder, owner)
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [program, "-q", ini], user=owner, group=_group(owner), stderr=subprocess.PIPE
+                )
+            )
+            stack.callback(process.terminate)
             url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
-            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url))
-            assert process.poll() is None, (folder / "pgbouncer.log").read_text()
-            yield url
-        finally:
-            process.terminate()
+            if _started(process, url):
+                break
+        # Another process may have taken a port that was free, but not each time.
+        assert process.poll() is None, (folder / "pgbouncer.log").read_text()
+        yield url
+
+
+def _started(process: subprocess.Popen[bytes], url: str) -> bool:
+    wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url))
+    return process.poll() is None
 
 
 def _placed(settings: str, location: dict[str, str | int | None], port: int, users: Path) -> str:

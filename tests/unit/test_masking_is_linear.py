@@ -123,7 +123,7 @@ def verdict_on(item: dict[str, Any], answer: Any) -> Ran:
             verdict: Ran = await running(upstream, test, VM_CREATE)
             return verdict
 
-    # Around the whole loop: a callback is timed when it ends. The best of ten: a busy machine makes any one of
+    # Around the whole loop: a callback is timed when it ends. The best of ten: a busy machine makes any of
     # them slow, and the first client of a process reads the certificates of the machine.
     for _ in range(10):
         with slowest_callback() as slowest:

@@ -61,7 +61,7 @@ def receiving(answer: Answer = accept, *, certificate: Path | None = None) -> It
                     self.send_header(name, value)
                 self.send_header("content-length", "0")
                 self.end_headers()
-            except BrokenPipeError:
+            except (BrokenPipeError, ConnectionResetError):
                 pass  # The sender did not wait.
 
         def log_message(self, format: str, *args: object) -> None:

@@ -47,7 +47,7 @@ async def nothing_to_maintain(db: Session) -> None:
     await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
 
 
-async def test_a_worker_with_nothing_to_do_leaves_after_two_polls(
+async def test_a_worker_with_nothing_to_do_leaves_after_a_few_polls(
     database_url: str, db: Session, tmp_path: Path, polls: list[PollResult]
 ) -> None:
     await nothing_to_maintain(db)

@@ -744,3 +744,21 @@ def test_a_dead_worker_that_holds_nothing_claimable_is_not_waited_for(stage: Sta
 
     assert not poll_result.claimable
     assert (poll_result.next_due or 0) > 3600, "an idle worker would poll again and again for nothing"
+
+
+@pytest.mark.parametrize("left", [0, 2], ids=["nothing left", "too little left"])
+def test_what_an_idle_worker_has_just_claimed_is_not_taken_for_abandoned(stage: Stage, left: int) -> None:
+    """An idle worker does not renew its lease. When it claims again, another claim may have read that its
+    lease is over, and wait for the same lane."""
+    idle, other = stage.hand(), stage.hand()
+    stage.batch(1)
+    idle.settle([scenes.completed(item) for item in idle.take(1)])
+    batch = stage.batch(10 + left)
+    other.renew(idle.id, -1.0)
+    with idle.holding():
+        mine = idle.take(10, batch=batch.id)
+        waiting = stage.meanwhile(other, lambda: other.take(100, batch=batch.id))
+        assert waiting.waits(), "it waits for the lane"
+    theirs = waiting.result()
+    assert (len(mine), len(theirs)) == (10, left)
+    assert not {item.ordinal for item in mine} & {item.ordinal for item in theirs}

@@ -607,11 +607,11 @@ async def test_a_rollback_does_not_wait_for_readers_of_the_old_tables(
     await adopt(db)
     with psycopg.connect(database_url) as reader:
         reader.execute("SELECT count(*) FROM requests")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await phases.roll_back(db)
         old.end(batch, (1,), "completed")
         # The second cutover does not either, and makes the tables read-only again.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await phases.cut_over(db, SETTINGS)
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
         old.run("UPDATE requests SET state = 'pending'")
@@ -630,7 +630,7 @@ async def test_a_reader_of_the_old_tables_makes_finish_refuse(
     with psycopg.connect(database_url) as reader:
         reader.execute("SELECT count(*) FROM requests")
         with pytest.raises(AdoptionRefused, match="a transaction reads the old tables"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await phases.finish(db, drop=drop)
     await check(db)
     await phases.finish(db, drop=drop)

@@ -31,6 +31,7 @@ DECLARE
     room integer := max_items;
     taken bigint[] := '{}';
     -- Not this worker: its lease may have ended while it was idle, and is renewed below.
+    -- Others may renew theirs meanwhile: claim_returned looks again.
     expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now() AND id <> worker);
     returned bigint[];
     tenants text[];

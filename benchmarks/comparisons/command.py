@@ -1,9 +1,9 @@
 """`batchline run` as a whole command, from the start of its process to the finished file.
 
 With an upstream that takes 50 ms, against the aiohttp script (`benchmarks/scripts`), and with one that
-answers at once, against the bare client: all are measured from the start of their process to its end, with 256 in
-flight. The command uses a data folder that exists; each run starts and stops the database in it, and is of a
-file whose lines it has not seen. Then the time until the first request: with a new data folder, whose
+answers at once, against the bare client: all are measured from the start of their process to its end, with
+256 in flight. The command uses a data folder that exists; each run starts and stops the database in it, and
+is of a file whose lines it has not seen. Then the time until the first request: with a new data folder, whose
 database must be made, against an existing one.
 """
 

@@ -481,8 +481,8 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
     )
 
     assert not plan.seq_scans
-    # Found, locked, read, returned. PostgreSQL 15 counts one more.
-    assert plan.rows["lanes"] <= 6
+    # Found, locked, read, returned. PostgreSQL 15 counts what claims before have rolled back, too.
+    assert plan.rows["lanes"] <= 10
     assert plan.rows["batches"] == 1
     assert plan.rows["lines"] <= 64
 

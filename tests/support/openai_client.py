@@ -2,7 +2,11 @@
 
 import weakref
 
+import httpx2
 import openai
+
+# Seconds. The server closes a connection that is idle for five: a request could come just then.
+KEPT_IDLE = 1.0
 
 
 def openai_client(key: str, url: str, *, max_retries: int = 2) -> openai.OpenAI:
@@ -12,6 +16,9 @@ def openai_client(key: str, url: str, *, max_retries: int = 2) -> openai.OpenAI:
     before the client itself, and each gives a ResourceWarning, in whatever test is running then. So the
     connections are closed as soon as the client is unreachable, before anything is finalized.
     """
-    client = openai.OpenAI(api_key=key, base_url=f"{url}/v1", max_retries=max_retries, timeout=60)
+    http = openai.DefaultHttpxClient(limits=httpx2.Limits(keepalive_expiry=KEPT_IDLE))
+    client = openai.OpenAI(
+        api_key=key, base_url=f"{url}/v1", max_retries=max_retries, timeout=60, http_client=http
+    )
     weakref.finalize(client, client._client.close)
     return client

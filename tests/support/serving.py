@@ -29,7 +29,7 @@ from batchline.store.pool import Sessions
 from batchline.store.session import Session
 from tests.support.builders import on
 from tests.support.logs import log_settings_restored
-from tests.support.openai_client import openai_client
+from tests.support.openai_client import KEPT_IDLE, openai_client
 from tests.support.waiting import wait_for
 
 # Anything goes, to nowhere: for tests in which no worker runs.
@@ -71,7 +71,8 @@ class Server:
     def http(self, key: str | None = None) -> httpx2.Client:
         """Bare HTTP, for what the official client would not send."""
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=60)
+        limits = httpx2.Limits(keepalive_expiry=KEPT_IDLE)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, limits=limits)
 
 
 @contextmanager

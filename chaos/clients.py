@@ -24,6 +24,8 @@ from chaos.schedule import ATTEMPTS, TIMEOUT, BatchOrder
 _PAUSE = 0.3
 # Seconds to wait for one answer. A client repeats its order for much longer.
 _ANSWER_LIMIT = 10.0
+# Files with oversized answers have many megabytes.
+_READ_LIMIT = 60.0
 # Concurrent requests of a client that floods the server.
 _FLOODING = 16
 
@@ -41,6 +43,7 @@ class Placed:
     # The cancellation was confirmed.
     cancelled: bool = False
     paused: bool = False
+    pausing: list[asyncio.Task[bool]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Clients:
 
     async def read(self, batch_id: UUID) -> Displayed:
         """Read a batch and its files from the server."""
-        return await _until_answered(lambda: self._read(batch_id))
+        return await _until_answered(lambda: self._read(batch_id), _READ_LIMIT)
 
     async def _read(self, batch_id: UUID) -> Displayed:
         batch = await self._openai.batches.retrieve(ids.show(ids.BATCH, batch_id))
@@ -119,11 +122,16 @@ class Clients:
         assert batch_id is not None
         # Also if the answer is lost: the batch is resumed in any case.
         placed.paused = True
-        return await self._change(lambda session: batches.close(session, batch_id, "pause"))
+        pausing = asyncio.create_task(self._change(lambda session: batches.close(session, batch_id, "pause")))
+        placed.pausing.append(pausing)
+        # It is not cancelled with its caller: it could take effect after the batch was resumed.
+        return await asyncio.shield(pausing)
 
     async def resume(self, placed: Placed) -> None:
         batch_id = placed.batch_id
         assert batch_id is not None
+        if placed.pausing:
+            await asyncio.wait(placed.pausing)
         await _until_answered(
             lambda: self._change_or_raise(lambda session: batches.resume(session, batch_id))
         )
@@ -188,10 +196,10 @@ class Clients:
             return await change(session)
 
 
-async def _until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+async def _until_answered(ask: Callable[[], Awaitable[T]], limit: float = _ANSWER_LIMIT) -> T:
     while True:
         try:
-            async with asyncio.timeout(_ANSWER_LIMIT):
+            async with asyncio.timeout(limit):
                 return await ask()
         except (TimeoutError, StoreUnavailable, openai.APIConnectionError, openai.InternalServerError):
             await asyncio.sleep(_PAUSE)

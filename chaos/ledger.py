@@ -12,9 +12,12 @@ class LedgerEvent(StrEnum):
     HUNG = "hung"
     DROPPED = "dropped"
     LATE = "late"
-    """Answered after its time limit."""
+    """Answered so late that its client may have given up, or the client left after as long."""
     OVERSIZED = "oversized"
     """Answered with far more bytes than others."""
+
+
+_SPENDING = (LedgerEvent.HUNG, LedgerEvent.DROPPED, LedgerEvent.LATE, LedgerEvent.OVERSIZED)
 
 
 @dataclass(slots=True)
@@ -38,11 +41,10 @@ class LedgerEntry:
 
     @property
     def spent(self) -> bool:
-        """Whether another attempt is justified: by a temporary error, no answer, or a broken connection."""
+        """Whether another attempt is justified: by a temporary error, no answer, a broken connection, or an
+        answer that may take longer to read than the time limit."""
         passing = any(status in (429, 500, 503) for status in self.statuses)
-        return passing or any(
-            self.events[event] for event in (LedgerEvent.HUNG, LedgerEvent.DROPPED, LedgerEvent.LATE)
-        )
+        return passing or any(self.events[event] for event in _SPENDING)
 
 
 class RequestLedger:

@@ -74,6 +74,7 @@ class Postgres:
         self.url = server.url
         self.down = False
         self._read_only = False
+        self._refusing: asyncio.Task[bool] | None = None
         self._snapshots: list[psycopg.Connection[Any]] = []
 
     @classmethod
@@ -111,10 +112,15 @@ class Postgres:
     async def refuse_writes(self) -> bool:
         """Make it read-only, like a server after a failover before its promotion. False if unreachable."""
         self._read_only = True
-        return await asyncio.to_thread(self._change, "ALTER SYSTEM SET default_transaction_read_only = on")
+        setting: LiteralString = "ALTER SYSTEM SET default_transaction_read_only = on"
+        self._refusing = asyncio.create_task(asyncio.to_thread(self._change, setting))
+        return await asyncio.shield(self._refusing)
 
     async def accept_writes(self) -> bool:
         """Make it writable again. Return False if it cannot be reached."""
+        if self._refusing is not None:
+            # A thread that is still about to make it read-only must not be overtaken.
+            await asyncio.wait([self._refusing])
         if self._read_only:
             self._read_only = not await asyncio.to_thread(
                 self._change, "ALTER SYSTEM RESET default_transaction_read_only"
@@ -156,6 +162,18 @@ class Postgres:
         if self._rising is None and not _lives(self._server.pid):
             self.down = True
         await self.up()
+
+    async def answers(self) -> bool:
+        """Whether it accepts connections. If a full disk has ended it meanwhile, restart it."""
+        await self.free_disk()
+        return await asyncio.to_thread(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     async def up(self) -> None:
         """Restart the server if it is down, and wait until it has recovered."""

@@ -3,10 +3,13 @@
 import asyncio
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
 from uuid import UUID
+
+import psycopg
 
 from batchline.batches.finalize import sweep_objects
 from batchline.files.objects import Objects
@@ -20,7 +23,9 @@ from chaos.world import World
 
 # A lease, the longest poll interval, the retries of a line that hung at every attempt, and a margin for a
 # busy machine.
-_CALM_LIMIT = 150.0
+_CALM_LIMIT = 300.0
+# A finalizer that has lost its batch may still be writing its files, and removes them then.
+_SWEEP_LIMIT = 60.0
 _LOOK = 0.25
 
 
@@ -92,9 +97,11 @@ async def _come_to_an_end(
 
 async def _all_ended(world: World) -> None:
     while True:
-        left = await asyncio.to_thread(evidence.unfinished, world.postgres.url)
-        if not left and not world.upstream.in_flight:
-            return
+        # A server that recovers from a full disk may refuse connections for a moment.
+        with suppress(psycopg.OperationalError):
+            left = await asyncio.to_thread(evidence.unfinished, world.postgres.url)
+            if not left and not world.upstream.in_flight:
+                return
         await asyncio.sleep(_LOOK)
 
 
@@ -108,15 +115,25 @@ async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome
             displayed = await world.clients.read(placed.batch_id)
             outcome.findings += check_displayed(found[placed.batch_id], displayed)
     outcome.findings += evidence.left_over(url)
-    async with Session(url, "chaos") as session:
-        outcome.swept = await sweep_objects(session, Objects.at(world.objects), timedelta(0))
-    outcome.findings += evidence.unrecorded_objects(url, world.objects)
+    outcome.findings += await _sweep(world, outcome)
     outcome.findings += await _doctor(world)
     for member in world.members:
         outcome.findings += [ChaosFinding(FindingKind.WRONG, member.name, what) for what in member.tracebacks]
         member.tracebacks.clear()
     world.upstream.ledger.forget_round()
     known.update(found)
+
+
+async def _sweep(world: World, outcome: RoundOutcome) -> list[ChaosFinding]:
+    """Remove what killed finalizers left. What is wrong with the objects then, and stays so, is a finding."""
+    limit = monotonic() + _SWEEP_LIMIT
+    async with Session(world.postgres.url, "chaos") as session:
+        while True:
+            outcome.swept += await sweep_objects(session, Objects.at(world.objects), timedelta(0))
+            found = evidence.unrecorded_objects(world.postgres.url, world.objects)
+            if not found or monotonic() >= limit:
+                return found
+            await asyncio.sleep(_LOOK)
 
 
 async def _doctor(world: World) -> list[ChaosFinding]:

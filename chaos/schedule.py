@@ -17,9 +17,9 @@ STORM = 30.0
 """Seconds in which faults begin. Faults that still last then are ended."""
 LEASE = 2.0
 """The workers' lease in seconds."""
-TIMEOUT = 10.0
-"""Seconds per request: longer than a worker is frozen, even twice in a row, so that only the upstream uses up
-attempts."""
+TIMEOUT = 20.0
+"""Seconds per request: longer than a worker is frozen, even twice in a row on a machine that stalls for as
+long, so that only the upstream uses up attempts."""
 ATTEMPTS = 4
 """Attempts per line."""
 

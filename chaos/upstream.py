@@ -25,6 +25,8 @@ PADDINGS = tuple(megabytes * 1024 * 1024 for megabytes in (2, 8, 24, 70))
 """Sizes of oversized answers in bytes; the last one exceeds Batchline's limit."""
 
 _ERRORS = (429, 500, 503)
+# After this time, a client that was frozen twice, on a machine that stalls, may have given up.
+_PROMPT = TIMEOUT / 2
 # An upstream that stalls takes this share of the time limit.
 _STALL = 0.7
 
@@ -41,6 +43,8 @@ class FaultyUpstream:
         self._moods: dict[Fault, float] = {}
         self._running: dict[str, list[Connection]] = {}
         self._connections: set[Connection] = set()
+        self._waiting: dict[Connection, tuple[LedgerEntry, float]] = {}
+        """The clients that wait for an answer, and since when."""
         self._servers: list[asyncio.Server] = []
         self.url = ""
         self.starving_url = ""
@@ -75,6 +79,7 @@ class FaultyUpstream:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._waits_no_more(connection)
 
     def be(self, mood: Fault, share: float) -> None:
         """Start a fault that affects this share of the keys."""
@@ -90,8 +95,7 @@ class FaultyUpstream:
         if request.method != b"POST":
             connection.answer(200, b'{"object":"list","data":[]}')
             return
-        key = (request.key or b"").decode("latin-1")
-        entry = self.ledger.request(key, request.body)
+        key, entry = self._receive(connection, request)
         if key in self._running:
             self._running[key].append(connection)
         elif entry.runs and not self._strikes(Fault.FORGET, key):
@@ -104,8 +108,7 @@ class FaultyUpstream:
         if request.method != b"POST" or strength is None:
             self._handle(connection, request)
             return
-        key = (request.key or b"").decode("latin-1")
-        entry = self.ledger.request(key, request.body)
+        key, entry = self._receive(connection, request)
         if key in self._running:
             self._running[key].append(connection)
         elif entry.runs:
@@ -114,6 +117,19 @@ class FaultyUpstream:
             self._say(connection, key, entry, 429, b'{"error":{"message":"injected 429"}}')
         else:
             self._run(key, entry, [connection], _STALL * TIMEOUT, twice=False)
+
+    def _receive(self, connection: Connection, request: ReceivedRequest) -> tuple[str, LedgerEntry]:
+        key = (request.key or b"").decode("latin-1")
+        entry = self.ledger.request(key, request.body)
+        self._waiting[connection] = entry, asyncio.get_running_loop().time()
+        return key, entry
+
+    def _waits_no_more(self, connection: Connection) -> None:
+        """The client is answered, or has left."""
+        if (waiting := self._waiting.pop(connection, None)) is not None:
+            entry, since = waiting
+            if asyncio.get_running_loop().time() - since >= _PROMPT:
+                entry.events[LedgerEvent.LATE] += 1
 
     def _admit(self, connection: Connection, key: str, entry: LedgerEntry) -> None:
         if self._strikes(Fault.HANG, key):
@@ -160,8 +176,6 @@ class FaultyUpstream:
             del self._running[key]
             entry.forgotten += entry.runs > 0
             entry.runs += 1
-            if seconds >= TIMEOUT - 1:
-                entry.events[LedgerEvent.LATE] += 1
             if to_drop is not None:
                 to_drop.hang_up()
             for caller in callers:
@@ -187,6 +201,7 @@ class FaultyUpstream:
         twice: bool = False,
     ) -> None:
         entry.statuses[status] += 1
+        self._waits_no_more(caller)
         if caller.gone:
             return
         entry.events[LedgerEvent.ANSWERED] += 1

@@ -110,13 +110,12 @@ class World:
         for member in self.members:
             member.heal()
         self.postgres.release_snapshots()
-        await self.postgres.free_disk()
-        await self._accept_writes()
+        await self._heal_postgres()
 
-    async def _accept_writes(self) -> None:
+    async def _heal_postgres(self) -> None:
         """Make the database writable again. It may still be recovering from a full disk."""
         async with asyncio.timeout(_READY_LIMIT):
-            while not await self.postgres.accept_writes():  # noqa: ASYNC110
+            while not (await self.postgres.answers() and await self.postgres.accept_writes()):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK)
 
     def forget_connections(self) -> None:

@@ -6,9 +6,7 @@ All its files are in `demo/`: the prompts, the output, and the data folder with 
 """
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -62,9 +60,10 @@ def start_upstream() -> tuple[subprocess.Popen[str], str]:
 
 def kill_half_way(command: list[str], url: str) -> int:
     process = subprocess.Popen(command, start_new_session=True)
-    while process.poll() is None and (done := stats(url)["executed"]) < LINES * 0.4:
+    while (done := stats(url)["executed"]) < LINES * 0.4 and process.poll() is None:
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
+    # Does nothing if the run has ended before.
+    process.kill()
     process.wait()
     return done
 

@@ -79,10 +79,10 @@ CLAIM = (
         _CLAIM,
     ),
     Mutant(
-        "a worker takes over its own new spans, because its lease had ended while it was idle",
-        f"{_FUNCTIONS}/claim_v1.sql",
-        "WHERE lease_until < now() AND id <> worker);",
-        "WHERE lease_until < now());",
+        "the new spans of a worker whose lease had ended while it was idle are taken over",
+        f"{_FUNCTIONS}/claim_returned_v1.sql",
+        "w.id = s.worker_id AND w.lease_until >= now())",
+        "w.id = s.worker_id AND false)",
         _CLAIM,
     ),
     Mutant(
@@ -144,8 +144,8 @@ CLAIM = (
     Mutant(
         "a claim waits for a dead worker's spans that another claim has locked",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "WHERE s.worker_id = ANY (expired) AND s.lane_id = lane\n    FOR UPDATE SKIP LOCKED",
-        "WHERE s.worker_id = ANY (expired) AND s.lane_id = lane\n    FOR UPDATE",
+        "    FOR UPDATE OF s SKIP LOCKED",
+        "    FOR UPDATE OF s",
         _CLAIM,
     ),
     Mutant(
@@ -165,8 +165,8 @@ CLAIM = (
     Mutant(
         "the head of a split span forgets its attempt, and so its idempotency key",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "SELECT lane_id, batch_id, head, worker, attempt, attempt_limit, submission, now() FROM split",
-        "SELECT lane_id, batch_id, head, worker, 1, attempt_limit, submission, now() FROM split",
+        "SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, now() FROM split",
+        "SELECT lane_id, batch_id, head, worker, 1, attempts_before, submission, now() FROM split",
         _CLAIM,
     ),
     Mutant(

@@ -35,6 +35,20 @@ RETRY = (
         _RETRY,
     ),
     Mutant(
+        "a retry forgets which lines a provider may have accepted",
+        f"{_SQL}/settle/put_back_unrun.sql",
+        "        part.submission\n    FROM block",
+        "        NULL\n    FROM block",
+        _RETRY,
+    ),
+    Mutant(
+        "a retry does not know that a lost worker may have submitted lines",
+        "src/batchline/store/functions/conclude_now_v1.sql",
+        "AND (s.submission IS NOT NULL OR s.worker_id IS NOT NULL)",
+        "AND s.submission IS NOT NULL",
+        _RETRY,
+    ),
+    Mutant(
         "the input of a batch that is retried can be deleted",
         f"{_SQL}/files/keep_input.sql",
         "FOR KEY SHARE",

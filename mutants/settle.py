@@ -111,8 +111,8 @@ SETTLE = (
     Mutant(
         "a closing batch is concluded before its refused verdicts are sent again",
         f"{_FUNCTIONS}/settle_v1.sql",
-        "IF closing AND NOT finished AND tally.all_accepted THEN",
-        "IF closing AND NOT finished THEN",
+        "IF closing AND NOT finished AND tally.all_accepted AND tally.alone THEN",
+        "IF closing AND NOT finished AND tally.alone THEN",
         _SETTLE,
     ),
     Mutant(
@@ -174,15 +174,29 @@ SETTLE = (
     Mutant(
         "failures of a group that was refused are counted by cause",
         f"{_FUNCTIONS}/count_causes_v1.sql",
-        "        JOIN unnest(counted) AS accepted (no) ON accepted.no = v.no\n",
-        "",
+        "FROM unnest(counted) AS no\n",
+        "FROM generate_series(1, cardinality(causes)) AS no\n",
         _FAILURES,
     ),
     Mutant(
         "a batch that has failed too often is paused, but its lanes stay open",
+        f"{_FUNCTIONS}/settle_v1.sql",
+        "        IF paused OR counted.left_out THEN\n",
+        "        IF counted.left_out THEN\n",
+        _FAILURES,
+    ),
+    Mutant(
+        "a settle locks the lanes of one batch after the other",
+        f"{_FUNCTIONS}/settle_v1.sql",
+        "WHERE n.batch_id = ANY (closed) ORDER BY n.id FOR NO KEY UPDATE",
+        "WHERE n.batch_id = ANY (closed) ORDER BY n.batch_id FOR NO KEY UPDATE",
+        _FAILURES,
+    ),
+    Mutant(
+        "reused answers keep a batch from being paused for failing alike",
         f"{_FUNCTIONS}/pause_after_failures_v1.sql",
-        "    UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch;\n",
-        "",
+        "c.completed - greatest(c.reused, p.completed_before) AS completed",
+        "c.completed - coalesce(p.completed_before, 0) AS completed",
         _FAILURES,
     ),
     Mutant(

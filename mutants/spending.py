@@ -6,6 +6,7 @@ _RESERVE = "src/batchline/store/functions/reserve_budget_v1.sql"
 _KEEPER = "src/batchline/worker/spending.py"
 _STORE = ("tests/store/test_budgets.py",)
 _WORKER = ("tests/worker/test_spending.py",)
+_ALONE = ("tests/worker/test_spending_keeper.py",)
 
 SPENDING = (
     Mutant(
@@ -44,6 +45,34 @@ SPENDING = (
         "            self.unconfirmed += reserved\n",
         "            pass\n",
         _WORKER,
+    ),
+    Mutant(
+        "a worker does not record that nothing of its hold will be free again",
+        _KEEPER,
+        "self.recorded != (self.held, self.busy)",
+        "self.recorded[0] != self.held",
+        _ALONE,
+    ),
+    Mutant(
+        "an item that is cancelled keeps its grant",
+        _KEEPER,
+        "                self.ended(item, amount, _NOTHING)\n",
+        "                pass\n",
+        _ALONE,
+    ),
+    Mutant(
+        "a settle that is repeated after a lost lease counts as stored by this worker",
+        _KEEPER,
+        "                of_others = sender is None or answer.sender != sender\n",
+        "                of_others = False\n",
+        _ALONE,
+    ),
+    Mutant(
+        "an interrupted sample is not continued",
+        "src/batchline/store/sql/claim/claim_sample.sql",
+        "s.available_at <> b.paused_at AND s.available_at <= now()",
+        "s.available_at = to_timestamp(0)",
+        ("tests/store/test_sample.py",),
     ),
     Mutant(
         "a reservation ends with the answer, before its verdict is stored",

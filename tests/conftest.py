@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 from batchline.embedded import EmbeddedPostgres
 from batchline.store import migrate
 from batchline.store.session import Session
+from tests.support import databases
 from tests.support.logs import log_settings_restored
 
 _COUNTER = itertools.count()
@@ -24,7 +25,9 @@ _COUNTER = itertools.count()
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # How long an example takes says something about the machine, and nothing about the code.
-hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("untimed")
 
 
@@ -78,9 +81,9 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
     """A fresh, migrated database."""
     name = f"test_{os.getpid()}_{next(_COUNTER)}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        databases.create(connection, name, template)
         yield with_database(server_url, name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        databases.drop(connection, name)
 
 
 @pytest.fixture

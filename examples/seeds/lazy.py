@@ -6,7 +6,7 @@ from uuid import UUID
 
 import openai
 
-from examples.seeds.site import Simulated, Site, simulated, wait_for, write_lines
+from examples.seeds.site import LIMIT, Simulated, Site, simulated, wait_for, write_lines
 
 CLAIMED = 300
 RETRIED = 300
@@ -64,7 +64,7 @@ def _claim(site: Site, batch: str, upstream: Simulated) -> None:
 
 def _unclaim(site: Site, batch: str, upstream: Simulated) -> None:
     """A worker that stops gives back what it has claimed, without an attempt."""
-    with site.worker("--concurrency", "16", "--upstream", upstream.url) as worker:
+    with site.worker("--concurrency", "4", "--upstream", upstream.url) as worker:
         counts = wait_for("claims", lambda: _claimed(site, batch))
         site.check(
             "claimed requests are in progress, and all states add up", _adds_up(counts), _displayed(counts)
@@ -73,7 +73,7 @@ def _unclaim(site: Site, batch: str, upstream: Simulated) -> None:
         worker.send_signal(signal.SIGTERM)
         time.sleep(0.05)
         worker.send_signal(signal.SIGTERM)
-        worker.wait(60)
+        worker.wait(LIMIT)
     counts = site.counts(batch)
     site.check(
         "a stopped worker holds nothing", counts["in_progress"] == 0 and _adds_up(counts), _displayed(counts)
@@ -96,7 +96,7 @@ def _displayed(counts: dict[str, int]) -> str:
 
 def _cancel(site: Site, batch: str, upstream: Simulated) -> None:
     """A cancel updates no request. What is in flight finishes, and the rest is derived."""
-    with site.worker("--concurrency", "16", "--upstream", upstream.url):
+    with site.worker("--concurrency", "4", "--upstream", upstream.url):
         wait_for("claims", lambda: _claimed(site, batch))
         site.run("cancel", batch)
         counts = site.counts(batch)

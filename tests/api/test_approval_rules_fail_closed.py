@@ -133,4 +133,4 @@ def test_a_rule_that_takes_long_is_given_up_and_holds_the_batch() -> None:
     began = time.thread_time()
     assert rule.may_hold(value)
     assert not rule.holds(value)
-    assert time.thread_time() - began < 3
+    assert time.thread_time() - began < 6

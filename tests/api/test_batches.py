@@ -45,6 +45,7 @@ from tests.support.openai_batches import (
 from tests.support.processes import simulated
 from tests.support.scenes import database
 from tests.support.serving import Server, serving
+from tests.support.waiting import wait_for
 
 ACME = "acme"
 
@@ -565,10 +566,10 @@ def test_an_upstream_for_all_models_serves_only_the_models_that_it_lists(
         settings = ServerSettings(upstreams=(anything,), sessions=4, streams=2)
         with serving(database_url, tmp_path, settings) as server:
             client = server.client()
-            listed = [model.id for model in client.models.list()]
-            assert listed
+            # An upstream that is late is asked again after a while.
+            listed = wait_for("the upstream's models", lambda: client.models.list().data)
             for model in listed:
-                assert client.models.retrieve(model).owned_by == "any"
+                assert client.models.retrieve(model.id).owned_by == "any"
             with pytest.raises(openai.NotFoundError):
                 client.models.retrieve("nope")
 

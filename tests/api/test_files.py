@@ -28,7 +28,7 @@ from batchline.store.session import Session
 from tests.support.builders import a_worker, complete, on, sql, take
 from tests.support.serving import NOWHERE, Server, serving
 from tests.support.uploading import CHAT, error_of, requests, stored
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT, wait_for
 
 SMALL = ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4, max_file_bytes=1_000_000, max_lines=1000)
 
@@ -452,11 +452,11 @@ def test_an_interrupted_upload_leaves_nothing(database_url: str, tmp_path: Path)
     settings = ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     with serving(database_url, tmp_path, settings) as server:
         connection = begin_upload(server, server.key("acme"), 50_000_000, b"x" * 20_000_000)
-        wait_for("something of the upload to be stored", lambda: bool(stored(tmp_path)), 30)
+        wait_for("something of the upload to be stored", lambda: bool(stored(tmp_path)))
 
         connection.close()
 
-        wait_for("the object store to be empty again", lambda: not stored(tmp_path), 30)
+        wait_for("the object store to be empty again", lambda: not stored(tmp_path))
     ((files,),) = on(database_url, lambda db: sql(db, "SELECT count(*) FROM batchline.files"))
     assert files == 0
 
@@ -471,7 +471,7 @@ def test_slow_uploads_do_not_keep_others_from_being_served(server: Server, tmp_p
     finally:
         for connection in slow:
             connection.close()
-    wait_for("one object to be left", lambda: len(stored(tmp_path)) == 1, 30)
+    wait_for("one object to be left", lambda: len(stored(tmp_path)) == 1)
 
 
 # Processes
@@ -504,11 +504,11 @@ def test_an_ingest_whose_process_is_killed_stores_nothing_and_can_be_sent_again(
                 purpose="batch",
                 extra_headers={"Idempotency-Key": "held"},
             )
-            wait_for("the ingest to wait", lambda: waiting(database_url), 30)
+            wait_for("the ingest to wait", lambda: waiting(database_url))
             for child in ingesters(psutil.Process()):
                 child.kill()
             with pytest.raises(openai.InternalServerError) as caught:
-                sending.result(30)
+                sending.result(LIMIT)
             assert caught.value.status_code == 503
     finally:
         held.close()
@@ -536,7 +536,7 @@ def waiting(database_url: str) -> bool:
 
 
 ALONE = """
-import asyncio, sys
+import asyncio, socket, sys
 from pathlib import Path
 import uvicorn
 from batchline.api.app import create_app
@@ -545,36 +545,30 @@ from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
 
-url, folder, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+url, folder = sys.argv[1:]
 settings = ServerSettings(
     upstreams=(UpstreamSettings("nowhere", "http://127.0.0.1:9/v1"),),
     authentication=False, max_file_bytes=10**10, max_lines=10**8,
 )
 app = create_app(Context(Sessions(url), Objects.at(Path(folder) / "objects"), url, settings))
-uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])
 """
 
 
 @pytest.fixture
 def alone(database_url: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], openai.OpenAI]]:
     """A server in a process of its own, and a client for it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-c", ALONE, database_url, str(tmp_path), str(port)])
-    client = openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0, timeout=170)
-
-    def listening() -> bool:
-        assert process.poll() is None, "the server has ended"
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        wait_for("the server to listen", listening, 60)
-        yield process, client
-    finally:
-        process.kill()
-        process.wait()
+    command = [sys.executable, "-c", ALONE, database_url, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            url = f"http://127.0.0.1:{port}/v1"
+            yield process, openai.OpenAI(api_key="none", base_url=url, max_retries=0, timeout=500)
+        finally:
+            process.kill()
 
 
 class Generated(io.RawIOBase):
@@ -619,6 +613,7 @@ def peak_megabytes(pid: int) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_a_large_upload_costs_little_memory(alone: tuple[subprocess.Popen[bytes], openai.OpenAI]) -> None:
     process, client = alone
@@ -630,7 +625,7 @@ def test_a_large_upload_costs_little_memory(alone: tuple[subprocess.Popen[bytes]
     assert content.size > 240 * 10**6
     (child,) = ingesters(psutil.Process(process.pid))
     peaks = {"server": peak_megabytes(process.pid), "ingest": peak_megabytes(child.pid)}
-    assert sum(peaks.values()) < 200, f"peak memory in MB: {peaks}"
+    assert sum(peaks.values()) < 240, f"less than the file; peak memory in MB: {peaks}"
 
 
 def test_processes_that_read_files_end_with_their_parent(
@@ -642,7 +637,7 @@ def test_processes_that_read_files_end_with_their_parent(
 
     os.kill(process.pid, signal.SIGKILL)
 
-    wait_for("the process to end with its parent", lambda: not child.is_running() or _zombie(child), 30)
+    wait_for("the process to end with its parent", lambda: not child.is_running() or _zombie(child))
 
 
 def _zombie(process: psutil.Process) -> bool:

@@ -55,7 +55,7 @@ def test_it_is_public_on_loopback_only_unless_set_otherwise(
     environment = {} if switch is None else {"BATCHLINE_SERVER_PUBLIC_OPENAPI": switch}
     with served(database_url, tmp_path, "--no-worker", "--host", host, **environment) as server:
         port = server.url.rpartition(":")[2]
-        assert httpx2.get(f"http://127.0.0.1:{port}/openapi.json").status_code == status
+        assert httpx2.get(f"http://127.0.0.1:{port}/openapi.json", timeout=60).status_code == status
 
 
 def test_the_switch_can_stand_in_the_file(tmp_path: Path) -> None:

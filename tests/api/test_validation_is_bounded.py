@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,7 +142,8 @@ def test_a_check_ends_with_its_time_and_the_next_one_is_answered() -> None:
         began = os.times().children_user
         with pytest.raises(ValidationTooLong, match="cannot be checked within 2 s"):
             validators.faults(ItemSchema(BRANCHING), [nested(60)])
-        assert os.times().children_user - began < 2 * MAX_SECONDS
+        # The time to start it is not limited, and other children may end meanwhile.
+        assert os.times().children_user - began < 5 * MAX_SECONDS
         assert validators.faults(ItemSchema(BRANCHING), [{"a": {"a": 5}}]) == []
         (fault,) = validators.faults(ItemSchema(object_of(cpu={"maximum": 4})), [{"cpu": 5}])
         assert (fault.position, fault.message) == ("items[0].cpu", "5 is greater than the maximum of 4")
@@ -246,6 +246,7 @@ def test_no_body_is_read_before_its_sender_is_known(server: Server) -> None:
 
 
 def test_an_unauthenticated_request_is_answered_before_its_body(server: Server) -> None:
+    """If it waited for the body, it would answer 408."""
     for path in (
         b"/v1/batches",
         b"/v1/files",
@@ -253,7 +254,5 @@ def test_an_unauthenticated_request_is_answered_before_its_body(server: Server) 
         b"/api/v1/operations/labels/batches",
     ):
         head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n" % path
-        began = time.monotonic()
         answer = spoken(server, head + b"content-length: 1000\r\nconnection: close\r\n\r\n{")
         assert answer.startswith(b"HTTP/1.1 401 "), answer
-        assert time.monotonic() - began < 30

@@ -36,6 +36,7 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.timeout(600)
 def test_all_phases_print_what_they_would_do_and_what_they_did(
     old: OldDatabase, location: tuple[str, ...]
 ) -> None:
@@ -92,7 +93,8 @@ def test_a_phase_before_its_time_is_refused(old: OldDatabase, location: tuple[st
 def test_refusals_list_what_is_in_the_way(old: OldDatabase, location: tuple[str, ...]) -> None:
     old.batch(old.file(2))
     old.run(
-        "INSERT INTO daemons VALUES (gen_random_uuid(), 'running', 'h', 1, '1', '{}', now(), now(), NULL)"
+        "INSERT INTO daemons VALUES (gen_random_uuid(), 'running', 'h', 1, '1', '{}', now(),"
+        " now() + interval '1 hour', NULL)"
     )
     said("prepare", *location)
     message = refused("cutover", *location)

@@ -131,11 +131,12 @@ def test_delete_deletes_rows_and_files_and_the_same_input_can_run_again(
         assert upstream.stats()["executed"] == 60, "a new batch runs all lines again"
 
 
+@pytest.mark.timeout(600)
 def test_a_worker_that_runs_a_batch_which_is_deleted_goes_on(
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     """Its requests in flight end, their answers are discarded, and it runs the next batch."""
-    with simulated("--latency", "300") as upstream:
+    with simulated("--latency", "1000") as upstream:
         doomed = submit(write_requests(tmp_path / "a.jsonl", 2_000), upstream.url, *location)
         worker = start("worker", "-c", "16", *location)
         try:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,73 @@ def test_a_sample_stops_without_a_terminal_and_the_rest_sends_nothing_twice(
         f"q-{n}" for n in range(200)
     ]
     assert (seen["executed"], seen["keys_executed_twice"]) == (200, 0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_sample_is_continued_by_the_same_command(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...], how: signal.Signals
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 200, max_tokens=1)
+    with simulated("--latency", "100") as upstream:
+        command = (
+            "run",
+            str(inputs),
+            "--upstream",
+            upstream.url,
+            "--sample",
+            "40",
+            "-c",
+            "2",
+            *config,
+            *location,
+        )
+        process = start(*command)
+        wait_for_executions(upstream, 4)
+        kill(process, how)
+        continued = batchline(*command)
+        seen = upstream.stats()
+    assert continued.returncode == 3, continued.stderr
+    assert "sample: 40 lines done; forecast for the other 160:" in continued.stdout
+    assert (seen["executed"], seen["keys_executed_twice"]) == (40, 0)
+
+
+def test_watch_waits_until_the_sample_of_another_process_is_done(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 100, max_tokens=1)
+    with simulated("--latency", "100") as upstream:
+        command = (
+            "run",
+            str(inputs),
+            "--upstream",
+            upstream.url,
+            "--sample",
+            "40",
+            "-c",
+            "2",
+            *config,
+            *location,
+        )
+        process = start(*command)
+        wait_for_executions(upstream, 1)
+        watched = batchline("watch", "--json", *location)
+        process.communicate(timeout=LIMIT)
+    assert watched.returncode == 3, watched.stderr
+    document = json.loads(watched.stdout)
+    assert (document["status"], document["paused"]["rule"]) == ("paused", "sample")
+    assert document["request_counts"]["completed"] == 40
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_a_cap_on_tokens_beyond_all_numbers_is_refused(
+    tmp_path: Path, location: tuple[str, ...], command: str
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 1)
+    refused = batchline(
+        command, str(inputs), "--upstream", "http://localhost:1", "--max-tokens", str(10**19), *location
+    )
+    assert refused.returncode == 2
+    assert "--max-tokens" in refused.stderr
 
 
 def test_a_sample_keeps_to_a_cap(tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]) -> None:

@@ -2,12 +2,13 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psycopg
 import pytest
 
 from tests.support.processes import batchline, read_lines, simulated, start, status, submit, write_requests
@@ -104,9 +105,15 @@ class _Listing(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def listing(status: int, body: bytes) -> Iterator[str]:
-    handler = type("Listing", (_Listing,), {"listing": (status, body)})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def listing(status: int, body: bytes, on_get: Callable[[], None] = lambda: None) -> Iterator[str]:
+    class Listing(_Listing):
+        listing = (status, body)
+
+        def do_GET(self) -> None:
+            on_get()
+            super().do_GET()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listing) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -133,6 +140,23 @@ def test_an_upstream_without_a_list_gives_no_warning(
     with listing(*answer) as url:
         done = batchline("run", str(inputs), "--upstream", url, *location)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_models_are_checked_before_there_is_a_batch_that_a_worker_could_send(
+    database_url: str, tmp_path: Path, location: tuple[str, ...], command: str
+) -> None:
+    inputs, found = write_requests(tmp_path / "in.jsonl", 2, models=("gpt-5-mini",)), list[Any]()
+
+    def count_batches() -> None:
+        with psycopg.connect(database_url) as connection:
+            found.extend(connection.execute("SELECT count(*) FROM batchline.batches"))
+
+    with listing(200, b'{"data": [{"id": "other"}]}', count_batches) as url:
+        done = batchline(command, str(inputs), "--upstream", url, *location)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning:") == 1
+    assert set(found) == {(0,)}
 
 
 # Pauses

@@ -51,15 +51,19 @@ def test_a_list_fits_the_terminal_and_marks_what_run_has_left(
         process.communicate(timeout=60)
         submit(write_requests(tmp_path / "two.jsonl", 2, ("a", "b")), NOWHERE, *location)
         with on_terminal("list", *location, columns=columns) as terminal:
-            header, submitted, left, *rest = terminal.until_ended()
+            header, submitted, left, *_ = terminal.until_ended()
     assert header.split() == ["id", "file", "model", "upstream", "state", "done", "failed", "age"]
     assert all(len(line) <= columns for line in (header, submitted, left))
     assert re.fullmatch(
         r"[0-9a-f]{8,14} +two\.jsonl +several +127\.0\.0\S+ +in progress +0\.0 % +0 +\d+ s", submitted
     )
     assert re.search(r" questio\S+ +sim-small +127\.0\.0\S+ +left by run +\d+\.\d % +0 +\d+ s$", left)
-    assert "".join(rest).startswith("left by run: the same `batchline run` continues it")
-    assert "secret" not in terminal.raw.decode()
+    said = terminal.raw.decode()
+    assert (
+        f"was left by run; continue with\r\n  batchline run {inputs} --upstream {upstream.url} -c 4" in said
+    )
+    assert "or with `batchline worker --unfinished-runs`" in said
+    assert "secret" not in said
 
 
 def test_a_run_that_is_at_work_is_not_left(tmp_path: Path, location: tuple[str, ...]) -> None:

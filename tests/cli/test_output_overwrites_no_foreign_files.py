@@ -1,5 +1,6 @@
 """`-o` and `--errors` never destroy an input, or a file that Batchline did not write."""
 
+import asyncio
 import hashlib
 import os
 import signal
@@ -14,7 +15,8 @@ import pytest
 from batchline.cli.written import WrittenFiles
 from tests.support.processes import PYTHON, Upstream, batchline, kill, read_lines, simulated, start
 from tests.support.processes import write_requests as requests
-from tests.support.waiting import wait_for
+from tests.support.scripted_upstream import answers, answers_well, upstream_that
+from tests.support.waiting import LIMIT, eventually, wait_for
 
 MINE = "this is mine\n"
 
@@ -96,18 +98,22 @@ def test_errors_of_an_earlier_run_go_and_a_file_of_yours_does_not(
     assert mine.read_text() == MINE, "no line failed, so there was nothing to put in its place"
 
 
-def test_a_file_that_appears_while_the_batch_runs_stays(database_url: str, tmp_path: Path) -> None:
+async def test_a_file_that_appears_while_the_batch_runs_stays(database_url: str, tmp_path: Path) -> None:
     inputs, output = requests(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
-    with simulated("--latency", "1000") as slow:
+    unanswered: list[asyncio.Transport] = []
+    # The first request only checks the upstream. All others wait until the file is there.
+    async with upstream_that(answers(200), unanswered.append) as slow:
         command = ("run", str(inputs), "--upstream", slow.url, "-o", str(output))
         process = start(*command, "--database", database_url, "--data-dir", str(tmp_path / "data"))
-        wait_for("a request at the upstream", lambda: slow.stats()["requests"] > 0)
+        await eventually("all requests at the upstream", lambda: len(unanswered) == 3)
         output.write_text(MINE)
-        _, errors = process.communicate(timeout=60)
+        for transport in unanswered:
+            answers_well(transport)
+        _, errors = await asyncio.to_thread(process.communicate, timeout=LIMIT)
     assert process.returncode == 2
     assert "--force" in errors
     assert output.read_text() == MINE
-    assert not list(tmp_path.glob(".out.jsonl.*")), "no half of an output is left"
+    assert not half_written(tmp_path), "no half of an output is left"
 
 
 def test_the_output_and_the_errors_are_two_files(command: tuple[str, ...], tmp_path: Path) -> None:
@@ -187,14 +193,30 @@ def test_a_run_killed_while_writing_its_output_continues_without_force(
     inputs, output = requests(tmp_path / "in.jsonl", 2_000), tmp_path / "out.jsonl"
     location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
     command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), *location)
-    for _ in range(2):  # the first time there is no output yet, the second time an older one
-        process = start(*command, "--fresh")
-        wait_for("a half-written output", lambda: list(tmp_path.glob(".out.jsonl.*")))
-        kill(process, signal.SIGKILL)
-        for left in tmp_path.glob(".out.jsonl.*"):
+    for older in (False, True):
+        # A run may have written its output before we see it. Then another one is tried.
+        caught = False
+        while not caught:
+            if not older:
+                output.unlink(missing_ok=True)
+            process = start(*command, "--fresh")
+            caught = killed_while_writing(process, tmp_path)
+        for left in half_written(tmp_path):
             left.unlink()
         assert batchline(*command).returncode == 0
         assert len(read_lines(output)) == 2_000
+
+
+def killed_while_writing(process: subprocess.Popen[str], folder: Path) -> bool:
+    """Whether there was a half-written output when the process was killed."""
+
+    wait_for("an output", lambda: half_written(folder) or process.poll() is not None, pause=0.001)
+    kill(process, signal.SIGKILL)
+    return bool(half_written(folder))
+
+
+def half_written(folder: Path) -> list[Path]:
+    return list(folder.glob(".out.jsonl.*"))
 
 
 def test_whatever_moment_a_writer_is_killed_at_the_file_is_known(tmp_path: Path) -> None:

@@ -69,6 +69,37 @@ def test_after_the_key_is_corrected_the_offered_command_runs_the_failed_lines_an
     assert batchline("doctor", *location).returncode == 0
 
 
+def test_a_retry_of_a_batch_of_run_offers_the_command_that_continues_it(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 3)
+    with upstream_with_a_key() as upstream:
+        command = run_command(upstream, inputs, *location)
+        assert batchline(*command, **{KEY: "wrong-key"}).returncode == 1
+        said = batchline("retry", "@1", "--code", "http_401", *location)
+        assert "3 of 3 lines run again; continue with\n" in said.stdout
+        offered = shlex.split(said.stdout.splitlines()[1])
+        assert offered == ["batchline", *command]
+        again = batchline("retry", "@1", *location)
+        assert again.returncode == 1
+        assert "it is in_progress; wait until it has ended; continue with\n" in again.stderr
+        done = batchline(*offered[1:], **{KEY: RIGHT_KEY})
+        assert "3 of 3 completed" in done.stdout
+        assert len(read_lines(tmp_path / "in.output.jsonl")) == 3
+
+
+def test_a_retry_of_a_batch_that_its_command_no_longer_finds_offers_a_worker(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 3)
+    with upstream_with_a_key() as upstream:
+        command = run_command(upstream, inputs, *location)
+        assert batchline(*command, **{KEY: "wrong-key"}).returncode == 1
+        assert batchline(*command, "--fresh", **{KEY: "wrong-key"}).returncode == 1
+        said = batchline("retry", "@2", *location)
+        assert "3 of 3 lines run again; `batchline worker --unfinished-runs` continues it" in said.stdout
+
+
 def test_lines_of_a_batch_of_run_are_left_to_the_workers_that_the_message_names(
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:
@@ -76,7 +107,7 @@ def test_lines_of_a_batch_of_run_are_left_to_the_workers_that_the_message_names(
     with upstream_with_a_key() as upstream:
         assert batchline(*run_command(upstream, inputs, *location), **{KEY: "wrong-key"}).returncode == 1
         done = batchline("retry", "@1", *location)
-        assert "3 of 3 lines run again: `batchline worker --unfinished-runs` runs them" in done.stdout
+        assert "or with `batchline worker --unfinished-runs`" in done.stdout
         worker = ("worker", "--drain", "--json", *location)
         assert json.loads(batchline(*worker, **{KEY: RIGHT_KEY}).stdout)["claimed"] == 0
         done = batchline(*worker, "--unfinished-runs", **{KEY: RIGHT_KEY})
@@ -188,3 +219,11 @@ def test_an_unknown_batch_is_refused(location: tuple[str, ...], ended: str) -> N
     done = batchline("retry", "batch_" + "0" * 32, *location)
     assert done.returncode == 2
     assert "there is no batch" in done.stderr
+
+
+def test_run_cannot_both_start_over_and_retry(tmp_path: Path, location: tuple[str, ...]) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 1)
+    command = ("run", str(inputs), "--upstream", "http://localhost:1", "--fresh", "--retry-failed")
+    refused = batchline(*command, *location)
+    assert refused.returncode == 2
+    assert "--fresh sends every line again, --retry-failed only those" in refused.stderr

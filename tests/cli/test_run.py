@@ -121,9 +121,10 @@ def test_ctrl_c_waits_for_requests_in_flight_and_says_how_to_continue(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 2_000)
-    with simulated("--latency", "20") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "16", *location)
-        process = start(*command)
+    # Slow enough that the run is not over, however late the signal comes.
+    with simulated("--latency", "300") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *location, "--concurrency")
+        process = start(*command, "16")
         wait_for("some executions", lambda: executed(upstream) >= 100)
         _, errors = kill(process, signal.SIGINT)
         assert process.returncode == 130
@@ -138,7 +139,7 @@ def test_ctrl_c_waits_for_requests_in_flight_and_says_how_to_continue(
         assert workers == (0,)
         seen = upstream.stats()
         assert results == (seen["executed"],), "what was in flight was waited for and settled"
-        assert batchline(*command).returncode == 0
+        assert batchline(*command, "500").returncode == 0
         assert upstream.stats()["executed"] == 2_000
 
 
@@ -146,7 +147,8 @@ def test_a_second_ctrl_c_leaves_at_once_and_what_was_sent_is_replayed(
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 100)
-    with simulated("--latency", "1500") as upstream:
+    # No answer may come before the second signal, however late that is.
+    with simulated("--latency", "20000") as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "100", *location)
         process = start(*command)
         wait_for("all in flight", lambda: upstream.stats()["in_flight"] == 100)

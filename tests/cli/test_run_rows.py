@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -137,3 +138,50 @@ def test_the_secrets_of_a_url_are_never_shown(
     with psycopg.connect(database_url) as connection:
         names = connection.execute("SELECT filename FROM batchline.files").fetchall()
     assert names == [(f"http://{address}/private.csv",)]
+
+
+def test_a_folder_and_a_pattern_do_not_send_what_batchline_wrote(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "in.csv").write_text("text\na\nb\n")
+    (folder / "my.output.csv").write_text("text\nc\n")
+    with simulated() as upstream:
+        options = ("--upstream", upstream.url, "--model", "m", "--prompt", "{{text}}", *location)
+        first = ("run", str(folder), *options, "-o", str(folder / "answers.jsonl"))
+        assert "3 of 3 completed" in batchline(*first).stdout, "a name alone makes no output"
+        again = batchline(*first)
+        assert "finished before" in again.stdout
+        assert "left out 2 files that Batchline wrote: " in again.stderr
+        for given, data in ((f"{folder}/*", "data"), (str(folder), "elsewhere")):
+            where = (*options[:-1], str(tmp_path / data), "-o", str(tmp_path / "b.csv"), "--force", "--fresh")
+            done = batchline("run", given, *where)
+            assert "3 of 3 completed" in done.stdout, done.stderr
+        assert upstream.stats()["executed"] == 9
+        chained = batchline("run", str(folder / "answers.jsonl"), *options[:-5], "{{custom_id}}", *location)
+        assert "3 of 3 completed" in chained.stdout, chained.stderr
+
+
+def test_a_prompt_without_a_column_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text\na\n")
+    done = batchline(
+        "run", str(tmp_path / "in.csv"), "--upstream", "http://127.0.0.1:9", "--model", "m",
+        "--prompt", "Translate: {text}", "--data-dir", str(tmp_path / "data"),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "write {{text}} instead of {text}" in done.stderr
+
+
+def test_ctrl_c_while_an_input_is_read_says_how_to_continue(tmp_path: Path) -> None:
+    pipe = tmp_path / "in.csv"
+    os.mkfifo(pipe)
+    process = start(
+        "run", str(pipe), "--upstream", "http://127.0.0.1:9", "--model", "m", "--prompt", "{{text}}",
+        "--data-dir", str(tmp_path / "data"),
+    )  # fmt: skip
+    # Opens when the command has opened its end.
+    with pipe.open("wb"):
+        _, said = kill(process, signal.SIGINT)
+    assert process.returncode == 130
+    assert f"interrupted; nothing is lost; continue with\n  batchline run {pipe} " in said

@@ -22,6 +22,7 @@ from tests.support.processes import (
     batchline,
     read_lines,
     simulated,
+    start,
     submit,
     working,
     write_requests,
@@ -237,6 +238,65 @@ def test_a_manifest_that_batchline_did_not_write_is_not_replaced(
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.parametrize("follow", [False, True])
+async def test_an_input_that_changes_while_the_batch_runs_is_not_joined(
+    tmp_path: Path, location: tuple[str, ...], follow: bool
+) -> None:
+    inputs, held = tmp_path / "in.csv", Held(after=2)
+    inputs.write_text("text\na\nb\nc\n")
+    output = ("--follow", "--format", "csv") if follow else ("-o", str(tmp_path / "out.csv"))
+    async with upstream_that(held) as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "--model", "m", "--prompt", "{{text}}")
+        async with running(*command, "-c", "1", "--join", *output, *location) as process:
+            await held.holds.wait()
+            inputs.write_text("text\nnew\na\nb\nc\n")
+            held.release()
+            _, said = await process.communicate()
+            assert process.returncode == 1
+    assert b"in.csv has changed since its lines were sent" in said
+    assert not (tmp_path / "out.csv").exists()
+    inputs.write_text("text\na\nb\nc\n")
+    again = ran(*command, "--join", "-o", str(tmp_path / "out.csv"), *location)
+    assert "finished before" in again.stdout
+    rows = csv_rows((tmp_path / "out.csv").read_text())
+    assert [(row["text"], row["custom_id"]) for row in rows] == [
+        ("a", "row-1"),
+        ("b", "row-2"),
+        ("c", "row-3"),
+    ]
+
+
+def test_a_followed_batch_stops_when_its_reader_has_left(tmp_path: Path, location: tuple[str, ...]) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 2_000)
+    with simulated("--latency", "20") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "-c", "4", *location, "--follow")
+        process = start(*command)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "q-0" in process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        process.stderr.close()
+        assert process.wait() == 1
+        assert upstream.stats()["executed"] < 2_000
+    assert "the reader of stdout has left; batch_" in said
+    assert "has stopped, nothing is lost; continue with\n  batchline run " in said
+
+
+def test_a_table_of_an_expression_that_fails_on_some_lines_has_all_others(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 3)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *location)
+        ran(*command)
+        lines = (tmp_path / "in.output.jsonl").read_bytes()
+        done = ran(*command, "--select", "custom_id", "--select", "n=length(response.body.nope)")
+    assert "warning: --select n is empty in 3 completed lines; the first is line q-0: " in done.stderr
+    assert len(read_lines(tmp_path / "in.table.jsonl")) == 3
+    assert (tmp_path / "in.output.jsonl").read_bytes() == lines, "a table does not replace the output lines"
+
+
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
 async def test_follow_gives_lines_while_the_batch_runs_and_in_the_end_the_same_output(
     tmp_path: Path, location: tuple[str, ...], format: str
@@ -302,7 +362,7 @@ async def running(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         "batchline",
         *arguments,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         yield process

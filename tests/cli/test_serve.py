@@ -14,6 +14,9 @@ import psutil
 import pytest
 from openai.types import Batch
 
+from batchline.model import ids
+from batchline.store.session import Session
+from tests.support.builders import overrun
 from tests.support.processes import batchline, simulated, wait_for_executions, write_requests
 from tests.support.server_process import ended, served, submit
 from tests.support.waiting import LIMIT, wait_for
@@ -23,7 +26,8 @@ def test_from_the_first_key_to_the_last_line(database_url: str, tmp_path: Path) 
     path = write_requests(tmp_path / "in.jsonl", 200, models=("sim-small", "sim-large"))
     with simulated() as upstream, served(database_url, tmp_path, "--upstream", upstream.url) as server:
         client = server.client()
-        assert {model.owned_by for model in client.models.list()} == {"default"}, "asked of the upstream"
+        models = wait_for("the upstream's models", lambda: client.models.list().data)
+        assert {model.owned_by for model in models} == {"default"}, "asked of the upstream"
         batch = ended(client, submit(client, path))
         assert (batch.status, batch.error_file_id) == ("completed", None)
         assert batch.usage is not None
@@ -33,12 +37,12 @@ def test_from_the_first_key_to_the_last_line(database_url: str, tmp_path: Path) 
         assert len(lines) == 200
         worker = server.wait_for_worker()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0, "".join(server.complained)
+        assert server.process.wait(LIMIT) == 0, "".join(server.complained)
         wait_for("the worker to be gone", lambda: gone(worker))
-        reported = "".join(server.complained)
-        assert "/v1/batches" in reported, "requests are logged"
-        assert server.key not in reported
-        assert server.key[3:] not in reported
+    reported = "".join(server.complained)
+    assert "/v1/batches" in reported, "requests are logged"
+    assert server.key not in reported
+    assert server.key[3:] not in reported
 
     with served(database_url, tmp_path, "--no-worker") as again:
         assert again.key == "", "the key is shown once"
@@ -67,14 +71,15 @@ def test_a_worker_that_is_killed_is_started_again_and_nothing_is_lost(
 
 def test_a_server_that_stops_lets_its_worker_finish_what_was_sent(database_url: str, tmp_path: Path) -> None:
     path = write_requests(tmp_path / "in.jsonl", 2000)
-    with simulated("--latency", "300") as upstream:
+    # Slow enough that some lines are left, however late the signal comes.
+    with simulated("--latency", "1000") as upstream:
         with served(database_url, tmp_path, "--upstream", upstream.url) as server:
             client = server.client()
             batch = submit(client, path)
             wait_for_executions(upstream, 1)
             worker = server.wait_for_worker()
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(60) == 0
+            assert server.process.wait(LIMIT) == 0
             assert gone(worker)
             key = server.key
         executed = upstream.stats()["executed"]
@@ -101,8 +106,7 @@ def test_the_worker_runs_at_a_lower_priority_than_the_server(database_url: str, 
             "the worker to have begun", lambda: any("worker started" in said for said in server.complained)
         )
         ours = psutil.Process(server.process.pid).nice()
-        threads = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in worker.threads()}
-        assert threads == {min(ours + 5, 19)}, "all of its threads"
+        assert niceness_of_threads(worker) == {min(ours + 5, 19)}, "all of its threads"
 
 
 def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path) -> None:
@@ -129,7 +133,7 @@ def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path)
         assert "REST_KEY" in refused.stderr
         with served(database_url, tmp_path, "--config", str(config), REST_KEY="very-secret-key") as server:
             client = server.client()
-            owners = {model.id: model.owned_by for model in client.models.list()}
+            owners = wait_for("the models of both upstreams", lambda: owners_of_all(client))
             assert owners.pop("sim-small") == "small"
             assert set(owners.values()) == {"rest"}
             over = ended(client, submit(client, path))
@@ -137,6 +141,12 @@ def test_every_model_goes_to_its_own_upstream(database_url: str, tmp_path: Path)
             assert (over.status, over.request_counts.completed) == ("completed", 60)
         assert "very-secret-key" not in "".join(server.complained + server.said)
         assert (small.stats()["executed"], large.stats()["executed"]) == (20, 40)
+
+
+def owners_of_all(client: openai.OpenAI) -> dict[str, str] | None:
+    """Of each model, when more are listed than the settings name."""
+    owners = {model.id: model.owned_by for model in client.models.list()}
+    return owners if len(owners) > 1 else None
 
 
 async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
@@ -149,10 +159,12 @@ async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
         config.write_text(
             f"""
             [server]
-            windows = ["24h", "1s"]
+            windows = ["24h", "1h"]
             [[upstreams]]
             name = "only"
             base_url = "{upstream.url}"
+            # So few that a batch is not over, however late it is cancelled.
+            concurrency = 8
             """
         )
         with served(database_url, tmp_path, "--config", str(config)) as server:
@@ -181,7 +193,10 @@ async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
                 await asyncio.to_thread(wait_for_executions, upstream, 40)
                 await client.batches.cancel(running.id)
                 cancelled = await over(running, "cancelled")
-                expired = await over(await created(many, "1s"), "expired")
+                expiring, executed = await created(many, "1h"), upstream.stats()["executed"]
+                await asyncio.to_thread(wait_for_executions, upstream, executed + 20)
+                await overrun_now(database_url, expiring)
+                expired = await over(expiring, "expired")
                 for ended, code in ((cancelled, "batch_cancelled"), (expired, "batch_expired")):
                     assert ended.request_counts is not None
                     assert ended.output_file_id is not None
@@ -197,6 +212,13 @@ async def test_the_async_client_creates_polls_cancels_and_sees_batches_expire(
                 ).returncode
                 == 0
             )
+
+
+async def overrun_now(database_url: str, batch: Batch) -> None:
+    batch_id = ids.read(ids.BATCH, batch.id)
+    assert batch_id is not None
+    async with Session(database_url, "test") as db:
+        await overrun(db, batch_id)
 
 
 def test_without_keys_it_listens_on_loopback_only(database_url: str, tmp_path: Path) -> None:
@@ -254,8 +276,52 @@ def test_a_second_signal_ends_it_at_once(database_url: str, tmp_path: Path) -> N
         server.process.send_signal(signal.SIGTERM)
         wait_for("the server to close its door", lambda: not listens(server.url))
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(60) == 0
+        assert server.process.wait(LIMIT) == 0
         assert gone(worker)
+
+
+def test_two_signals_reach_a_worker_that_has_not_handled_the_first(database_url: str, tmp_path: Path) -> None:
+    path = write_requests(tmp_path / "in.jsonl", 10)
+    with (
+        simulated("--hang-rate", "1") as upstream,
+        served(database_url, tmp_path, "--upstream", upstream.url) as server,
+    ):
+        submit(server.client(), path)
+        worker = server.wait_for_worker()
+        wait_for("requests that hang", lambda: upstream.stats()["requests"])
+        worker.suspend()
+        try:
+            wait_for("the worker to be suspended", lambda: set(states_of_threads(worker)) == {"T"})
+            server.process.send_signal(signal.SIGTERM)
+            wait_for("the server to close its door", lambda: not listens(server.url))
+            server.process.send_signal(signal.SIGTERM)
+            both = {signal.SIGTERM, signal.SIGINT}
+            wait_for("two signals at the worker", lambda: pending_signals(worker) >= both)
+        finally:
+            worker.resume()
+        assert server.process.wait(LIMIT) == 0
+        assert gone(worker)
+
+
+def states_of_threads(process: psutil.Process) -> list[str]:
+    threads = Path("/proc", str(process.pid), "task").glob("*/stat")
+    return [path.read_text().rpartition(") ")[2][0] for path in threads]
+
+
+def pending_signals(process: psutil.Process) -> set[signal.Signals]:
+    """Those that the whole process has not handled yet."""
+    status = Path("/proc", str(process.pid), "status").read_text()
+    mask = int(status.split("ShdPnd:")[1].split()[0], 16)
+    return {number for number in signal.valid_signals() if mask & 1 << (number - 1)}
+
+
+def niceness_of_threads(process: psutil.Process) -> set[int]:
+    found = set()
+    for thread in process.threads():
+        # Some end meanwhile.
+        with suppress(ProcessLookupError):
+            found.add(os.getpriority(os.PRIO_PROCESS, thread.id))
+    return found
 
 
 def gone(process: psutil.Process) -> bool:

@@ -2,6 +2,11 @@
 
 from datetime import timedelta
 
+import msgspec
+
+from batchline.batches.output import answered_line
+from batchline.batches.retry import retry as retry_lines
+from batchline.model import Failed, RetrySelection, phases
 from batchline.store import attempts, batches, spans
 from batchline.store.session import Session
 from tests.support.builders import (
@@ -10,6 +15,7 @@ from tests.support.builders import (
     a_worker,
     complete,
     failed,
+    finalize,
     kill,
     pass_time,
     retry,
@@ -94,3 +100,37 @@ async def test_a_span_that_is_split_is_claimed_by_its_new_holder(db: Session) ->
     rows = await sql(db, "SELECT worker_id, claimed_at IS NOT NULL FROM batchline.requests ORDER BY line_no")
     assert rows == [(second.id, True)] * 2 + [(None, False)] * 3
     assert batch.total == 5
+
+
+async def test_an_attempt_that_a_retry_has_put_back_is_shown_with_its_message_alone(db: Session) -> None:
+    batch, worker = await a_batch(db, 1), a_worker()
+    for message in ("bad key", "x" * 1000):
+        (item,) = await take(db, worker)
+        body = msgspec.json.encode({"error": {"message": message}})
+        await spans.settle(db, worker.id, [Failed(item, answered_line(item, 401, "req", body), 401)])
+        await retry_lines(db, await finalize(db, worker, batch), RetrySelection())
+    (item,) = await take(db, worker)
+    body = msgspec.json.encode({"error": {"message": "y" * 1000}})
+    await spans.settle(db, worker.id, [Failed(item, answered_line(item, 401, "req", body), 401)])
+    found = await attempts.of_item(db, batch.id, "line-1")
+    assert found is not None
+    assert [(each.error_code, each.message) for each in found.attempts] == [
+        ("http_401", "bad key"),
+        ("http_401", "x" * 500),
+    ]
+    assert found.message == "y" * 500
+
+
+async def test_the_time_until_a_retry_by_hand_is_no_back_off(db: Session) -> None:
+    batch, worker = await a_batch(db, 1), a_worker()
+    (item,) = await take(db, worker)
+    await spans.settle(db, worker.id, [failed(item)])
+    ended = await finalize(db, worker, batch)
+    await sql(db, "UPDATE batchline.results SET finished_at = finished_at - interval '1 hour'")
+    await sql(db, "UPDATE batchline.batches SET in_progress_at = in_progress_at - interval '2 hours'")
+    await retry_lines(db, ended, RetrySelection())
+    found = await attempts.of_item(db, batch.id, "line-1")
+    assert found is not None
+    _, last = phases(found)
+    assert last.backoff == 0
+    assert last.waiting >= 3_600_000

@@ -36,6 +36,7 @@ from tests.support.governance import (
     work,
 )
 from tests.support.repository import ROOT
+from tests.support.reuse import a_file_of, a_reusing_batch, answer_all
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,10 @@ async def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_op
     role = f"app_{uuid4().hex}"
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute(f"CREATE ROLE {role} LOGIN")
-        owner.execute(of_the_page("batchline_app").replace("batchline_app", role).encode())
+        grants, name = of_the_page("batchline_app").replace("batchline_app", role), owner.info.dbname
+        assert "ON DATABASE app TO" in grants
+        owner.execute(f"REVOKE TEMPORARY ON DATABASE {name} FROM public")
+        owner.execute(grants.replace("ON DATABASE app TO", f"ON DATABASE {name} TO").encode())
     theirs = make_conninfo(database_url, user=role)
     try:
         async with Session(theirs, "test") as db:
@@ -104,6 +108,9 @@ async def test_a_role_that_owns_nothing_can_do_all_that_a_server_does_but_not_op
             await changes.retry(rules, db, ANNA, batch.id)
             await work(db)
             assert len(await audited(db, batch)) == 6
+            await answer_all(db, a_worker(), await a_reusing_batch(db, await a_file_of(db, ['{"q": 1}'])))
+            again = await a_reusing_batch(db, await a_file_of(db, ['{"q": 1}', '{"q": 2}']))
+            assert again.reused == 1
         with psycopg.connect(theirs, autocommit=True) as app:
             for change in (
                 "DELETE FROM batchline.audit_log",

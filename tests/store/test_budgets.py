@@ -159,6 +159,17 @@ def test_a_request_that_cannot_fit_pauses_the_batch_and_says_why(stage: Stage, c
     assert reserve(hand, batch, 10) == (1, "open")
 
 
+def test_a_cap_beyond_any_number_of_tokens_is_no_obstacle(stage: Stage) -> None:
+    batch, hand = capped(stage, 9, max_tokens=10**30), stage.hand()
+
+    assert reserve(hand, batch, 40) == (1, "open")
+    # Their sum is too large for a number of the database, and more than any cap.
+    for each in (hand, stage.hand(), stage.hand()):
+        reserve(each, batch, *[2**62 - 1] * 4, held=2**62 - 1)
+    params = {"batch": batch.id}
+    assert hand.run("read_holds", params)[0][2] == 2**63 - 1
+
+
 def test_a_repeated_call_reserves_once(stage: Stage) -> None:
     batch, hand = capped(stage, 9, max_cost=100), stage.hand()
 

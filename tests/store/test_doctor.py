@@ -386,4 +386,4 @@ async def test_the_doctor_changes_nothing_and_waits_for_no_lock(database_url: st
             "LOCK TABLE batchline.batches, batchline.lanes, batchline.spans, batchline.results"
             " IN EXCLUSIVE MODE"
         )
-        assert await asyncio.wait_for(findings(db), timeout=20) == []
+        assert await asyncio.wait_for(findings(db), timeout=25) == []

@@ -3,13 +3,15 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from batchline.batches.pauses import pause_reason
-from batchline.model import Batch, CauseCount, Failed, Item, Retry, RunSettings, Verdict
+from batchline.batches.retry import retry as retry_lines
+from batchline.model import Batch, CauseCount, Failed, Item, Retry, RetrySelection, RunSettings, Verdict
 from batchline.model.failure import MAX_MESSAGE, cause, cause_of_line
 from batchline.model.ids import new_id
 from batchline.store import batches, doctor, failures, retention, spans
@@ -29,7 +31,8 @@ from tests.support.builders import (
     sql,
     take,
 )
-from tests.support.scenes import Stage
+from tests.support.reuse import a_file_of, a_reusing_batch, answer_all
+from tests.support.scenes import Hand, Stage, Staged
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +158,7 @@ async def test_failures_from_before_causes_were_kept_are_other(db: Session) -> N
 async def test_1_000_different_messages_list_100_causes_and_count_the_rest_as_other(db: Session) -> None:
     batch, worker = await a_batch(db, 1001), a_worker()
     items = await take(db, worker, 1001)
-    words = ["".join(chr(ord("a") + int(digit)) for digit in str(item.line_no)) for item in items]
+    words = list(map(word, items))
     verdicts = [refused(item, f"bad {word}") for item, word in zip(items[:1000], words, strict=False)]
     for start in range(0, 1000, 250):
         await spans.settle(db, worker.id, verdicts[start : start + 250])
@@ -169,10 +172,45 @@ async def test_1_000_different_messages_list_100_causes_and_count_the_rest_as_ot
     assert (await doctor.examine(db)).clean
 
 
+def word(item: Item) -> str:
+    """Of letters, because numbers are no part of a cause."""
+    return "".join(chr(ord("a") + int(digit)) for digit in str(item.line_no))
+
+
+async def test_causes_of_lines_that_were_put_back_leave_room_for_new_ones(db: Session) -> None:
+    batch, worker = await a_batch(db, 150), a_worker()
+    items = await take(db, worker)
+    await spans.settle(db, worker.id, [refused(item, f"bad {word(item)}") for item in items])
+    assert len(await found(db, batch)) == 101
+    assert await retry_lines(db, await finalize(db, worker, batch), RetrySelection()) == 150
+    items = await take(db, worker)
+    await spans.settle(db, worker.id, [refused(item, "no") for item in items[:60]])
+    await spans.settle(db, worker.id, [refused(item, "never") for item in items[60:]])
+    assert facts(await found(db, batch))[:2] == [
+        ("http_404", "never", 90, 0, "line-61"),
+        ("http_404", "no", 60, 0, "line-1"),
+    ]
+    assert (await doctor.examine(db)).clean
+
+
+async def test_a_cause_with_failures_that_are_not_listed_stays_other(db: Session) -> None:
+    batch, worker = await a_batch(db, 160), a_worker()
+    items = await take(db, worker)
+    await spans.settle(db, worker.id, [refused(item, f"bad {word(item)}") for item in items[:150]])
+    listed = {each.key for each in (await found(db, batch))[:-1]}
+    (unlisted, *_) = [item for item in items if cause("http_404", f"bad {word(item)}").key not in listed]
+    await spans.settle(db, worker.id, [completed(item) for item in items[150:]])
+    ended = await finalize(db, worker, batch)
+    assert await retry_lines(db, ended, RetrySelection(causes=tuple(listed))) == 100
+    items = await take(db, worker)
+    await spans.settle(db, worker.id, [refused(item, f"bad {word(unlisted)}") for item in items])
+    assert (await doctor.examine(db)).clean
+
+
 async def test_causes_of_retries_leave_room_for_those_of_failures(db: Session) -> None:
     batch, worker = await a_batch(db, 100), a_worker()
     items = await take(db, worker, 99)
-    words = ["".join(chr(ord("a") + int(digit)) for digit in str(item.line_no)) for item in items]
+    words = list(map(word, items))
     retries = [again(item, f"busy {word}") for item, word in zip(items[:98], words, strict=False)]
     await spans.settle(db, worker.id, retries)
     await spans.settle(db, worker.id, [refused(items[98], "no")])
@@ -377,6 +415,50 @@ async def test_one_status_is_alike_even_if_its_messages_differ(db: Session, stat
     assert await settle_next(db, batch, "f", message="key-2 is wrong", status=status)
 
 
+async def test_one_status_is_alike_even_if_more_messages_differ_than_a_batch_lists(db: Session) -> None:
+    await a_limited_batch(db, 300, RunSettings(pause_alike=50))
+    worker = a_worker()
+    items = await take(db, worker, 150)
+    verdicts = [refused(item, f"key {word(item)} is wrong", 401) for item in items]
+    assert [row.paused for row in await spans.settle(db, worker.id, verdicts)] == [True]
+
+
+async def test_different_statuses_are_not_alike_whenever_they_come(db: Session) -> None:
+    batch = await a_limited_batch(db, 40, RunSettings(pause_alike=5))
+    assert not await settle_next(db, batch, "fff", status=401)
+    assert not await settle_next(db, batch, "f", status=500)
+    assert not await settle_next(db, batch, "ffffff", status=401)
+    worker = a_worker()
+    other = await a_limited_batch(db, 40, RunSettings(pause_alike=5))
+    items = await take(db, worker, 6, Scope(batch_id=other.id))
+    mixed = [refused(item, "no", 401 + 2 * (n % 2)) for n, item in enumerate(items)]
+    assert not any(row.paused for row in await spans.settle(db, worker.id, mixed))
+
+
+async def an_edited_rerun(db: Session, settings: RunSettings) -> Batch:
+    """90 of its 100 lines have a reused answer."""
+    used = msgspec.structs.replace(settings, upstream="http://model.example/v1")
+    first = await a_reusing_batch(db, await a_file_of(db, [f"{n}" for n in range(90)]), settings=used)
+    await answer_all(db, a_worker(), first)
+    batch = await a_reusing_batch(db, await a_file_of(db, [f"{n}" for n in range(100)]), settings=used)
+    assert (batch.total, batch.reused) == (100, 90)
+    return batch
+
+
+async def test_reused_answers_do_not_keep_a_batch_from_being_paused(db: Session) -> None:
+    batch = await an_edited_rerun(db, RunSettings(pause_alike=5))
+    assert not await settle_next(db, batch, "ffff", status=401)
+    assert await settle_next(db, batch, "f", status=401)
+    await batches.resume(db, batch.id)
+    assert not await settle_next(db, batch, "cffff", status=401), "one has an answer now"
+
+
+async def test_a_percentage_is_of_the_lines_that_are_sent(db: Session) -> None:
+    batch = await an_edited_rerun(db, RunSettings(max_failed_percent=20.0))
+    assert not await settle_next(db, batch, "ff")
+    assert await settle_next(db, batch, "f")
+
+
 async def test_a_batch_without_limits_is_never_paused(db: Session) -> None:
     batch = await a_batch(db, 200)
     assert not await settle_next(db, batch, "f" * 150)
@@ -452,6 +534,108 @@ def test_a_settle_that_is_rolled_back_pauses_nothing(stage: Stage) -> None:
     assert stage.counters(batch) == (0, 0)
     assert stage.rows("SELECT * FROM batchline.failure_causes") == []
     assert stage.value("SELECT paused_at FROM batchline.batches") is None
+
+
+# Locks
+
+
+def a_crossed_pair(stage: Stage, settings: str = '{"max_failed": 0}') -> tuple[Staged, Staged]:
+    """Two batches. The one with the lower id has the higher lane, as one whose creation took long."""
+    lower, higher = sorted((new_id(), new_id()))
+    second = stage.batch(10, settings=settings, batch_id=higher)
+    return stage.batch(10, settings=settings, batch_id=lower), second
+
+
+def lock_lane(hand: Hand, batch: Staged) -> None:
+    """As a claim does, and without waiting."""
+    hand.connection.execute(
+        "SELECT FROM batchline.lanes WHERE id = %s FOR NO KEY UPDATE NOWAIT", (batch.lanes[0],)
+    )
+
+
+def pause(stage: Stage, hand: Hand, batch: Staged, item: Item) -> Verdict:
+    return scenes.failed(item)
+
+
+def cancel(stage: Stage, hand: Hand, batch: Staged, item: Item) -> Verdict:
+    hand.close(batch.id, "cancel")
+    return scenes.completed(item)
+
+
+def end_without_those_left_out(stage: Stage, hand: Hand, batch: Staged, item: Item) -> Verdict:
+    stage.db.execute(
+        "UPDATE batchline.batches SET left_out = 9, left_out_as = 'cancelled' WHERE id = %s", (batch.id,)
+    )
+    return scenes.completed(item)
+
+
+@pytest.mark.parametrize("closing", [pause, cancel, end_without_those_left_out])
+def test_a_settle_locks_no_lane_before_the_rows_of_all_its_batches(
+    stage: Stage, closing: Callable[[Stage, Hand, Staged, Item], Verdict]
+) -> None:
+    """Otherwise it holds a lane of the first batch and waits for the row of the second. Its holder waits for
+    a lane, and the holder of that lane, a claim, waits for the first lane."""
+    first, second = a_crossed_pair(stage)
+    settler, closer, claimer = stage.hand(), stage.hand(), stage.hand()
+    (one,), (two,) = (settler.take(1, batch=batch.id) for batch in (first, second))
+    verdicts = [closing(stage, closer, first, one), scenes.completed(two)]
+    with claimer.holding():
+        lock_lane(claimer, second)
+        pausing = stage.meanwhile(closer, lambda: closer.close(second.id, "pause"))
+        assert pausing.waits()
+        settling = stage.meanwhile(settler, lambda: settler.settle(verdicts))
+        assert settling.waits()
+        lock_lane(claimer, first)
+    assert pausing.result()
+    for row in settling.result():
+        if row.closing and not row.finished:
+            assert settler.conclude(row.batch_id)
+    assert stage.value("SELECT bool_or(open) FROM batchline.lanes") is False
+
+
+def test_a_settle_that_pauses_two_batches_locks_their_lanes_in_order(stage: Stage) -> None:
+    first, second = a_crossed_pair(stage)
+    settler, claimer = stage.hand(), stage.hand()
+    items = [item for batch in (first, second) for item in settler.take(1, batch=batch.id)]
+    with claimer.holding():
+        lock_lane(claimer, second)
+        settling = stage.meanwhile(settler, lambda: settler.settle(list(map(scenes.failed, items))))
+        assert settling.waits()
+        lock_lane(claimer, first)
+    assert [row.paused for row in settling.result()] == [True, True]
+    assert stage.value("SELECT bool_or(open) FROM batchline.lanes") is False
+
+
+def test_a_conclusion_locks_lanes_in_order(stage: Stage) -> None:
+    batch = stage.batch(5, 5)
+    # The lanes lie on disk in the other order.
+    stage.db.execute("UPDATE batchline.lanes SET open = true WHERE id = %s", (batch.lanes[0],))
+    worker, claimer = stage.hand(), stage.hand()
+    items = worker.take(8)
+    worker.settle(list(map(scenes.completed, items)))
+    worker.close(batch.id, "cancel")
+    with claimer.holding():
+        lock_lane(claimer, batch)
+        concluding = stage.meanwhile(worker, lambda: worker.conclude(batch.id))
+        assert concluding.waits()
+        claimer.connection.execute(
+            "SELECT FROM batchline.lanes WHERE id = %s FOR NO KEY UPDATE NOWAIT", (batch.lanes[1],)
+        )
+    assert concluding.result()
+
+
+def test_causes_are_counted_only_for_batches_that_have_failures(stage: Stage) -> None:
+    stage.batches([1] * 20)
+    hand = stage.hand()
+    one, *others = hand.take(20)
+    with hand.holding():
+        hand.connection.execute("SET LOCAL track_functions = 'all'")
+        hand.settle([scenes.failed(one), *map(scenes.completed, others)])
+        calls = hand.connection.execute(
+            "SELECT funcname, calls FROM pg_stat_xact_user_functions"
+            " WHERE funcname IN ('add_counts_v1', 'count_causes_v1') ORDER BY 1"
+        ).fetchall()
+    assert calls == [("add_counts_v1", 20), ("count_causes_v1", 1)]
 
 
 async def test_the_counts_of_retrying_lines_are_estimates_when_very_many_wait(db: Session) -> None:

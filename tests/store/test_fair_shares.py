@@ -67,7 +67,7 @@ def test_examples(
     max_examples=200,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_shares_are_those_of_giving_one_item_at_a_time(
     stage: Stage, tenants: dict[str, tuple[int, int]], room: int

@@ -21,7 +21,7 @@ from batchline.model import DEFAULT_TENANT
 from tests.support.input_files import FORMATS, ROWS, TRANSLATE, encoded, inputs_at, rendered_lines
 from tests.support.processes import write_requests
 from tests.support.repository import ROOT
-from tests.support.waiting import wait_for
+from tests.support.waiting import eventually, wait_for
 
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -123,6 +123,23 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
         child = int(parent.stdout.readline())
         parent.kill()
     wait_for("the child to end", lambda: not _runs(child))
+
+
+def test_the_process_ends_without_a_word_if_its_last_lines_are_read_late(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"n\n1\n")
+    inputs = inputs_at(path, template=RowTemplate(model="m", prompt="{{n}}"))
+
+    async def ended() -> None:
+        async with process.rendered(inputs.files, inputs.template, inputs.limits) as running:
+            assert [block async for block in running.lines(inputs.files[0])]
+            child = psutil.Process(running.process_id)
+            await eventually("the child to end", lambda: child.status() == psutil.STATUS_ZOMBIE)
+
+    asyncio.run(ended())
+    assert capfd.readouterr().err == ""
 
 
 def _runs(pid: int) -> bool:

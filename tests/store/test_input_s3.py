@@ -44,7 +44,7 @@ async def test_objects_patterns_and_folders_of_a_bucket(
         assert names(f"s3://{BUCKET}/in/c%20d.csv.gz") == [f"s3://{BUCKET}/in/c%20d.csv.gz"]
         assert names(f"s3://{BUCKET}/in/*.csv") == [f"s3://{BUCKET}/in/b.csv"]
         assert names(f"s3://{BUCKET}/in/") == [
-            f"s3://{BUCKET}/in/{name}" for name in ("a.parquet", "b.csv", "c d.csv.gz")
+            f"s3://{BUCKET}/in/{name}" for name in ("a.parquet", "b.csv", "c%20d.csv.gz")
         ]
         with pytest.raises(InputRefused, match=f"s3://{BUCKET}/in/x.csv: there is no such object"):
             names(f"s3://{BUCKET}/in/x.csv")

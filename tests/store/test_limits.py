@@ -147,6 +147,8 @@ def test_submissions_that_race_with_settles_never_exceed(database_url: str) -> N
     rules = some_rules(user_pending_parents=3, user_pending_children=6)
 
     async def working(session: Session) -> GovernedBatch:
+        while not await operations.page(session, "acme", limit=1):
+            pass
         for _ in range(10):
             await work(session, limit=2)
             measured = await limits.measure(session, "acme", "anna")
@@ -228,7 +230,8 @@ async def test_the_cooldown_ends_by_the_databases_clock(db: Session) -> None:
     await submit(db, rules, ANNA, 1)
     with pytest.raises(LimitReached) as refused:
         await submit(db, rules, ANNA, 1)
-    assert (refused.value.limit_type, refused.value.retry_after) == ("user_cooldown", 120)
+    assert refused.value.limit_type == "user_cooldown"
+    assert 60 < refused.value.retry_after <= 120
     await sql(db, "UPDATE batchline.operation_batches SET created_at = created_at - interval '121 s'")
     await submit(db, rules, ANNA, 1)
 
@@ -298,15 +301,12 @@ async def test_an_exemption_that_expires_while_a_submission_waits_for_its_turn_i
         await submit(holder, rules, ANNA, 1)
         async with holder.transaction() as connection:
             await limits.lock(connection, "acme", "bert")
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             async with Session(database_url, "admin") as admin:
-                await exempt(admin, "anna", 0.3)
+                await exempt(admin, "anna", 3600)
                 waiting = asyncio.create_task(submit(session, rules, ANNA, 1))
                 await somebody_waits(admin)
-                await sql(
-                    admin,
-                    "SELECT pg_sleep(extract(epoch FROM expires_at - clock_timestamp()) + 0.01)"
-                    " FROM batchline.limit_exemptions WHERE expires_at > clock_timestamp()",
-                )
+                await sql(admin, "UPDATE batchline.limit_exemptions SET expires_at = now()")
         with pytest.raises(LimitReached):
             await waiting
 

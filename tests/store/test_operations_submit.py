@@ -377,7 +377,9 @@ async def test_a_status_waits_for_no_lock(database_url: str, db: Session) -> Non
     batch = await submit(db, rules, ANNA, 2)
     async with operations.changing(db, "acme", batch.id, pending_for="anna") as changing:
         await changing.close("pause", "anna")
-        async with Session(database_url, "reader", timeout=5) as reader:
+        # The database hangs up on whoever is idle for 10 s. A reader that waits must not outlast the lock.
+        await changing._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        async with Session(database_url, "reader", timeout=20) as reader:
             assert (await now(reader, batch)).paused_at is None
             assert len(await operations.children(reader, batch.id, after=0, limit=10)) == 2
             assert len(await page(reader, ANNA, limit=10)) == 1

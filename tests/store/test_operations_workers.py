@@ -47,7 +47,7 @@ def test_the_command_without_operations_drains_past_them(database_url: str, tmp_
     """It would wait for ever for what it can never run."""
     batch = on(database_url, lambda db: submit(db, some_rules(), ANNA, 3))
     location = ("--database", database_url, "--data-dir", str(tmp_path))
-    done = batchline("worker", "--drain", "--max-seconds", "60", *location)
+    done = batchline("worker", "--drain", "--max-seconds", "100", *location)
     assert done.returncode == 0, done.stderr
     assert "time is up" not in done.stderr
 

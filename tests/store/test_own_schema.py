@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import aclosing
 from importlib.resources import files
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -191,7 +192,7 @@ def test_tables_that_are_not_quite_ours_are_refused(empty_url: str, change: str,
 def test_a_user_without_the_right_to_create_schemas_uses_an_existing_one(
     server_url: str, empty_url: str
 ) -> None:
-    name = "tenant_of_a_schema"
+    name = f"tenant_{uuid4().hex}"
     execute(server_url, f"CREATE ROLE {name} LOGIN")
     try:
         execute(empty_url, f"CREATE SCHEMA batchline AUTHORIZATION {name}")

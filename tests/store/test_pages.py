@@ -83,7 +83,8 @@ async def test_lines_that_finish_meanwhile_come_if_they_lie_ahead_and_none_comes
 async def test_nothing_is_held_between_two_pages(database_url: str) -> None:
     held = """
         SELECT count(*) FROM pg_stat_activity
-        WHERE application_name = 'batchline reader' AND (state <> 'idle' OR backend_xmin IS NOT NULL)
+        WHERE application_name = 'batchline reader' AND datname = current_database()
+          AND (state <> 'idle' OR backend_xmin IS NOT NULL)
     """
     async with Session(database_url, "reader") as reader, Session(database_url, "test") as db:
         paged = await pages.of_output(reader, await a_batch_with_results_of_all_kinds(db), room=200)

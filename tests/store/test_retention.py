@@ -195,7 +195,7 @@ async def test_no_batch_comes_of_a_file_that_is_being_deleted(
     with psycopg.connect(database_url) as other:
         other.execute("SELECT FROM batchline.files WHERE id = %s FOR KEY SHARE", (file_id,))
         deleting = asyncio.create_task(delete(db, file_id))
-        await asyncio.to_thread(wait_for, "the deletion to wait", lambda: somebody_waits(database_url), 30)
+        await asyncio.to_thread(wait_for, "the deletion to wait", lambda: somebody_waits(database_url))
         assert not deleting.done(), "somebody makes a batch of it right now"
         other.commit()
         await deleting

@@ -8,12 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from batchline.batches import deletion, maintenance, retention
 from batchline.batches.deletion import NotDeletable
 from batchline.batches.finalize import finalize_one
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
+from batchline.config.settings import UpstreamSettings
+from batchline.executors.routing import RoutingExecutor
 from batchline.files.objects import OUTPUTS, Objects
 from batchline.model import (
     Batch,
@@ -23,6 +26,7 @@ from batchline.model import (
     ItemCounts,
     RetrySelection,
     RunSettings,
+    SubmissionUnknown,
     Unfinished,
     Verdict,
 )
@@ -45,11 +49,13 @@ from tests.support.builders import (
     failed,
     kill,
     park,
+    pass_time,
     read,
     sql,
     take,
     until,
 )
+from tests.support.executors import Answering
 from tests.support.finalizing import recorded
 from tests.support.retry_killed import STATEMENTS
 
@@ -232,21 +238,21 @@ async def test_the_history_keeps_every_attempt_and_the_next_one_follows(
 async def test_a_line_that_had_used_its_attempts_gets_as_many_again(db: Session, objects: Objects) -> None:
     batch, worker = await a_batch(db, 2), a_worker()
     items = await take(db, worker)
-    assert {item.claim.settings.max_attempts for item in items} == {5}
+    assert {item.claim.attempts_before for item in items} == {0}
     await spans.settle(db, worker.id, [failed(item) for item in items])
     await retry(db, await end(db, objects, batch), ALL)
     # Also after the span was split, deferred, put off and parked.
     for _ in range(2):
         (item,) = await take(db, worker, 1)
-        assert (item.claim.attempt, item.claim.settings.max_attempts) == (2, 6)
+        assert (item.claim.attempt, item.claim.attempts_before) == (2, 1)
         await spans.settle(db, worker.id, [builders.deferred(item)])
     items = await take(db, worker)
     await spans.settle(db, worker.id, [builders.retry(item) for item in items])
     first, second = await take(db, worker)
-    assert (first.claim.attempt, first.claim.settings.max_attempts) == (3, 6)
+    assert (first.claim.attempt, first.claim.attempts_before) == (3, 1)
     await park(db, worker, [first], "task")
     (first,) = await take(db, worker)
-    assert (first.claim.task_id, first.claim.settings.max_attempts) == ("task", 6)
+    assert (first.claim.task_id, first.claim.attempts_before) == ("task", 1)
     await spans.settle(db, worker.id, [failed(first), completed(second)])
     await end(db, objects, batch)
 
@@ -262,6 +268,106 @@ async def test_a_line_whose_task_was_cancelled_gets_a_new_attempt(db: Session, o
     assert (again.line_no, again.claim.attempt, again.claim.task_id) == (one.line_no, 2, None)
     await spans.settle(db, worker.id, [completed(again)])
     await end(db, objects, batch)
+
+
+async def run_out(db: Session, batch: Batch, max_attempts: int) -> None:
+    """Its line fails in every attempt that it has."""
+    worker, left = a_worker(), True
+    while left:
+        (item,) = await take(db, worker, scope=Scope(batch_id=batch.id))
+        settings = msgspec.structs.replace(item.claim.settings, max_attempts=max_attempts)
+        left = msgspec.structs.replace(item.claim, settings=settings).attempts_left
+        await spans.settle(db, worker.id, [builders.retry(item) if left else failed(item)])
+
+
+async def test_a_retried_line_has_the_attempts_of_the_upstream_that_the_worker_routes_it_to(
+    db: Session, objects: Objects
+) -> None:
+    batch, worker = await a_batch(db, 1), a_worker()
+    await run_out(db, batch, max_attempts=7)
+    await retry(db, await end(db, objects, batch), ALL)
+    upstream = UpstreamSettings("any", "http://any/v1", max_attempts=7)
+    router = RoutingExecutor((upstream,), Answering())
+    for attempt in range(8, 15):
+        (item,) = await take(db, worker)
+        claim = router.routed(item).claim
+        assert (claim.attempt, claim.attempts_left) == (attempt, attempt < 14)
+        await spans.settle(db, worker.id, [builders.retry(item)])
+
+
+async def test_a_retry_with_a_new_maximum_of_attempts_gives_it_to_all_lines(
+    db: Session, objects: Objects
+) -> None:
+    batch, worker = await a_batch(db, 2), a_worker()
+    (item,) = await take(db, worker, 1)
+    await spans.settle(db, worker.id, [failed(item)])
+    await batches.close(db, batch.id, "cancel")
+    await retry(db, await end(db, objects, batch), ALL, max_attempts=9)
+    claims = [item.claim for item in await take(db, worker)]
+    assert [(claim.attempt, claim.attempts_before) for claim in claims] == [(2, 1), (1, 0)]
+    assert {claim.settings.max_attempts for claim in claims} == {9}
+
+
+# Submissions to a provider
+
+
+def submissions(items: list[Item]) -> dict[int, tuple[int, str | None]]:
+    return {item.line_no: (item.claim.attempt, item.claim.submission) for item in items}
+
+
+@pytest.mark.parametrize("reason", ["cancel", "expire"])
+async def test_a_retry_knows_which_lines_a_provider_may_have_accepted(
+    db: Session, objects: Objects, reason: str
+) -> None:
+    batch = await a_batch(db, 9)
+    worker, stopped, lost = a_worker(), a_worker(), a_worker()
+    items = await take(db, worker, 4)
+    await spans.settle(db, worker.id, [builders.retry(items[1])])
+    (items[1],) = await take(db, worker, 1)
+    verdicts: list[Verdict] = [SubmissionUnknown(item, LATER) for item in items[:2]]
+    verdicts += [completed(items[2]), builders.deferred(items[3], LATER)]
+    await spans.settle(db, worker.id, verdicts)
+    await take(db, stopped, 1)
+    await spans.release(db, stopped.id)
+    await pass_time(db)
+    await take(db, lost, 7)
+    await kill(db, lost)
+    await batches.close(db, batch.id, reason)  # type: ignore[arg-type]
+    ended = await end(db, objects, batch)
+    assert await retry(db, ended, ALL) == 8
+    await is_sound(db, objects)
+    assert submissions(await take(db, worker)) == {
+        1: (1, "unknown"),
+        2: (2, "unknown"),
+        4: (1, "interrupted"),
+        5: (1, "interrupted"),
+        6: (1, "interrupted"),
+        7: (1, "interrupted"),
+        8: (1, "interrupted"),
+        9: (1, None),
+    }
+    assert await sql(db, "SELECT FROM batchline.lost_submissions") == []
+
+
+async def test_a_submission_stays_unknown_through_a_retry_that_leaves_its_line_out(
+    db: Session, objects: Objects
+) -> None:
+    batch, worker = await a_batch(db, 4), a_worker()
+    one, two, three = await take(db, worker, 3)
+    verdicts: list[Verdict] = [SubmissionUnknown(one, LATER), SubmissionUnknown(two, LATER), failed(three)]
+    await spans.settle(db, worker.id, verdicts)
+    await batches.close(db, batch.id, "cancel")
+    assert await retry(db, await end(db, objects, batch), ONLY_FAILED) == 1
+    (three,) = await take(db, worker)
+    await spans.settle(db, worker.id, [SubmissionUnknown(three, LATER)])
+    await batches.close(db, batch.id, "cancel")
+    assert await retry(db, await end(db, objects, batch), ALL) == 4
+    assert submissions(await take(db, worker)) == {
+        1: (1, "unknown"),
+        2: (1, "unknown"),
+        3: (2, "unknown"),
+        4: (1, None),
+    }
 
 
 # Batches that were closed
@@ -486,7 +592,7 @@ async def test_of_two_retries_one_wins_and_every_line_is_put_back_once(
             assert held is not None
             second = asyncio.create_task(retry(two, batch, ALL))
             await waits_for_a_lock(database_url, second)
-            await held.put_back(store_retry.PutBack(LATER, more_attempts=5))
+            await held.put_back(store_retry.PutBack(LATER, anew=True))
         with pytest.raises(NotRetryable) as refusal:
             await second
         assert refusal.value.running

@@ -3,14 +3,21 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
-from batchline.model import Batch, BatchStatus, ProviderSettings, RunSettings
+from batchline.batches import creation, reuse
+from batchline.batches.creation import BatchRequest, create_requested
+from batchline.config.settings import ServerSettings, UpstreamSettings
+from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, ProviderSettings, RunSettings
+from batchline.model.ids import new_id
 from batchline.store import batches, deletion, doctor, files, retention, spans
+from batchline.store.batches import NewBatch
+from batchline.store.creation import BatchCreation
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
-from tests.support.builders import a_batch, a_worker, failed, finalize, read, sql, take, until
+from tests.support.builders import LATER, a_batch, a_worker, failed, finalize, read, sql, take, until
 from tests.support.reuse import (
     UPSTREAM,
     a_file_of,
@@ -196,6 +203,52 @@ async def test_answers_of_a_provider_are_not_reused(db: Session) -> None:
     assert (await a_reusing_batch(db, await a_file_of(db, ABC))).reused == 0
 
 
+async def a_batch_of_the_server(db: Session, bodies: list[str], *upstreams: UpstreamSettings) -> Batch:
+    """As POST /v1/batches with `reuse` creates it, with these upstreams in batchline.toml."""
+    requested = BatchRequest(
+        DEFAULT_TENANT,
+        await a_file_of(db, bodies),
+        "/v1/chat/completions",
+        "24h",
+        reuse=True,
+        upstream_for=ServerSettings(upstreams=upstreams).upstream_for if upstreams else None,
+    )
+    return await create_requested(db, requested)
+
+
+GPU = UpstreamSettings("gpu", "http://gpu.example/v1", models=("model",))
+ANY = UpstreamSettings("any", "http://any.example/v1")
+PROVIDER = UpstreamSettings("gpu", "http://gpu.example/v1", models=("model",), provider="openai-background")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reused"),
+    [
+        ((GPU, ANY), (ANY, GPU), 5),
+        ((GPU, ANY), (ANY,), 0),
+        ((GPU,), (PROVIDER,), 0),
+        ((PROVIDER,), (GPU,), 0),
+        ((PROVIDER,), (PROVIDER,), 0),
+        ((GPU,), (), 0),
+        ((), (), 5),
+    ],
+    ids=["same", "moved", "to a provider", "from a provider", "provider", "unknown", "none"],
+)
+async def test_a_batch_of_the_server_reuses_answers_of_the_upstream_that_serves_its_model_now(
+    db: Session, before: tuple[UpstreamSettings, ...], after: tuple[UpstreamSettings, ...], reused: int
+) -> None:
+    await answer_all(db, WORKER, await a_batch_of_the_server(db, ABC, *before))
+    assert (await a_batch_of_the_server(db, [*ABC, "f"], *after)).reused == reused
+
+
+async def test_a_batch_of_the_server_reuses_answers_of_a_batch_that_names_the_same_upstream(
+    db: Session,
+) -> None:
+    await answer_all(db, WORKER, await a_reusing_batch(db, await a_file_of(db, ABC)))
+    same = UpstreamSettings("same", "http://model.example")
+    assert (await a_batch_of_the_server(db, [*ABC, "f"], same)).reused == 5
+
+
 async def deleted(db: Session, batch: Batch) -> None:
     assert await deletion.delete(db, batch.id, force=False) is not None
 
@@ -326,6 +379,137 @@ async def test_two_different_runs_at_once_both_reuse(db: Session, database_url: 
         one, two = await asyncio.gather(a_reusing_batch(left, edits[0]), a_reusing_batch(right, edits[1]))
     assert (one.reused, two.reused) == (5, 5)
     assert await sound(db)
+
+
+@pytest.mark.parametrize("lost", [deleted, purging, without_output_file, without_input_file])
+async def test_answers_that_are_deleted_after_the_list_of_batches_was_read_are_not_reused(
+    db: Session, database_url: str, lost: Callable[[Session, Batch], Awaitable[None]]
+) -> None:
+    first = await a_reusing_batch(db, await a_file_of(db, ABC))
+    await answer_all(db, WORKER, first)
+    await finalize(db, WORKER, first)
+    file_id = await a_file_of(db, [*ABC, "f"])
+    async with Session(database_url, "reuse") as reusing, Session(database_url, "lock") as locking:
+        async with locking.transaction() as connection:
+            # Copying waits for this. The deletion does not touch results.
+            await connection.execute("LOCK TABLE batchline.results IN SHARE MODE")
+            creating = asyncio.create_task(a_reusing_batch(reusing, file_id))
+            waiting = (
+                "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'batchline.results'::regclass"
+            )
+            await until(lambda: sql(db, waiting))
+            await lost(db, first)
+        assert (await creating).reused == 0
+
+
+# Cost
+
+
+async def sources(db: Session, file_id: UUID, upstream: str = UPSTREAM) -> list[UUID]:
+    """The batches that a batch over the file would read, in this order."""
+    rows = await sql(
+        db,
+        """
+        SELECT s.batch_id
+        FROM batchline.files AS f
+        CROSS JOIN LATERAL batchline.reuse_sources_v1(
+            f.tenant, f.no, jsonb_build_object('upstream', %(upstream)s::text), NULL
+        ) AS s
+        WHERE f.id = %(file)s
+        ORDER BY s.nth
+        """,
+        file=file_id,
+        upstream=upstream,
+    )
+    return [batch_id for (batch_id,) in rows]
+
+
+async def test_of_many_runs_over_one_file_none_is_read_that_is_older_than_a_complete_one(db: Session) -> None:
+    file_id = await a_file_of(db, ABC)
+    old, complete, new = [await a_batch(db, file_id=file_id, upstream=UPSTREAM) for _ in range(3)]
+    await answer_all(db, WORKER, old)
+    await answer_all(db, WORKER, complete)
+    await answer(db, WORKER, (await take(db, WORKER, 2, Scope(batch_id=new.id))))
+    for each in (old, complete):
+        await finalize(db, WORKER, each)
+    assert await sources(db, await a_file_of(db, [*ABC, "f"])) == [new.id, complete.id]
+
+
+async def test_the_lines_that_are_read_of_earlier_batches_are_bounded(db: Session) -> None:
+    made = []
+    for _ in range(4):
+        batch = await a_batch(db, file_id=await a_file_of(db, ABC), upstream=UPSTREAM)
+        await answer_all(db, WORKER, batch)
+        made.append(batch.id)
+    await sql(db, "UPDATE batchline.lanes SET total = 4000000")
+    file_id = await a_file_of(db, ABC)
+    newest = made[::-1]
+    assert await sources(db, file_id) == newest[:3]
+    await sql(db, "UPDATE batchline.files SET line_count = 1000000 WHERE id = %(file)s", file=file_id)
+    assert await sources(db, file_id) == newest
+
+
+async def test_preparing_hashes_the_newest_files_up_to_a_limit_and_the_next_time_more(db: Session) -> None:
+    for first in ("a", "b", "c"):
+        batch = await a_batch(db, file_id=await a_file_of(db, [first, first + first]), upstream=UPSTREAM)
+        await answer_all(db, WORKER, batch)
+    settings = RunSettings(upstream=UPSTREAM)
+    for reused in (["c"], ["b", "c"], ["a", "b", "c"]):
+        file_id = await a_file_of(db, ["a", "b", "c", "d"])
+        plan = await reuse.plan(db, DEFAULT_TENANT, file_id, settings)
+        await reuse.prepare(db, plan, max_lines=1)
+        batch = await creation.create(
+            db, tenant=DEFAULT_TENANT, file_id=file_id, window="1h", settings=settings, plan=plan
+        )
+        found = sorted("abcd"[no - 1] for no in await answers(db, batch))
+        assert found == reused
+        await sql(db, "DELETE FROM batchline.batches WHERE id = %(batch)s", batch=batch.id)
+
+
+OTHERS = """
+    WITH
+    file AS (
+        INSERT INTO batchline.files (id, tenant, purpose, filename, bytes, line_count)
+        SELECT gen_random_uuid(), 'other', 'batch', 'x', 0, 1 FROM generate_series(1, 100)
+        RETURNING id, no
+    ),
+    hash AS (
+        INSERT INTO batchline.line_hashes (file_no, lane_no, part, hashes, proofs, ordinals, line_nos)
+        SELECT no, 0, 0, '{1}', '{1}', '{0}', '{1}' FROM file
+    ),
+    batch AS (
+        INSERT INTO batchline.batches
+            (id, tenant, file_id, completion_window, settings, total, completed, in_progress_at)
+        SELECT gen_random_uuid(), 'other', file.id, '24h', b.settings, 1, 1, now()
+        FROM file, batchline.batches AS b
+        RETURNING id, file_id
+    )
+    INSERT INTO batchline.lanes
+        (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total, next, drained)
+    SELECT batch.id, 'other', 'k', now(), file.no, 0, n.model, n.url, 1, 1, true
+    FROM batch
+    JOIN file ON file.id = batch.file_id
+    CROSS JOIN batchline.lanes AS n
+"""
+
+
+async def test_no_batches_files_and_hashes_of_others_are_read(db: Session, database_url: str) -> None:
+    await answer_all(db, WORKER, await a_reusing_batch(db, await a_file_of(db, ABC)))
+    await sql(db, OTHERS)
+    file_id = await a_file_of(db, [*ABC, "f"])
+    settings = RunSettings(upstream=UPSTREAM)
+    await reuse.prepare(db, await reuse.plan(db, DEFAULT_TENANT, file_id, settings))
+    new = NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", LATER, settings)
+    async with Session(database_url, "reuse") as session, session.transaction() as connection:
+        made = BatchCreation(connection, new)
+        await made.create()
+        assert (await made.reuse()).reused == 5
+        cursor = await connection.execute(
+            "SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+            " WHERE relname IN ('batches', 'lanes', 'files', 'line_hashes')"
+        )
+        fetched: dict[str, int] = dict(await cursor.fetchall())
+        assert max(fetched.values()) < 100, fetched
 
 
 async def test_a_connection_that_is_lost_in_the_middle_leaves_nothing(db: Session, database_url: str) -> None:

@@ -1,6 +1,7 @@
 """A sample: random lines of a new batch, which run while the rest is paused."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,16 @@ from batchline.store.creation import creation
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
-from tests.support.builders import LATER, a_file, a_worker, completed, kill, read, retry, sql, take
+from tests.support.builders import LATER, a_file, a_worker, completed, deferred, kill, read, retry, sql, take
 from tests.support.executors import Answering
 from tests.support.reuse import a_file_of, a_reusing_batch, answer, answer_all
+from tests.support.scenes import Stage
+
+
+@pytest.fixture
+def stage(database_url: str) -> Iterator[Stage]:
+    with Stage(database_url) as stage:
+        yield stage
 
 
 async def a_sampled_batch(db: Session, lanes: dict[str, int], lines: int) -> Batch:
@@ -130,9 +138,9 @@ async def test_two_workers_share_a_sample_and_a_killed_one_loses_nothing(db: Ses
     assert len(mine) == 16
     assert len({item.ordinal for item in (*mine, *theirs)}) == 40
 
-    await kill(db, first)
     await spans.settle(db, second.id, [*map(completed, theirs[1:]), retry(theirs[0])])
     assert await take(db, second, 1000, scope) == [], "what is tried again waits for the rest"
+    await kill(db, first)
 
     assert await batches.resume(db, batch.id)
     rest = await take(db, second, 1000)
@@ -140,3 +148,49 @@ async def test_two_workers_share_a_sample_and_a_killed_one_loses_nothing(db: Ses
     await spans.settle(db, second.id, [completed(item) for item in rest])
     assert (await read(db, batch)).completed == 100
     assert (await doctor.examine(db)).findings == ()
+
+
+@pytest.mark.parametrize("how", ["release", "defer", "kill"])
+async def test_an_interrupted_sample_continues_with_the_same_lines(db: Session, how: str) -> None:
+    batch = await a_sampled_batch(db, {"a": 5000, "b": 300}, 40)
+    chosen = set(await drawn(db, batch))
+    first, second, scope = a_worker("first"), a_worker("second"), Scope(batch_id=batch.id, sample=True)
+    items = await take(db, first, 1000, scope)
+    await spans.settle(db, first.id, [completed(item) for item in items[:10]])
+    assert await take(db, second, 1000, scope) == [], "the first worker has them"
+    assert await forecasts.sample_left(db, batch.id)
+
+    match how:
+        case "release":
+            await spans.release(db, first.id, sent=False)
+        case "defer":
+            await spans.settle(db, first.id, [deferred(item) for item in items[10:]])
+        case _:
+            await kill(db, first)
+    again = await take(db, second, 1000, scope)
+
+    assert {(item.claim.lane_id, item.ordinal) for item in (*items[:10], *again)} == chosen
+    assert len(again) == 30
+    # Of a killed worker, nobody knows what it has sent.
+    assert {item.claim.submission for item in again} == {"interrupted" if how == "kill" else None}
+    await spans.settle(db, second.id, [completed(item) for item in again])
+    assert await take(db, second, 1000, scope) == [], "the rest of the batch waits"
+    assert not await forecasts.sample_left(db, batch.id)
+    assert (await read(db, batch)).completed == 40
+    assert (await doctor.examine(db)).findings == ()
+
+
+def test_two_claims_of_a_sample_at_once_share_it(stage: Stage) -> None:
+    """The lease of one of them has ended while it was idle, and is renewed by its claim."""
+    batch = stage.batch(100)
+    stage.db.execute("SELECT batchline.draw_sample_v1(%s, 40)", (batch.id,))
+    anna, bert = stage.hand(), stage.hand()
+    anna.renew(anna.id, -1.0)
+
+    with anna.holding():
+        mine = anna.items(anna.claim_sample(16, batch.id))
+        theirs = bert.items(bert.claim_sample(1000, batch.id))
+        assert (len(mine), len(theirs)) == (16, 24), "what is locked is skipped"
+    assert bert.claim_sample(1000, batch.id) == []
+    assert len({item.ordinal for item in (*mine, *theirs)}) == 40
+    assert not stage.broken()

@@ -35,7 +35,7 @@ async def test_a_client_that_vanishes_in_a_transaction_keeps_its_locks_no_longer
             with pytest.raises(StoreUnavailable):
                 await vanish(session, proxy)
         async with await psycopg.AsyncConnection.connect(database_url) as other:
-            await other.execute("SET statement_timeout = '20s'")
+            await other.execute("SET statement_timeout = '120s'")
             await other.execute(LOCK)
     finally:
         await proxy.stop()

@@ -61,8 +61,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 SETTINGS = settings(
-    max_examples=int(os.environ.get("BATCHLINE_TEST_EXAMPLES", "100")),
-    stateful_step_count=50,
+    max_examples=int(os.environ.get("BATCHLINE_TEST_EXAMPLES", "70")),
+    stateful_step_count=40,
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
@@ -155,8 +155,8 @@ class SpanModel:
     lane: LaneModel
     ordinals: frozenset[int]
     attempt: int = 1
-    # The last attempt, if a retry has put it back.
-    limit: int | None = None
+    # Attempts that do not count, because a retry has put it back.
+    before: int = 0
     holder: int | None = None
     due: bool = True
     task: str | None = None
@@ -174,7 +174,7 @@ class SpanModel:
     def content(self) -> tuple[object, ...]:
         """Everything but whether it is due, which says nothing of a span that is held."""
         due = self.holder is None and self.due
-        work = self.lane.id, self.ordinals, self.attempt, self.limit
+        work = self.lane.id, self.ordinals, self.attempt, self.before
         return *work, self.holder, self.task, self.submission, due
 
 
@@ -224,7 +224,7 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_object(
             'id', s.id, 'lane_id', s.lane_id, 'batch_id', s.batch_id, 'attempt', s.attempt,
-            'limit', s.attempt_limit,
+            'before', s.attempts_before,
             'task_id', s.task_id, 'submission', s.submission, 'worker_id', s.worker_id,
             'due', s.available_at <= now(),
             'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
@@ -380,6 +380,8 @@ class LifeOfItems(RuleBasedStateMachine):
         self.unborn: list[SpanModel] = []
         self.results: dict[tuple[int, int], Outcome] = {}
         self.retries: Counter[tuple[int, int]] = Counter()
+        # What was known of the submission of lines that never ran when their batch ended.
+        self.lost: dict[tuple[int, int], str] = {}
         self.workers: list[WorkerId] = [a_worker(f"worker {n}") for n in (*WORKERS, LAST)]
         self.live: set[int] = set()
         self.hands = [Hand() for _ in self.workers]
@@ -518,6 +520,10 @@ class LifeOfItems(RuleBasedStateMachine):
             return False
         model.freeze()
         for span in mine.values():
+            if span.task is None and span.holder is not None:
+                span.interrupt()
+            if span.submission is not None:
+                self.lost |= {(span.lane.id, ordinal): span.submission for ordinal in span.ordinals}
             if span.task is not None:
                 # The provider cancels the task, so the next try needs another attempt.
                 self.retries.update((span.lane.id, ordinal) for ordinal in span.ordinals)
@@ -759,10 +765,10 @@ class LifeOfItems(RuleBasedStateMachine):
                     self.retries[span.lane.id, ordinal] += failed
                     # What is brought in a second time, because something beside it came too late, is apart.
                     submission = None if failed else span.submission
-                    kept = span.lane.id, attempt, span.limit, submission
+                    kept = span.lane.id, attempt, span.before, submission
                     new = again.setdefault(
                         (*kept, failed, each.delay, alike(each) in late),
-                        SpanModel(span.lane, frozenset(), attempt + failed, span.limit, due=each.delay == 0),
+                        SpanModel(span.lane, frozenset(), attempt + failed, span.before, due=each.delay == 0),
                     )
                     new.submission = submission
                     new.ordinals |= {ordinal}
@@ -831,7 +837,7 @@ class LifeOfItems(RuleBasedStateMachine):
         elif span and accepted:
             self.shrink(claim.span_id, accepted)
             self.unborn.append(
-                SpanModel(span.lane, accepted, span.attempt, span.limit, due=delay == 0, task=task)
+                SpanModel(span.lane, accepted, span.attempt, span.before, due=delay == 0, task=task)
             )
 
     @when(lambda self: any(span.task for span in self.spans.values()))
@@ -1033,12 +1039,12 @@ class LifeOfItems(RuleBasedStateMachine):
         model.deadline = (int(model.window == "24h"), self.moment)
 
     def put_back(self, keys: Iterable[tuple[int, int]]) -> None:
-        made: dict[tuple[int, int], SpanModel] = {}
+        made: dict[tuple[int, int, str | None], SpanModel] = {}
         for lane_id, ordinal in keys:
             attempt = 1 + self.retries[lane_id, ordinal]
-            limit = attempt - 1 + RunSettings().max_attempts
-            new = SpanModel(self.lanes[lane_id], frozenset(), attempt, limit)
-            made.setdefault((lane_id, attempt), new).ordinals |= {ordinal}
+            submission = self.lost.pop((lane_id, ordinal), None)
+            new = SpanModel(self.lanes[lane_id], frozenset(), attempt, attempt - 1, submission=submission)
+            made.setdefault((lane_id, attempt, submission), new).ordinals |= {ordinal}
         self.unborn += made.values()
 
     # What holds after every step
@@ -1071,7 +1077,7 @@ class LifeOfItems(RuleBasedStateMachine):
         ids = {str(worker.id): n for n, worker in enumerate(self.workers)}
         holder = None if row["worker_id"] is None else ids[row["worker_id"]]
         due = holder is None and row["due"]
-        span = (row["lane_id"], row["ordinals"], row["attempt"], row["limit"], holder, row["task_id"])
+        span = (row["lane_id"], row["ordinals"], row["attempt"], row["before"], holder, row["task_id"])
         return *span, row["submission"], due
 
     def check_finished_items(self, seen: Seen) -> None:

@@ -4,6 +4,7 @@ The wheel is built by a packager and not by the project itself, which is good en
 """
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class S3:
     def _names(self, path: str) -> list[str]:
         request = urllib.request.Request(self.filer + path, headers={"accept": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 found: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
@@ -63,8 +64,9 @@ def s3_server(folder: Path) -> Iterator[S3]:
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
-    ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(8), strict=False))
-    grpc = dict(zip(ports, _free_ports(8)[4:], strict=True))
+    free = _free_ports(8)
+    ports = dict(zip(("master", "volume", "filer", "s3"), free[:4], strict=True))
+    grpc = dict(zip(ports, free[4:], strict=True))
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
         [
@@ -87,10 +89,10 @@ def s3_server(folder: Path) -> Iterator[S3]:
     )
     server = S3(f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}", process)
     try:
-        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url), 60)
+        wait_for("the S3 server to answer", lambda: process.poll() is not None or _answers(server.url))
         assert process.poll() is None, (folder / "log").read_text()[-2000:]
         # A bucket is a folder of the file system below.
-        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"), 60)
+        wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"))
         yield server
     finally:
         # A graceful end takes many seconds, and nothing here is worth keeping.
@@ -100,10 +102,17 @@ def s3_server(folder: Path) -> Iterator[S3]:
 
 
 def _free_ports(count: int) -> list[int]:
-    taken = [socket.socket() for _ in range(count)]
+    """Ports that nobody is given by the system before the server takes them: those begin at 32768."""
+    taken: list[socket.socket] = []
     try:
-        for one in taken:
-            one.bind(("127.0.0.1", 0))
+        while len(taken) < count:
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", random.randrange(15_000, 32_000)))
+            except OSError:
+                one.close()
+            else:
+                taken.append(one)
         return [one.getsockname()[1] for one in taken]
     finally:
         for one in taken:

@@ -19,7 +19,6 @@ from typing import TypeVar
 from uuid import UUID
 
 import psycopg
-from psycopg import sql as psql
 from psycopg.conninfo import make_conninfo
 
 from batchline.model import (
@@ -40,6 +39,7 @@ from batchline.store import batches, spans
 from batchline.store.batches import NewBatch
 from batchline.store.session import Row, Session
 from batchline.store.spans import Scope, WorkerId
+from tests.support import databases
 
 T = TypeVar("T")
 ANYTHING = Scope()
@@ -67,14 +67,13 @@ async def sql(db: Session, query: str, **params: object) -> list[Row]:
 @contextmanager
 def a_database(server_url: str, template: str | None = None) -> Iterator[str]:
     """A database for as long as it is needed: empty, or made from a template."""
-    name = psql.Identifier(f"made_{os.getpid()}_{new_id().hex[-12:]}")
-    source = psql.Identifier(template or "template0")
+    name = f"made_{os.getpid()}_{new_id().hex[-12:]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(psql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, source))
+        databases.create(connection, name, template or "template0")
         try:
-            yield make_conninfo(server_url, dbname=name.as_string().strip('"'))
+            yield make_conninfo(server_url, dbname=name)
         finally:
-            connection.execute(psql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+            databases.drop(connection, name)
 
 
 async def wipe(db: Session) -> None:
@@ -87,7 +86,8 @@ async def wipe(db: Session) -> None:
             batchline.results, batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
             batchline.hook_deliveries, batchline.operation_batches, batchline.failure_causes,
-            batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds
+            batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds,
+            batchline.lost_submissions
         RESTART IDENTITY
         """,
     )

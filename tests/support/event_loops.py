@@ -24,9 +24,13 @@ class Slowest:
     callback: str = "none"
     callbacks: int = 0
 
+    @property
+    def is_quick(self) -> bool:
+        return self.seconds < MAX_SECONDS
+
     def check(self) -> None:
         assert self.callbacks, "no event loop has run"
-        assert self.seconds < MAX_SECONDS, f"{self.seconds * 1000:.0f} ms in {self.callback}"
+        assert self.is_quick, f"{self.seconds * 1000:.0f} ms in {self.callback}"
 
 
 @contextmanager

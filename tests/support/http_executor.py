@@ -20,6 +20,8 @@ from tests.support.scripted_upstream import (
 
 BATCH = UUID("0198c0de-0000-7000-8000-000000000001")
 KEY = "sk-very-secret-4711"
+# For tests that are not about them.
+PATIENT = HttpSettings(connect_timeout=60.0, check_timeout=60.0)
 T = TypeVar("T")
 
 
@@ -34,7 +36,7 @@ def an_item(
     line_no: int = 1,
     attempt: int = 1,
     url: str = "/v1/chat/completions",
-    timeout: float = 20.0,
+    timeout: float = 60.0,
     seconds_left: float = 1000.0,
     max_attempts: int = 3,
     api_key_env: str | None = None,
@@ -58,7 +60,9 @@ async def an_executor(
     memory: BodyMemory | None = None,
     **timing: Any,
 ) -> AsyncIterator[HttpExecutor]:
-    upstreams = Upstreams(settings, environ={} if environ is None else environ, timing=Timing(**timing))
+    upstreams = Upstreams(
+        settings or PATIENT, environ={} if environ is None else environ, timing=Timing(**timing)
+    )
     executor = HttpExecutor(upstreams, default=upstream, memory=memory)
     try:
         yield executor

@@ -269,5 +269,5 @@ class OldDaemon:
         request = urllib.request.Request(
             self.upstream + path, body.encode(), {"content-type": "application/json"}, method="POST"
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return response.status, json.dumps(json.load(response))

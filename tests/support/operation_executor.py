@@ -17,7 +17,7 @@ from batchline.governance.registry import Registry
 from batchline.governance.templates import RequestTemplate
 from batchline.model import Deferred, Failed, Item, Ran
 from batchline.upstreams.http_upstream import HttpSettings, Upstreams
-from tests.support.http_executor import an_item, line_of
+from tests.support.http_executor import PATIENT, an_item, line_of
 from tests.support.scripted_upstream import Behaviour, Upstream, answers, upstream_that
 
 KEY = "the-key-of-the-cluster"
@@ -81,7 +81,7 @@ async def running(
     *operations: Operation,
     http_settings: HttpSettings | None = None,
 ) -> Any:
-    http = HttpExecutor(Upstreams(http_settings, environ={"THE_KEY": KEY}))
+    http = HttpExecutor(Upstreams(http_settings or PATIENT, environ={"THE_KEY": KEY}))
     settings = UpstreamSettings("cluster", f"{upstream.url}/prefix", "THE_KEY", models=())
     executor = OperationExecutor(Registry(operations or (MAKE,)), (settings,), http, Elsewhere())
     try:

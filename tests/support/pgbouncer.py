@@ -2,11 +2,12 @@
 
 import os
 import pwd
+import random
 import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -46,7 +47,7 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     ) as process:
         try:
             url = f"postgresql://{location['user']}:{_PASSWORD}@127.0.0.1:{port}/batchline"
-            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url), 30)
+            wait_for("PgBouncer to answer", lambda: process.poll() is not None or _answers(url))
             assert process.poll() is None, (folder / "pgbouncer.log").read_text()
             yield url
         finally:
@@ -90,13 +91,15 @@ def _change_owner(folder: Path, owner: int) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        with psycopg.connect(url, connect_timeout=2):
+        with psycopg.connect(url, connect_timeout=10):
             return True
     except psycopg.OperationalError:
         return False
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+    """A port that nobody is given by the system before PgBouncer takes it: those begin at 32768."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -27,7 +27,7 @@ class Upstream:
     process: subprocess.Popen[str]
 
     def stats(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.url}/stats", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/stats", timeout=LIMIT) as response:
             found: dict[str, Any] = json.load(response)
             return found
 
@@ -55,7 +55,7 @@ def _serving(process: subprocess.Popen[str], lines: int) -> Iterator[Upstream]:
         yield Upstream(json.loads(ready)["url"], process)
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=LIMIT)
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:

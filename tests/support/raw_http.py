@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tests.support.serving import Server
 
 
-def spoken(server: Server, sent: bytes | Callable[[socket.socket], None], limit: float = 30.0) -> bytes:
+def spoken(server: Server, sent: bytes | Callable[[socket.socket], None], limit: float = 120.0) -> bytes:
     """All that is answered to these bytes until the server hangs up."""
     location = urlsplit(server.url)
     answer = b""

@@ -25,7 +25,6 @@ from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from psycopg.types.multirange import Multirange
@@ -49,10 +48,17 @@ from batchline.store import arrays, spans
 from batchline.store.batches import batch_of
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
+from tests.support import databases
 
 T = TypeVar("T")
-PATIENCE = 30.0  # seconds until a test gives up on a fact that does not come
+PATIENCE = 90.0  # seconds until a test gives up on a fact that does not come
 _GLANCE = 0.002
+# Without autovacuum, which locks a table for a moment when it gives back its last pages.
+_BLOCKING = """
+SELECT pid
+FROM pg_stat_activity
+WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend'
+"""
 
 
 @contextmanager
@@ -60,12 +66,11 @@ def database(server_url: str, template: str) -> Iterator[str]:
     """A database for the tests of one module: making one takes longer than most of them."""
     name = f"stage_{os.getpid()}_{new_id().hex[-12:]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        new = sql.Identifier(name)
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(new, sql.Identifier(template)))
+        databases.create(connection, name, template)
         try:
             yield make_conninfo(server_url, dbname=name)
         finally:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(new))
+            databases.drop(connection, name)
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -171,6 +176,10 @@ class Hand:
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
         rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
         return rows[0][5] if rows else 0
+
+    def claim_sample(self, limit: int, batch: UUID) -> list[Claim]:
+        params = {"batch": batch, "worker": self.id, "name": "hand", "lease": self.lease, "limit": limit}
+        return [spans.claim_of(row) for row in self.run("claim_sample", params)]
 
     def items(self, claims: Iterable[Claim]) -> list[Item]:
         """What fetch gives for these claims, with made-up lines: line number and ordinal are the same."""
@@ -305,8 +314,8 @@ class Meanwhile(Generic[T]):
         while time.monotonic() < deadline:
             if self._future.done():
                 return False
-            row = self._watch.execute("SELECT pg_blocking_pids(%s)", (self._hand.pid,)).fetchone()
-            if row is not None and row[0] and not (excluded and excluded.pid in row[0]):
+            blocking = {pid for (pid,) in self._watch.execute(_BLOCKING, (self._hand.pid,))}
+            if blocking and not (excluded and excluded.pid in blocking):
                 return True
             wait([self._future], timeout=_GLANCE)
         raise AssertionError(f"after {PATIENCE:g} s a statement neither waits for a lock nor ends")
@@ -359,9 +368,10 @@ class Stage:
         keys: Sequence[str] = ("k",),
         seconds: float = 3600.0,
         settings: str = "{}",
+        batch_id: UUID | None = None,
     ) -> Staged:
         """A batch with a lane of so many lines for each total; its lanes take turns with the keys."""
-        batch = new_id()
+        batch = batch_id or new_id()
         rows = self.db.execute(
             """
             WITH batch AS (

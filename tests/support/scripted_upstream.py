@@ -41,6 +41,7 @@ class Upstream:
     requests: list[Request] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     connections: list[asyncio.Transport] = field(default_factory=list)
+    accepted: int = 0
 
     def take(self, transport: asyncio.Transport, request: Request) -> None:
         behaviour = self.behaviours[min(len(self.requests), len(self.behaviours) - 1)]
@@ -57,6 +58,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._upstream.connections.append(self._transport)
+        self._upstream.accepted += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         # To abort a connection that is lost already may fail.

@@ -13,8 +13,9 @@ import openai
 import psutil
 from openai.types import Batch
 
+from tests.support.openai_client import openai_client
 from tests.support.processes import start
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT, wait_for
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Served:
         return found[1] if found else ""
 
     def client(self, key: str | None = None) -> openai.OpenAI:
-        return openai.OpenAI(api_key=key or self.key, base_url=f"{self.url}/v1", timeout=60)
+        return openai_client(key or self.key, self.url)
 
     def worker(self) -> psutil.Process | None:
         children = psutil.Process(self.process.pid).children(recursive=True)
@@ -71,7 +72,7 @@ def served(database: str, folder: Path, *options: str, **environment: str) -> It
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

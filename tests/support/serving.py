@@ -29,11 +29,14 @@ from batchline.store.pool import Sessions
 from batchline.store.session import Session
 from tests.support.builders import on
 from tests.support.logs import log_settings_restored
+from tests.support.openai_client import openai_client
 from tests.support.waiting import wait_for
 
 # Anything goes, to nowhere: for tests in which no worker runs.
 NOWHERE = UpstreamSettings("nowhere", "http://127.0.0.1:9/v1")
-_STOP_LIMIT = 30.0
+# Longer than the server gives running requests. And nobody waits for a busy pool in vain.
+_STOP_LIMIT = 120.0
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,7 @@ class Server:
         self, tenant: str = DEFAULT_TENANT, *, key: str | None = None, max_retries: int = 0
     ) -> openai.OpenAI:
         """The official client; without retries, so that a test sees every answer."""
-        return openai.OpenAI(
-            api_key=key or self.key(tenant), base_url=f"{self.url}/v1", max_retries=max_retries, timeout=60
-        )
+        return openai_client(key or self.key(tenant), self.url, max_retries=max_retries)
 
     def async_client(
         self, tenant: str = DEFAULT_TENANT, *, key: str | None = None, max_retries: int = 0
@@ -98,7 +99,7 @@ def _served(
     thread = threading.Thread(target=running.run, name="server")
     thread.start()
     try:
-        wait_for("the server to listen", lambda: running.server.started or not thread.is_alive(), 30)
+        wait_for("the server to listen", lambda: running.server.started or not thread.is_alive())
         assert running.server.started, "the server did not start"
         port = running.listening.getsockname()[1]
         yield Server(f"http://127.0.0.1:{port}", database, objects, chosen)
@@ -112,7 +113,9 @@ class _Running:
     def __init__(
         self, database: str, objects: Objects, settings: ServerSettings, registry: Registry | None
     ) -> None:
-        self.sessions = Sessions(database, maximum=settings.sessions, streams=settings.streams)
+        self.sessions = Sessions(
+            database, maximum=settings.sessions, streams=settings.streams, patience=_PATIENCE
+        )
         app = create_app(Context(self.sessions, objects, database, settings), registry)
         self.listening = listen("127.0.0.1", 0)
         self.server = UvicornServer(app, self.listening)

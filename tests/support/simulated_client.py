@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CHAT = "/v1/chat/completions"
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)

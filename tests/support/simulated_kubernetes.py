@@ -4,11 +4,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
+from batchline.simulate import Simulator
+from examples.kubevirt.kubernetes import KubernetesRoutes
 from examples.kubevirt.settings import ClusterSettings
 from examples.kubevirt.simulator import simulator as a_simulator
-from tests.support.simulated_client import DEADLINE_S, Answer, Client
+from tests.support.held_timers import HeldTimers
+from tests.support.simulated_client import Answer, Client
+from tests.support.waiting import LIMIT
 
 VMS = "/apis/kubevirt.io/v1/namespaces/test/virtualmachines"
 ACTIONS = "/apis/subresources.kubevirt.io/v1/namespaces/test/virtualmachines"
@@ -41,7 +45,7 @@ class Api:
         return answer.json
 
     async def until(self, path: str, fact: Callable[[Answer], bool]) -> Answer:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(LIMIT):
             while not fact(answer := await self.ask("GET", path)):
                 pass
         return answer
@@ -66,8 +70,14 @@ def a_machine(name: str = "vm-1", strategy: str = "Halted") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def simulating(**settings: Any) -> AsyncIterator[Api]:
-    simulator = a_simulator(ClusterSettings(**{"controller_ms": 5.0, **settings}))
+async def simulating(timers: HeldTimers | None = None, **settings: Any) -> AsyncIterator[Api]:
+    """With timers, controllers act when the test lets them."""
+    chosen = ClusterSettings(**{"controller_ms": 5.0, **settings})
+    if timers is None:
+        simulator = a_simulator(chosen)
+    else:
+        held = KubernetesRoutes(chosen, cast(Any, timers))
+        simulator = Simulator(chosen, lambda _: held.handle)
     api = Api(*await simulator.start())
     try:
         yield api

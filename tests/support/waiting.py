@@ -8,13 +8,13 @@ from typing import Any
 LIMIT = 120.0
 
 
-def wait_for(what: str, fact: Callable[[], Any], limit: float = LIMIT) -> Any:
+def wait_for(what: str, fact: Callable[[], Any], limit: float = LIMIT, pause: float = 0.02) -> Any:
     """The first true value of `fact`; fails with `what` was expected when it does not come."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         if value := fact():
             return value
-        time.sleep(0.02)
+        time.sleep(pause)
     raise AssertionError(f"waited {limit:g} s in vain for: {what}")
 
 

@@ -22,8 +22,8 @@ async def an_ended_batch(db: Session, tenant: str = DEFAULT_TENANT) -> Batch:
 
 
 @asynccontextmanager
-async def outbox(db: Session, *, timeout: float = 10.0) -> AsyncIterator[Outbox]:
-    """A running outbox that may send to this machine."""
+async def outbox(db: Session, *, timeout: float = 25.0) -> AsyncIterator[Outbox]:
+    """A running outbox that may send to this machine. It waits for almost as long as its lease lasts."""
     working = Outbox(db, Sender(allow_private=True, timeout=timeout))
     task = asyncio.create_task(working.run())
     try:

@@ -57,6 +57,7 @@ def assert_full(done: subprocess.CompletedProcess[str], where: Path) -> None:
 
 
 @pytest.mark.attack
+@pytest.mark.timeout(600)
 def test_a_disk_that_fills_up_while_a_file_comes_in_stops_the_command_and_no_later_one(
     tmp_path: Path, data_disk: Disk
 ) -> None:
@@ -75,12 +76,14 @@ def test_a_disk_that_fills_up_while_a_file_comes_in_stops_the_command_and_no_lat
 
 
 @pytest.mark.attack
+@pytest.mark.timeout(600)
 def test_a_disk_that_fills_up_while_lines_run_stops_the_run_and_the_same_command_continues(
     tmp_path: Path, data_disk: Disk
 ) -> None:
     inputs = write_large_requests(tmp_path / "in.jsonl", 3_000, 4_000)
     data = data_disk.path / "data"
-    with simulated("--latency", "20") as upstream:
+    # Slow enough that it still runs when the disk is filled.
+    with simulated("--latency", "80") as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, "-c", "16", "--data-dir", str(data))
         process = start(*command)
         wait_for_executions(upstream, 100)
@@ -93,6 +96,7 @@ def test_a_disk_that_fills_up_while_lines_run_stops_the_run_and_the_same_command
         _, errors = process.communicate()
         assert process.returncode == 2, errors
         assert f"no space left in {data}" in errors
+        data_disk.fill()  # it may have given room back as it ended
         assert_full(batchline("list", "--data-dir", str(data)), data)
         data_disk.clear()
         data_disk.grow(2_000)
@@ -169,7 +173,7 @@ def test_the_server_says_that_its_disk_is_full(tmp_path: Path, database_url: str
         with pytest.raises(openai.InternalServerError) as refused:
             client.uploads.parts.create(upload.id, data=os.urandom(3_000_000))
         assert (refused.value.status_code, refused.value.code) == (503, "disk_full")
-        wait_for("the room of what was refused", lambda: not list(disk.path.glob("objects/*/*")), 20)
+        wait_for("the room of what was refused", lambda: not list(disk.path.glob("objects/*/*")))
         disk.clear()
         assert http.get("/readyz").status_code == 200
         assert client.files.create(file=("in.jsonl", b"hello"), purpose="user_data").bytes == 5
@@ -219,12 +223,12 @@ def test_the_server_measures_the_disk_of_its_embedded_database(tmp_path: Path, d
         assert process.stdout is not None
         listening = next(line for line in process.stdout if line.startswith("listening on "))
         url = listening.split()[2].removesuffix("/v1")
-        assert httpx2.get(f"{url}/readyz").json()["database"] == "ok"
+        assert httpx2.get(f"{url}/readyz", timeout=60).json()["database"] == "ok"
         data_disk.fill()
-        ready = httpx2.get(f"{url}/readyz")
+        ready = httpx2.get(f"{url}/readyz", timeout=60)
         assert (ready.status_code, ready.json()["database"]) == (503, "disk full")
         data_disk.clear()
-        assert httpx2.get(f"{url}/readyz").json()["database"] == "ok"
+        assert httpx2.get(f"{url}/readyz", timeout=60).json()["database"] == "ok"
     finally:
         kill(process, signal.SIGTERM)
 

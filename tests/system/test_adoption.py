@@ -58,6 +58,7 @@ async def half_run(db: Session) -> None:
     await spans.release(db, worker.id)
 
 
+@pytest.mark.timeout(600)
 def test_every_phase_goes_on_after_a_kill_at_any_step(database_url: str, old: OldDatabase) -> None:
     first, second = old.batch(old.file(40)), old.batch(old.file(40, models=("a", "b")))
     old.end(first, range(1, 30), "completed")
@@ -109,10 +110,11 @@ def executed(upstream: Upstream, old: OldDatabase) -> Counter[tuple[UUID, str]]:
         for file_id, custom_id, body in rows
         for text in (body, body.replace("\n", " "))
     }
-    with urllib.request.urlopen(f"{upstream.url}/executions", timeout=10) as response:
+    with urllib.request.urlopen(f"{upstream.url}/executions", timeout=60) as response:
         return Counter(known[json.loads(line)["sha256"]] for line in response.read().splitlines())
 
 
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_and_nothing_runs_twice_but_what_a_dead_daemon_had_sent(
     database_url: str, old: OldDatabase, tmp_path: Path
 ) -> None:
@@ -135,7 +137,8 @@ def test_nothing_is_lost_and_nothing_runs_twice_but_what_a_dead_daemon_had_sent(
         status = json.loads(batchline("adopt", "status", "--json", *location).stdout)
         lost = {one["custom_id"] for one in status["possibly_sent"]}
         assert len(lost) == 3
-        with working(database_url, tmp_path, "--concurrency", "2") as worker:
+        # It cannot finish before it is stopped, nor lose its lease.
+        with working(database_url, tmp_path, "-c", "2", "--max-items", "60", "--lease", "5m") as worker:
             wait_for_executions(upstream, 60)
             stop(worker)
         done = batchline("adopt", "rollback", "--json", *location)
@@ -153,16 +156,18 @@ def test_nothing_is_lost_and_nothing_runs_twice_but_what_a_dead_daemon_had_sent(
     assert max(ledger.values()) == 2
 
 
+@pytest.mark.timeout(600)
 def test_a_worker_that_was_killed_is_listed_by_the_rollback(
     database_url: str, old: OldDatabase, tmp_path: Path
 ) -> None:
     location = ("--database", database_url, "--data-dir", str(tmp_path))
-    with simulated("--record", "--latency", "100") as upstream:
+    # Slow enough that the worker still runs while a command is started and refused.
+    with simulated("--record", "--latency", "200") as upstream:
         batch = old.batch(old.file(300))
         for phase in (("prepare",), ("cutover", "--upstream", upstream.url)):
             assert batchline("adopt", *phase, *location).returncode == 0
-        with working(database_url, tmp_path, "--concurrency", "2") as worker:
-            wait_for_executions(upstream, 20)
+        with working(database_url, tmp_path, "--concurrency", "1") as worker:
+            wait_for_executions(upstream, 10)
             refused = batchline("adopt", "rollback", *location)
             assert refused.returncode == 2
             assert "1 workers are running adopted batches" in refused.stderr

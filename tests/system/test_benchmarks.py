@@ -135,6 +135,7 @@ def test_a_sender_gets_lines_for_some_two_seconds(latency: int, concurrency: int
     assert ScriptSetting(latency, concurrency).lines(sender) == lines
 
 
+@pytest.mark.timeout(900)
 def test_the_quick_forms_that_need_no_other_contestant_run() -> None:
     names = ["create", "scripts", "flight-memory", "queues"]
 

@@ -98,10 +98,16 @@ def rows(database: str, query: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def deliveries_locked(database: str) -> Iterator[None]:
-    """Whoever wants to read or write a delivery to a hook waits."""
+    """Whoever wants to read or write a delivery to a hook waits, and at the end loses its connection."""
     with psycopg.connect(database) as connection:
         connection.execute("LOCK TABLE batchline.hook_deliveries")
         yield
+        # The server would run what a killed process has asked for: it could take a delivery for the dead.
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid()"
+        )
 
 
 def has_ended(database: str) -> bool:
@@ -227,14 +233,15 @@ def test_a_hook_that_hangs_or_fails_changes_no_status_and_is_listed(
         "def hang(event):\n    while True: time.sleep(100)\n"
         "def fail(event): raise ValueError('the mail server is down')\n"
     )
-    options = ("--on-end", "operators:hang,operators:fail", "--on-end-timeout", "2")
+    # Long enough that the other one starts and fails within it.
+    options = ("--on-end", "operators:hang,operators:fail", "--on-end-timeout", "10")
     with simulated() as upstream:
         batch = submit(inputs, upstream.url, *location)
         done = batchline("worker", "--drain", *options, *location, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert status(batch, *location)["status"] == "completed"
     found = {each["hook"]: each for each in listed(location, batch)}
-    assert found["operators:hang"]["error"] == "it did not end within 2 s and was killed"
+    assert found["operators:hang"]["error"] == "it did not end within 10 s and was killed"
     assert found["operators:fail"]["error"] == "it ended with exit code 1"
     assert found["operators:fail"]["output"].endswith("ValueError: the mail server is down\n")
     assert {each["state"] for each in found.values()} == {"waiting"}
@@ -276,8 +283,8 @@ def test_the_worker_of_a_server_runs_hooks_with_the_batch_as_the_api_shows_it(
         served(
             database_url, tmp_path, "--upstream", f"{upstream.url}/v1", "--on-end-command", recorder.command()
         ) as server,
+        server.client() as client,
     ):
-        client = server.client()
         batch = ended(client, submit_over_http(client, inputs))
         (event,) = recorder.wait_for(1)
         answer = client.batches.with_raw_response.retrieve(batch.id).http_response.json()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import openai
+import psycopg
 import pytest
 
 from batchline.config.settings import ServerSettings
@@ -216,16 +217,19 @@ def test_results_stay_when_their_input_is_deleted_while_the_batch_runs(
         server.client() as client,
     ):
         file = client.files.create(file=("in.jsonl", content), purpose="batch")
-        batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-        client.files.delete(file.id)
-        assert batch.output_file_id is not None
-        incomplete = wait_for("some results while it runs", lambda: so_far(client, str(batch.output_file_id)))
+        with psycopg.connect(database_url) as connection:
+            # The batch cannot end meanwhile, because its event cannot be written.
+            connection.execute("LOCK TABLE batchline.outbox IN SHARE MODE")
+            batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+            client.files.delete(file.id)
+            output = str(batch.output_file_id)
+            incomplete = wait_for("some results while it runs", lambda: so_far(client, output))
         assert [json.loads(text)["custom_id"] for text in incomplete]
         over = ended(client, batch)
         assert over.request_counts is not None
         assert (over.status, over.request_counts.completed) == ("completed", 500)
-        assert over.output_file_id == batch.output_file_id, "the id that it was read under while it ran"
-        assert len(client.files.content(str(over.output_file_id)).text.splitlines()) == 500
+        assert over.output_file_id == output, "the id that it was read under while it ran"
+        assert len(client.files.content(output).text.splitlines()) == 500
 
 
 def so_far(client: openai.OpenAI, file_id: str) -> list[str]:

@@ -69,7 +69,7 @@ async def test_a_poll_finds_a_cancelled_batch_that_only_a_dead_worker_held(
 def test_a_run_that_was_killed_continues(database: str, tmp_path: Path) -> None:
     inputs, output = write_requests(tmp_path / "in.jsonl", 300), tmp_path / "out.jsonl"
     location = ("--database", database, "--data-dir", str(tmp_path / "data"))
-    with simulated("--latency", "20") as upstream:
+    with simulated("--latency", "200") as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, "-o", str(output), "-c", "16", *location)
         first = start(*command)
         wait_for_executions(upstream, 50)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import LiteralString
 
@@ -19,6 +20,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from batchline.embedded import EmbeddedPostgres, EmbeddedPostgresError, default_data_dir
+from tests.support.waiting import LIMIT
 
 fcntl = pytest.importorskip("fcntl", reason="the embedded server does not run on Windows")
 
@@ -53,16 +55,16 @@ class User:
         return int(self.process.stdout.readline())
 
     def leave(self) -> None:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=LIMIT)
         assert self.process.returncode == 0, "a user that leaves should end well"
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=LIMIT)
 
     def kill_with_children(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +102,9 @@ def socket_of(server: EmbeddedPostgres) -> Path:
 
 
 def eventually(fact: Callable[[], object], expectation: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT
     while not fact():
-        assert time.monotonic() < deadline, f"expected within 20 s: {expectation}"
+        assert time.monotonic() < deadline, f"expected within {LIMIT:g} s: {expectation}"
         time.sleep(0.005)
 
 
@@ -155,11 +157,16 @@ def test_the_server_admits_only_its_own_account(data_dir: Path) -> None:
 def test_the_server_listens_on_no_network(data_dir: Path) -> None:
     with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
         postmaster = psutil.Process(server.postmaster_pid)
-        try:
-            sockets = [process.net_connections("inet") for process in (postmaster, *postmaster.children())]
-        except psutil.AccessDenied:
-            pytest.skip("root in this container may not look into another user's process")
-        assert not any(sockets)
+        sockets = []
+        for process in (postmaster, *postmaster.children()):
+            try:
+                # A worker of autovacuum, say, may end between the two looks.
+                with suppress(psutil.NoSuchProcess):
+                    sockets += process.net_connections("inet")
+            except psutil.AccessDenied:
+                pytest.skip("root in this container may not look into another user's process")
+        assert not sockets
+        assert not is_gone(server.postmaster_pid)
 
 
 def test_a_second_process_shares_the_server_that_runs(data_dir: Path, user: Callable[[], User]) -> None:
@@ -284,16 +291,26 @@ def test_to_stop_a_dead_server_signals_no_foreign_process_with_its_pid(data_dir:
         foreign.kill()
 
 
+def has_begun(data_dir: Path) -> bool:
+    return any(data_dir.glob("postgres.new-*/PG_VERSION")) or (data_dir / "postgres").exists()
+
+
 @pytest.mark.parametrize("kill", [User.kill, User.kill_with_children], ids=["alone", "with initdb"])
 def test_a_process_killed_while_it_makes_the_cluster_leaves_no_harm(
     tmp_path: Path, kill: Callable[[User], None]
 ) -> None:
-    killed = User(tmp_path)
-    eventually(lambda: list(tmp_path.glob("postgres.new-*/PG_VERSION")), "initdb has begun")
-    kill(killed)
-    assert not (tmp_path / "postgres").exists(), "half a cluster should not be there under the cluster's name"
-    with EmbeddedPostgres.start(tmp_path, settings=FAST) as server:
-        assert ask(server, "SELECT current_database()") == "batchline"
+    for number in range(10):
+        data_dir = tmp_path / str(number)
+        killed = User(data_dir)
+        eventually(partial(has_begun, data_dir), "initdb has begun")
+        kill(killed)
+        # Half a cluster should not be there under the cluster's name. A whole one is if this test came late.
+        unfinished = not (data_dir / "postgres").exists()
+        with EmbeddedPostgres.start(data_dir, settings=FAST) as server:
+            assert ask(server, "SELECT current_database()") == "batchline"
+        if unfinished:
+            return
+    raise AssertionError("the cluster was made each time before the kill")
 
 
 def test_a_process_killed_while_it_starts_the_server_leaves_no_harm(

@@ -95,6 +95,7 @@ def every_command() -> set[str]:
 
 
 @pytest.mark.attack
+@pytest.mark.timeout(900)
 def test_every_command_works(pooler: str, database_url: str, tmp_path: Path) -> None:
     with simulated() as upstream:
         command = Commands(pooler, tmp_path, upstream.url)

@@ -162,7 +162,9 @@ def test_submit_answers_202_with_the_batch_and_where_to_look(platform: Platform)
     assert {"batch_id", "status", "status_url"} <= set(answer.json())
     assert answer.headers["location"] == answer.json()["status_url"]
     followed = httpx2.get(
-        platform.url + answer.json()["status_url"], headers={"authorization": ann.headers["authorization"]}
+        platform.url + answer.json()["status_url"],
+        headers={"authorization": ann.headers["authorization"]},
+        timeout=60,
     )
     assert followed.status_code == 200
     found = ended(ann, answer.json()["batch_id"])

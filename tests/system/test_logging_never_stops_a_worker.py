@@ -120,9 +120,7 @@ def cut_connections(database: str) -> None:
         WHERE datname = current_database() AND application_name IN ('batchline listener', 'batchline settle')
     """
     with psycopg.connect(database, autocommit=True) as connection:
-        wait_for(
-            "results", lambda: connection.execute("SELECT FROM batchline.results LIMIT 1").fetchall(), 60
-        )
+        wait_for("results", lambda: connection.execute("SELECT FROM batchline.results LIMIT 1").fetchall())
         wait_for("a connection", lambda: connection.execute(cut).fetchall())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import openai
+import pytest
 from openai.types import Batch
 
 from batchline.governance import keys
@@ -14,10 +15,11 @@ from batchline.simulate import answer_to
 from batchline.store.session import Session
 from tests.support.processes import batchline, simulated
 from tests.support.server_process import Served, served
-from tests.support.waiting import LIMIT
 
 CLIENTS = 200
 LINES = 4
+# Seconds. All of them share one machine, which may be slow.
+PATIENCE = 600
 CHAT: Final = "/v1/chat/completions"
 
 
@@ -45,12 +47,15 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
     # Nothing is encrypted, so no client needs the certificates that each would read.
     http = openai.DefaultAsyncHttpxClient(verify=False)
     url = f"{server.url}/v1"
-    async with openai.AsyncOpenAI(api_key=key, base_url=url, timeout=LIMIT, http_client=http) as client:
+    # A request that waits for ten seconds for a connection of the server is refused. Then the client retries.
+    async with openai.AsyncOpenAI(
+        api_key=key, base_url=url, timeout=PATIENCE, max_retries=20, http_client=http
+    ) as client:
         file = await client.files.create(file=(f"{nth}.jsonl", requests(nth)), purpose="batch")
         batch = await client.batches.create(
             input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"client": str(nth)}
         )
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             # Clients poll: the API has no notification that they could wait for.
             while (batch := await client.batches.retrieve(batch.id)).status != "completed":  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
@@ -60,6 +65,7 @@ async def one(server: Served, nth: int, key: str) -> Outcome:
     return Outcome(batch, [json.loads(line) for line in output.splitlines()], listed)
 
 
+@pytest.mark.timeout(900)
 async def test_two_hundred_clients_each_get_only_their_own_results(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:

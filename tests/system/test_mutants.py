@@ -33,6 +33,7 @@ def test_a_mutant_whose_text_has_changed_is_reported() -> None:
         Mutant("a mistake", "Makefile", "no such text", "", ()).apply(ROOT)
 
 
+@pytest.mark.timeout(600)
 def test_a_mutant_is_killed_by_a_test_that_fails_and_survives_tests_that_pass(tmp_path: Path) -> None:
     wrong = Mutant(
         "a grid that is too coarse",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support.processes import PYTHON, batchline, read_lines
 from tests.support.repository import ROOT
+from tests.support.waiting import LIMIT
 
 
 def test_a_worker_with_an_executor_of_the_page_finishes_a_batch(database_url: str, tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_a_worker_with_an_executor_of_the_page_finishes_a_batch(database_url: st
         [PYTHON, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
         env={**os.environ, **environment},
     )

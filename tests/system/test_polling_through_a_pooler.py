@@ -45,7 +45,10 @@ async def test_a_second_batch_does_not_wait_for_the_rest_of_a_long_pause(
     ):
         await until(idle)
         await run_to_its_end()
-        began = loop.time()
-        await run_to_its_end()
-        took = loop.time() - began
-    assert took < 8.0, "the pause after the poll that found the first batch would be 16 s"
+        # A stalled machine may delay one of them. A worker that went on with its pauses would delay them all.
+        took: list[float] = []
+        while len(took) < 3 and min(took, default=8.0) >= 8.0:
+            began = loop.time()
+            await run_to_its_end()
+            took.append(loop.time() - began)
+    assert min(took) < 8.0, "the pause after the poll that found the first batch would be 16 s"

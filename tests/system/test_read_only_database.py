@@ -29,6 +29,8 @@ from tests.support.serving import serving
 from tests.support.waiting import LIMIT, wait_for
 
 LINES = 400
+# Milliseconds. Four at a time take ten seconds, so that all is not over before the database has changed.
+LATENCY = "100"
 Moment = Callable[[str], AbstractContextManager[None]]
 
 
@@ -44,7 +46,7 @@ def altered(database: str, change: str, back: str) -> Iterator[None]:
     with psycopg.connect(make_conninfo(database, dbname="postgres"), autocommit=True) as connection:
         connection.execute(alter + sql.SQL(change))
         connection.execute(
-            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", [name]
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s", [name]
         )
         try:
             yield
@@ -75,7 +77,7 @@ def test_a_worker_waits_and_continues(database_url: str, tmp_path: Path, moment:
             json.loads(batchline("status", batch, "--json", *location).stdout)["status"] == "completed"
         )
 
-    with simulated("--latency", "20") as upstream:
+    with simulated("--latency", LATENCY) as upstream:
         submitted = batchline("submit", str(inputs), "--upstream", upstream.url, "--json", *location)
         batch = json.loads(submitted.stdout)["id"]
         with logged(log, "worker", "-c", "4", *location) as worker:
@@ -98,7 +100,7 @@ def test_a_run_waits_and_continues(database_url: str, tmp_path: Path, before: bo
     def waits() -> bool:
         return "read-only transaction" in log.read_text()
 
-    with simulated("--latency", "20") as upstream:
+    with simulated("--latency", LATENCY) as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, "-c", "4", "-o", str(output), *location)
         with ExitStack() as moment, ExitStack() as running:
             if before:

@@ -9,13 +9,14 @@ from tests.support.processes import PYTHON
 from tests.support.repository import ROOT
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", PARTS)
 def test_every_check_of_a_part_holds(part: str) -> None:
     done = subprocess.run(
         [PYTHON, "-m", "examples.seeds", "--short", part],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=840,
         cwd=ROOT,
         check=False,
     )

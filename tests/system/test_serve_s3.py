@@ -23,7 +23,7 @@ def test_upload_batch_and_download_go_through_the_bucket(
 ) -> None:
     location = f"s3://{BUCKET}/some prefix"
     path = write_requests(tmp_path / "in.jsonl", 300)
-    with s3_server(tmp_path) as s3, simulated("--error-rate", "0.1") as upstream:
+    with s3_server(tmp_path) as s3, simulated("--error-rate", "0.02") as upstream:
         # Of the machine, as for any program that speaks S3.
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)

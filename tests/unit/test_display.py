@@ -9,6 +9,7 @@ from rich.console import Console
 from batchline.cli.display.frame import Frame, plain_lines
 from batchline.cli.display.progress import BatchProgress
 from batchline.cli.display.slowness import slowness
+from batchline.cli.display.tables import print_table
 from batchline.cli.display.units import about, age, count, duration, latency, percent, rate, size
 from batchline.model import BatchStatus, CauseCount, ItemCounts
 from batchline.upstreams.view import Latencies, UpstreamView
@@ -137,6 +138,33 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     lines = drawn(busy, columns, title="長い名前" * 30)
     assert all(Console(width=400).measure(line).maximum <= columns for line in lines)
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("columns", [20, 80, 130])
+def test_the_last_line_leaves_room_for_the_echo_of_ctrl_c(columns: int) -> None:
+    lines = drawn(replace(RUNNING, causes=(cause("cause " * 60),)), columns)
+    assert Console(width=400).measure(lines[-1]).maximum <= columns - len("^C")
+
+
+def test_without_its_upstream_a_batch_has_no_time_left() -> None:
+    assert RUNNING.seconds_left is not None
+    assert replace(RUNNING, upstream=replace(CALM, unreachable_for=3.0)).seconds_left is None
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80])
+def test_a_narrow_table_leaves_out_columns_and_cuts_no_numbers(columns: int) -> None:
+    console = Console(width=columns, file=io.StringIO(), color_system=None)
+    names, row = (
+        ("id", "file", "upstream", "done"),
+        ("01a1e816", "questions.jsonl", "127.0.0.1:8000", "100.0 %"),
+    )
+    with console.capture() as captured:
+        print_table(console, names, [row], cut=("file", "upstream"), right=("done",))
+    header, line = captured.get().splitlines()
+    assert len(line) <= columns
+    assert line.startswith("01a1e816")
+    assert line.rstrip().endswith("100.0 %")
+    assert ("upstream" in header) == (columns >= 40)
 
 
 def test_lines_of_a_log_have_no_control_characters() -> None:

@@ -10,6 +10,7 @@ from batchline.model.spending import largest_usage
 from batchline.store.forecasts import LearnedUsage, ProfileLine, SampledLine
 
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 SPENDING = Spending({"m": ModelPrice(input=1.0, output=2.0)}, bytes_per_token=4.0, output_tokens=1000)
 
 
@@ -66,6 +67,13 @@ def test_a_rough_forecast_learns_from_earlier_requests() -> None:
         (CHAT, b'{"max_tokens": 7, "n": 3}', 21),
         (CHAT, b'{"max_tokens": "many", "n": 0}', 1000),
         (CHAT, b"{}", 1000),
+        (COMPLETIONS, b'{"prompt": "a", "max_tokens": 7, "n": 2, "best_of": 5}', 35),
+        (COMPLETIONS, b'{"prompt": ["a", "b", "c"], "max_tokens": 7}', 21),
+        (COMPLETIONS, b'{"prompt": [[1, 2], [3]], "max_tokens": 7, "best_of": 2}', 28),
+        (COMPLETIONS, b'{"prompt": [1, 2, 3], "max_tokens": 7}', 7),
+        (COMPLETIONS, b'{"prompt": [], "max_tokens": 7, "best_of": "x"}', 7),
+        (COMPLETIONS, b'{"prompt": [1, , 2], "max_tokens": 7}', 1000),
+        (CHAT, b'{"prompt": ["a", "b"], "max_tokens": 7}', 7),
         (CHAT, b"not JSON", 1000),
         ("/v1/embeddings", b"{}", 0),
     ],

@@ -82,3 +82,22 @@ def test_stem_drops_the_suffixes_of_format_and_compression() -> None:
     assert [stem(name) for name in ("a.csv", "a.csv.gz", "a.b.jsonl", "a.v2", "a")] == [
         *("a", "a", "a.b", "a.v2", "a")
     ]
+
+
+@pytest.mark.parametrize("row", [{"url": "http://a", "body": "page text"}, {"method": "GET", "url": "/x"}])
+def test_rows_may_have_columns_of_the_names_of_a_request(tmp_path: Path, row: dict[str, str]) -> None:
+    content = json.dumps(row).encode()
+    assert not detected(tmp_path / "a.jsonl", content).is_envelope
+    assert not detected(tmp_path / "a.jsonl", content, rows_expected=True).is_envelope
+
+
+def test_a_request_is_recognized_even_if_a_prompt_is_given(tmp_path: Path) -> None:
+    content = json.dumps(REQUEST).encode()
+    assert detected(tmp_path / "a.jsonl", content, rows_expected=True).is_envelope
+    without_id = json.dumps({key: value for key, value in REQUEST.items() if key != "custom_id"}).encode()
+    assert detected(tmp_path / "a.jsonl", without_id).is_envelope, "it gets the error of a request"
+
+
+def test_utf_16_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="it is UTF-16; convert it: iconv -f UTF-16"):
+        detected(tmp_path / "a.csv", "id,text\n1,a\n".encode("utf-16"))

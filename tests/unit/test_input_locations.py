@@ -10,7 +10,7 @@ from batchline.files.ingest import InputUnreadable
 from batchline.files.inputs import urls
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import InputLimits
-from batchline.files.inputs.input_set import InputSet
+from batchline.files.inputs.input_set import InputOptions, InputSet, find_inputs
 from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.spool import Spool
 from tests.support.file_server import SECRET, file_server
@@ -26,8 +26,7 @@ def rows(inputs: InputSet) -> list[object]:
 def test_patterns_and_folders_are_all_their_files_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     (folder / "sub").mkdir(parents=True)
-    written = ("a.output.jsonl", "a.output.csv", "a.output.jsonl.manifest.json", "a.output.errors.jsonl")
-    for name in ("b.csv", "a.csv", "sub/c.csv", ".hidden.csv", "notes.md", *written):
+    for name in ("b.csv", "a.csv", "sub/c.csv", ".hidden.csv", "notes.md"):
         (folder / name).write_text(f"prompt\n{name}\n")
     by_folder = inputs_at(folder, template=HOW)
     assert [file.name for file in by_folder.files] == ["a.csv", "b.csv", "sub/c.csv"]
@@ -137,3 +136,31 @@ def test_a_download_ends_at_the_limit(tmp_path: Path) -> None:
 )
 def test_a_public_name_has_neither_credentials_nor_query(given: str, name: str) -> None:
     assert urls.public_name(given) == name
+
+
+def test_outputs_are_left_out_of_folders_and_patterns_by_what_they_are(tmp_path: Path) -> None:
+    for name in ("a.csv", "mine.output.csv", "answers.csv"):
+        (tmp_path / name).write_text("prompt\nx\n")
+
+    def found(given: object) -> list[str]:
+        options = InputOptions(HOW)
+        inputs = find_inputs([str(given)], options, Spool(no_folder), lambda path: path.name == "answers.csv")
+        return [Path(file.name).name for file in inputs.files]
+
+    assert found(tmp_path) == found(f"{tmp_path}/*.csv") == ["a.csv", "mine.output.csv"]
+    assert found(f"{tmp_path}/*.output.csv") == ["mine.output.csv"]
+    assert found(tmp_path / "answers.csv") == ["answers.csv"], "a file that is named is used"
+    with pytest.raises(InputRefused, match="Batchline wrote all files"):
+        found(f"{tmp_path}/answ*.csv")
+
+
+def no_folder() -> Path:
+    raise AssertionError("no copy is needed")
+
+
+@pytest.mark.parametrize("password", ["pa/ssword", "pa?ssword", "pa#ssword", "p@ss/word"])
+def test_a_password_with_any_character_is_not_displayed(tmp_path: Path, password: str) -> None:
+    with pytest.raises((InputRefused, InputUnreadable)) as refused:
+        inputs_at(f"http://user:{password}@127.0.0.1:9/x.csv", template=HOW, spool=Spool(lambda: tmp_path))
+    assert "ssword" not in str(refused.value)
+    assert "ss/word" not in str(refused.value)

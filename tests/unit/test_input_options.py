@@ -38,6 +38,11 @@ def test_without_options_for_rows_there_is_no_template() -> None:
         ({"endpoint": "/v1/embeddings", "system": "x"}, "/v1/embeddings takes no system message"),
         ({"delimiter": ";;"}, "--delimiter ';;': give one character"),
         ({"template": Path(__file__), "prompt": "x"}, "--prompt and --template exclude each other"),
+        (
+            {"prompt": "To {language}: {text}"},
+            "all rows would send the same; write {{language}} instead of {language}",
+        ),
+        ({"prompt": "Hello", "system": "Be short."}, "--prompt uses no column"),
         ({"template": Path("/no/such/file")}, "--template /no/such/file cannot be read: No such file"),
     ],
 )
@@ -51,6 +56,9 @@ def test_a_wrong_option_says_what_to_give(given: dict[str, Any], message: str) -
     ("name", "content", "given", "message"),
     [
         ("x.csv", "id,text\n1,a\n", {}, "found rows with the columns id, text; give --model and a prompt"),
+        ("x.csv", "text\na\n", {"prompt": "{{text}}"}, "found rows with the columns text; give --model"),
+        ("x.csv", "id, text\n1,a\n", {}, "found rows with the columns id, ' text'; give"),
+        ("x.jsonl", '[{"text": 1}]\n', {"prompt": "{{text}}", "model": "m"}, "jq -c '.[]'"),
         ("x.csv", "prompt\na\n", {}, "found rows with the columns prompt; give --model"),
         ("x.txt", "hello\n", {}, "found rows with the columns text; give --model"),
         ("x.jsonl", '{"q": 1}\n', {}, "found rows with the columns q; give --model and a prompt"),
@@ -90,3 +98,25 @@ def test_the_output_is_beside_the_input(tmp_path: Path) -> None:
     assert default_output("-") == Path("stdin.output.jsonl")
     assert default_output("https://a:b@host/p/x.csv?k=1") == Path("x.output.jsonl")
     assert default_output("s3://bucket/in/") == Path("in.output.jsonl")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": "{{ text }}"},
+        {"prompt": "{% for each in row %}{{ each }}{% endfor %}"},
+        {"prompt": "Answer.", "system": "About {{ text }}"},
+        {"system": "Be short."},
+    ],
+)
+def test_a_prompt_that_uses_a_column_is_accepted(given: dict[str, Any]) -> None:
+    assert options(**given).template is not None
+
+
+def test_a_prompt_without_a_model_is_told_only_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("text\na\n")
+    given = options(prompt="{{ text }}")
+    with pytest.raises(CommandError) as error, opened_inputs([str(path)], given, tmp_path):
+        pass
+    assert "prompt" not in str(error.value)

@@ -182,3 +182,45 @@ def test_syntax_is_checked_without_compiling() -> None:
     check_syntax("{{ 'x' * 10 ** 12 }}", "--prompt")
     with pytest.raises(InvalidRowTemplate, match=r"--prompt: line 2: unexpected '}'"):
         check_syntax("a\n{{ b } }}", "--prompt")
+
+
+def test_constants_of_a_template_are_escaped_for_json_and_not_for_html() -> None:
+    found = body(body='{"content": "{{ "Q & A: <b>" }} {{ "a\\\\b" }} {{ language }}"}')
+    assert found["content"] == "Q & A: <b> a\\b German"
+
+
+@pytest.mark.parametrize(
+    "use", ["x | safe", "x | e | safe", "x | urlize", "(x | tojson) ~ x", "(x | safe) ~ x"]
+)
+def test_no_filter_lets_a_value_change_the_structure(use: str) -> None:
+    for value in ('", "model": "evil', "1], [2", "\\"):
+        found = body({"x": value}, body='{"model": "good", "a": ["{{ ' + use + ' }}"]}')
+        assert (found["model"], len(found["a"]), sorted(found)) == ("good", 1, ["a", "model"])
+
+
+def test_a_block_of_a_template_can_be_a_json_value() -> None:
+    found = body(body='{% set y %}{{ language }}{% endset %}{"a": {{ y | tojson }}, "b": "{{ y }}"}')
+    assert (found["a"], found["b"]) == ("German", "German")
+
+
+@pytest.mark.parametrize("use", ["language.lower", "range", "dict"])
+@pytest.mark.parametrize("option", ["prompt", "body"])
+def test_a_function_is_not_sent_as_text(use: str, option: str) -> None:
+    how: dict[str, Any] = {}
+    how[option] = "{{ " + use + " }}" if option == "prompt" else '{"a": "{{ ' + use + ' }}"}'
+    with pytest.raises(RowFault, match="is a function and not a value"):
+        line(**how)
+
+
+def test_a_column_called_row_is_not_taken_for_the_whole_row() -> None:
+    row = {"row": "r", "text": "t"}
+    with pytest.raises(RowFault, match=r'for the column of this name, write row\["row"\]'):
+        body(row, prompt="{{ row }}")
+    assert body(row, prompt="{{ row['row'] }}{{ text }}")["messages"][0]["content"] == "rt"
+    range_column = body({"range": "5 km"}, prompt="{{ range }}")
+    assert range_column["messages"][0]["content"] == "5 km", "a column wins over a function"
+
+
+def test_half_of_a_pair_of_characters_is_a_fault_of_the_row() -> None:
+    with pytest.raises(RowFault, match="not valid in UTF-8"):
+        body(prompt='{{ language }}{{ "\\ud83d" }}')

@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,13 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputRefused, match=r"needs pyarrow: pip install 'batchline\[tables\]'"):
         rows(tmp_path / "x.parquet", content)
     assert rows(tmp_path / "x.csv", encoded("csv")), "the other formats work"
+
+
+def test_a_header_of_many_columns_is_checked_in_linear_time(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    names = [f"c{nth}" for nth in range(100_000)]
+    path.write_text(",".join(names) + "\n" + "," * (len(names) - 1) + "\n")
+    began = time.process_time()
+    ((_, row),) = inputs_at(path, template=RowTemplate(model="m")).rows()
+    assert len(row) == len(names)
+    assert time.process_time() - began < 10, "to compare all pairs takes more than a minute"

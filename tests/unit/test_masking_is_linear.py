@@ -1,6 +1,7 @@
 """However many secrets an item has, hiding them keeps neither a worker nor the API from anything else."""
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -40,8 +41,13 @@ def seconds_for(count: int) -> float:
 
 
 def test_twice_the_secrets_take_about_twice_the_time() -> None:
-    few, many = (min(seconds_for(count) for _ in range(3)) for count in (5_000, 40_000))
-    assert many < 3 * 8 * few, f"{few:.3f} s for 5,000 and {many:.3f} s for 40,000"
+    # The best of all tries so far: a busy machine makes any one of them slow.
+    few = many = math.inf
+    for _ in range(10):
+        few, many = min(few, seconds_for(5_000)), min(many, seconds_for(40_000))
+        if many < 3 * 8 * few:
+            return
+    raise AssertionError(f"{few:.3f} s for 5,000 and {many:.3f} s for 40,000")
 
 
 @given(
@@ -81,9 +87,12 @@ def test_adversarial_text_takes_linear_time(text: str) -> None:
         masked_text(piece)
         return time.thread_time() - began
 
-    part = min(seconds(text[: len(text) // 8]) for _ in range(3))
-    whole = min(seconds(text) for _ in range(3))
-    assert whole < 3 * 8 * part + 0.01, f"{part:.4f} s for an eighth, {whole:.4f} s for all"
+    part = whole = math.inf
+    for _ in range(10):
+        part, whole = min(part, seconds(text[: len(text) // 8])), min(whole, seconds(text))
+        if whole < 3 * 8 * part + 0.01:
+            return
+    raise AssertionError(f"{part:.4f} s for an eighth, {whole:.4f} s for all")
 
 
 # --- The caps ----------------------------------------------------------------------------------------------
@@ -114,9 +123,13 @@ def verdict_on(item: dict[str, Any], answer: Any) -> Ran:
             verdict: Ran = await running(upstream, test, VM_CREATE)
             return verdict
 
-    # Around the whole loop: a callback is timed when it ends.
-    with slowest_callback() as slowest:
-        verdict = asyncio.run(run())
+    # Around the whole loop: a callback is timed when it ends. The best of ten: a busy machine makes any of
+    # them slow, and the first client of a process reads the certificates of the machine.
+    for _ in range(10):
+        with slowest_callback() as slowest:
+            verdict = asyncio.run(run())
+        if slowest.is_quick:
+            break
     slowest.check()
     return verdict
 

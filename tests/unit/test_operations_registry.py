@@ -515,10 +515,11 @@ def test_secrets_are_masked_by_their_format(text: str) -> None:
 )
 def test_masking_takes_no_longer_for_text_that_was_made_for_it(run: str) -> None:
     text = run * (500_000 // len(run))
-    started = time.monotonic()
+    # Not the time of other processes.
+    started = time.thread_time()
     masked_text(text)
     # A second or less where it is linear, and hours where it is not.
-    assert time.monotonic() - started < 30
+    assert time.thread_time() - started < 60
 
 
 def test_plain_text_stays_as_it_is() -> None:

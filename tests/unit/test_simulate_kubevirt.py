@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.held_timers import HeldTimers
 from tests.support.simulated_client import Answer
 from tests.support.simulated_kubernetes import ACTIONS, VMS, a_machine, simulating
 
@@ -75,7 +76,8 @@ async def test_a_merge_patch_changes_what_it_names() -> None:
 
 
 async def test_a_deleted_object_disappears_when_its_controller_allows_it() -> None:
-    async with simulating(controller_ms=200.0) as api:
+    timers = HeldTimers()
+    async with simulating(timers) as api:
         await api.made()
         answer = await api.ask("DELETE", f"{VMS}/vm-1")
         assert answer.status == 200
@@ -88,6 +90,7 @@ async def test_a_deleted_object_disappears_when_its_controller_allows_it() -> No
             "AlreadyExists",
             'object is being deleted: virtualmachines.kubevirt.io "vm-1" already exists',
         )
+        timers.let_go()
         await api.until_gone()
         check_status(
             await api.ask("DELETE", f"{VMS}/vm-1"),
@@ -197,20 +200,25 @@ async def test_a_machine_stops_a_little_later_and_not_twice() -> None:
 
 
 async def test_a_machine_that_is_stopping_is_not_stopped_again() -> None:
-    async with simulating(controller_ms=200.0) as api:
+    timers = HeldTimers()
+    async with simulating(timers) as api:
         await api.made(strategy="Always")
+        timers.go_off()
         await api.until_it_is("Running")
         assert (await api.power("stop")).status == 202
         refused = await api.power("stop")
         assert (
             "Halted only supports manual stop requests with a shorter graceperiod" in refused.json["message"]
         )
+        timers.let_go()
         await api.until_it_is("Stopped")
 
 
 async def test_a_restart_creates_a_new_instance_of_a_running_machine() -> None:
-    async with simulating(controller_ms=200.0) as api:
+    timers = HeldTimers()
+    async with simulating(timers) as api:
         await api.made(strategy="Always")
+        timers.go_off()
         await api.until_it_is("Running")
         before = (await api.ask("GET", f"{VMIS}/vm-1")).json["metadata"]["uid"]
         assert (await api.power("restart")).status == 202
@@ -221,6 +229,7 @@ async def test_a_restart_creates_a_new_instance_of_a_running_machine() -> None:
             "InternalError",
             "Internal error occurred: unable to complete request: stop/start already underway",
         )
+        timers.let_go()
         await api.until(f"{VMIS}/vm-1", lambda answer: answer.json["metadata"]["uid"] != before)
         await api.until_it_is("Running")
 
@@ -271,7 +280,7 @@ async def test_errors_have_the_format_of_kubernetes() -> None:
 
 
 async def test_too_many_requests_get_a_retry_after() -> None:
-    async with simulating(rate_limit=1.0) as api:
+    async with simulating(rate_limit=0.001) as api:
         answers = [await api.ask("GET", VMS) for _ in range(3)]
         refused = next(answer for answer in answers if answer.status == 429)
         assert refused.json["reason"] == "TooManyRequests"

@@ -100,7 +100,7 @@ async def test_a_vanished_task_is_in_the_ledger_and_nowhere_else() -> None:
 
 
 async def test_submissions_and_polls_are_rate_limited() -> None:
-    async with simulating(rate_limit=1.0) as upstream:
+    async with simulating(rate_limit=0.001) as upstream:
         task = (await submit(upstream)).json["id"]
         assert (await submit(upstream, "other")).status == 429
         refused = await upstream.get(f"{RESPONSES}/{task}")

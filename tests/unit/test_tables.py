@@ -8,6 +8,8 @@ import tracemalloc
 import zlib
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from backports import zstd
 
 from batchline.cli.joining import JoinedInputs
+from batchline.files.inputs.input_set import InputSet
 from batchline.files.inputs.rendering import RowTemplate
 from batchline.tables import encoding, merging
 from batchline.tables.columns import TableError, read_select
@@ -206,9 +209,43 @@ def test_a_wrong_select_says_what_to_give(given: str, message: str) -> None:
         read_select([given])
 
 
-async def test_an_expression_that_fails_on_an_answer_names_the_line() -> None:
-    with pytest.raises(TableError, match="--select n, line q-1"):
-        await rows([line(1, CHAT)], columns=read_select(["n=length(response.status_code)"]))
+@pytest.mark.parametrize("expression", ["length(response.body.calls)", "response.body.choices[::0]"])
+async def test_an_expression_that_fails_on_an_answer_is_empty_there_and_counted(expression: str) -> None:
+    spec = TableSpec(OutputFormat("jsonl"), read_select(["custom_id", f"n={expression}"]))
+    lines = opened([line(1, {**CHAT, "calls": [1]}), line(2, CHAT), line(3, error={"code": "c"})])
+    writer = TableWriter(spec, TableLines((lines,), lines))
+    content = b"".join([block async for block in writer.blocks()])
+    found = {row["custom_id"]: row["n"] for row in map(json.loads, content.splitlines())}
+    assert found["q-2"] is None
+    failed = [each for each in ("q-1", "q-2") if found[each] is None]
+    (note,) = writer.faults.notes()
+    assert note.startswith(
+        f"--select n is empty in {len(failed)} completed lines; the first is line {failed[0]}: "
+    )
+
+
+def test_an_expression_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(TableError, match="--select n: the expression is nested too deep"):
+        read_select([f"n={'(' * 5000}a{')' * 5000}"])
+
+
+ODD = [
+    {"output": [{"content": 5}, {"content": [{"text": "hello"}]}]},
+    {**CHAT, "usage": {"prompt_tokens": 10**20, "completion_tokens": True}},
+]
+
+
+@pytest.mark.parametrize("body", ODD)
+async def test_an_odd_answer_leaves_out_only_what_is_odd(body: Any) -> None:
+    (found,) = await rows([line(1, body)])
+    assert (found["answer"], found["input_tokens"], found["output_tokens"]) == ("hello", None, None)
+    assert (await parquet([line(1, body), line(2, CHAT)]))["answer"].to_pylist() == ["hello", "hello"]
+
+
+@pytest.mark.parametrize("vector", ["abc", "no base64!", ["a"], [None], {}])
+async def test_what_is_no_vector_is_empty(vector: Any) -> None:
+    lines = [line(1, {"data": [{"embedding": vector}]}), line(2, {"data": [{"embedding": [1.0]}]})]
+    assert (await parquet(lines))["embedding"].to_pylist() == [None, [1.0]]
 
 
 # --- Parquet -----------------------------------------------------------------------------------------------
@@ -291,6 +328,10 @@ async def test_numbers_and_json_are_written_without_apostrophes() -> None:
     assert encoder.add([[-1, -0.5, True, None, [-1]]], 0).splitlines()[1] == b"-1,-0.5,true,,[-1]"
 
 
+def joined(inputs: InputSet) -> JoinedInputs:
+    return JoinedInputs(inputs, inputs.fingerprint())
+
+
 # --- Order and joins ---------------------------------------------------------------------------------------
 
 
@@ -306,15 +347,13 @@ async def test_join_adds_the_columns_of_each_lines_request(tmp_path: Path) -> No
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text('\ufeff{"custom_id":"q-1","method":"POST","url":"/x","body":{"a":1}}\n\n')
     second.write_text('{"custom_id":"q-3","url":"/y","body":{},"error":"mine","topic":"t"}')
-    found = await rows([line(1, CHAT), line(3, CHAT)], join=JoinedInputs(inputs_at(first, second)))
+    found = await rows([line(1, CHAT), line(3, CHAT)], join=joined(inputs_at(first, second)))
     assert list(found[0])[:5] == ["url", "body", "input_error", "topic", "custom_id"]
     assert [(row["url"], row["body"], row["input_error"], row["topic"]) for row in found] == [
         ("/x", {"a": 1}, None, None),
         ("/y", {}, "mine", "t"),
     ]
-    kinds = (
-        await parquet([line(1, CHAT), line(3, CHAT)], join=JoinedInputs(inputs_at(first, second)))
-    ).schema
+    kinds = (await parquet([line(1, CHAT), line(3, CHAT)], join=joined(inputs_at(first, second)))).schema
     assert str(kinds.field("body").type) == "string"
 
 
@@ -322,7 +361,7 @@ async def test_join_adds_the_columns_of_each_lines_request(tmp_path: Path) -> No
 async def test_join_adds_the_columns_of_rows_of_any_format(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"in.{suffix}"
     path.write_bytes(encoded(suffix))
-    inputs = JoinedInputs(inputs_at(path, template=msgspec.structs.replace(TRANSLATE, id_column=None)))
+    inputs = joined(inputs_at(path, template=msgspec.structs.replace(TRANSLATE, id_column=None)))
     found = await rows([line(1, CHAT), line(3, CHAT)], join=inputs)
     assert [{key: row[key] for key in ROWS[0]} for row in found] == [ROWS[0], ROWS[2]]
 
@@ -330,11 +369,11 @@ async def test_join_adds_the_columns_of_rows_of_any_format(tmp_path: Path, suffi
 async def test_a_column_with_custom_ids_is_compared_only_if_it_has_the_ids(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("custom_id,text\nmine,a\n")
-    rows_of = JoinedInputs(inputs_at(path, template=RowTemplate(model="m", prompt="{{text}}")))
+    rows_of = joined(inputs_at(path, template=RowTemplate(model="m", prompt="{{text}}")))
     assert (await rows([line(1, CHAT)], join=rows_of))[0]["input_custom_id"] == "mine"
     named = RowTemplate(model="m", prompt="{{text}}", id_column="custom_id")
     with pytest.raises(TableError, match="the input has changed"):
-        await rows([line(1, CHAT)], join=JoinedInputs(inputs_at(path, template=named)))
+        await rows([line(1, CHAT)], join=joined(inputs_at(path, template=named)))
 
 
 @pytest.mark.parametrize("content", ['{"custom_id":"other","url":"/x"}\n', ""])
@@ -342,7 +381,50 @@ async def test_an_input_that_has_changed_is_not_joined(tmp_path: Path, content: 
     path = tmp_path / "a.jsonl"
     path.write_text(content)
     with pytest.raises(TableError, match="the input has changed: its line 1 is not 'q-1'"):
-        await rows([line(1, CHAT)], join=JoinedInputs(inputs_at(path)))
+        await rows([line(1, CHAT)], join=joined(inputs_at(path)))
+
+
+@pytest.mark.parametrize("id_column", [None, "id"])
+async def test_an_input_that_changes_after_it_was_read_is_not_joined(
+    tmp_path: Path, id_column: str | None
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("id,text\nq-1,a\nq-2,b\n")
+    source = joined(inputs_at(path, template=RowTemplate(model="m", prompt="x", id_column=id_column)))
+    path.write_text("id,text\nq-1,A\nq-2,b\n")
+    with pytest.raises(TableError, match=r"in\.csv has changed since its lines were sent"):
+        await rows([line(1, CHAT), line(2, CHAT)], join=source)
+
+
+async def test_an_input_that_changes_while_it_is_joined_is_an_error_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("text\na\n")
+    spec = TableSpec(OutputFormat("csv"), join=joined(inputs_at(path, template=RowTemplate(model="m"))))
+    lines = opened([line(1, CHAT)])
+    blocks = TableWriter(spec, TableLines((lines,), lines)).blocks()
+    await anext(blocks)
+    path.write_text("text\nb\n")
+    with pytest.raises(TableError, match="has changed"):
+        await anext(blocks)
+
+
+async def test_no_two_columns_of_a_join_have_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("answer,input_answer,error\na,b,c\n")
+    source = joined(inputs_at(path, template=RowTemplate(model="m", prompt="x")))
+    (found,) = await rows([line(1, CHAT)], join=source)
+    assert list(found)[:4] == ["input_input_answer", "input_answer", "input_error", "custom_id"]
+    assert (found["input_input_answer"], found["input_answer"]) == ("a", "b")
+
+
+async def test_dates_and_decimals_of_an_input_are_joined_without_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    values = {"day": date(2020, 1, 2), "price": Decimal("1.50"), "part": float("nan"), "list": [1]}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([values]), path)
+    source = joined(inputs_at(path, template=RowTemplate(model="m", prompt="x")))
+    content = await table(TableSpec(OutputFormat("csv"), join=source), [line(1, CHAT)])
+    assert content.decode().splitlines()[1].startswith("2020-01-02,1.50,nan,[1],q-1,")
+    assert (await parquet([line(1, CHAT)], join=source))["day"].to_pylist() == ["2020-01-02"]
 
 
 async def test_a_table_without_lines_has_a_header() -> None:

@@ -17,6 +17,7 @@ from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, read, sql
 from tests.support.executors import Answering
 from tests.support.processes import batchline, read_lines, simulated, write_requests
+from tests.support.waiting import eventually
 
 # 64 × 50 ms is 3.2 s.
 ONE_AT_A_TIME = ("--concurrency", "1", "--latency", "50")
@@ -87,7 +88,7 @@ async def run_to_the_end(
     batch = await a_batch(db, {"m": lines})
     settings = WorkerSettings(concurrency=concurrency, drain=True, lease=30.0)
     worker = Worker(url, executor, Objects.at(folder / "objects"), settings, Scope())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     ended = await read(db, batch)
     ((retries,),) = await sql(
@@ -142,11 +143,11 @@ async def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
             on_ended=lambda batch: ended.put_nowait(batch.completed),
         ),
     )
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())
         await a_batch(db, {"m": 8}, upstream="http://slow")
         assert await ended.get() == 8
-        assert len(worker.producers) == 1
+        await eventually("the producer to be closed", lambda: len(worker.producers) == 1)
         executor.company.clear()
         await a_batch(db, {"m": 30}, upstream="http://slow")
         assert await ended.get() == 30

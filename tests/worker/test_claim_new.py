@@ -1,6 +1,7 @@
 """An idle worker that hears of a new batch takes its first lines with one small statement."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import pytest
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Batch, Claim, Item
+from batchline.model import Batch, Claim, Item, PollResult
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
@@ -136,7 +137,15 @@ async def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
             next(fruitless, lambda: None)()
         return claims
 
+    true_poll, polled = spans.poll, asyncio.Event()
+
+    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+        result = await true_poll(session, worker_id, scope, hooks)
+        polled.set()
+        return result
+
     monkeypatch.setattr(spans, "claim", claim)
+    monkeypatch.setattr(spans, "poll", poll)
     worker = Worker(
         database_url,
         executor,
@@ -146,8 +155,10 @@ async def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
         WorkerOptions(on_ended=lambda _: ended.release()),
     )
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await idle.wait()
+        # The only poll: it must not find what the worker is about to hear of.
+        await polled.wait()
         first = await a_batch(db, {"m": 150})
         second = await a_batch(db, {"m": 20})
         await ended.acquire()

@@ -15,10 +15,11 @@ from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.worker import Worker, WorkerOptions
-from tests.support.builders import a_batch, kill, read, sql
+from tests.support.builders import a_batch, kill, read, sql, until
 from tests.support.executors import Answering
 
-SETTINGS = WorkerSettings(concurrency=4, drain=True, lease=5.0)
+# A lease that a machine which stops for some seconds does not lose.
+SETTINGS = WorkerSettings(concurrency=4, drain=True, lease=60.0)
 
 
 async def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
@@ -39,7 +40,7 @@ async def test_spans_whose_claim_got_lost_on_the_way_are_found_again(
     executor = Answering()
     batch = await a_batch(db, {"m": 30})
     worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert (await read(db, batch)).completed == 30
     assert await sql(db, "SELECT count(*) FROM batchline.spans") == [(0,)]
@@ -66,15 +67,24 @@ async def test_a_worker_whose_lease_expired_sends_nothing_and_continues_under_a_
         database_url,
         executor,
         Objects.at(tmp_path / "objects"),
-        WorkerSettings(concurrency=1, lease=1.0),
+        WorkerSettings(concurrency=1, lease=60.0, poll_min=0.05, poll_max=0.5),
         Scope(),
         WorkerOptions(on_ended=lambda _: workers[0].stop(), clock=lambda: loop.time() + jump[0]),
     )
     workers.append(worker)
-    first_name = worker.lease.worker.id
-    async with asyncio.timeout(60):
+    first = worker.lease.worker
+
+    async def expire() -> None:
+        """The database ends the old lease too, once what was sent under it is settled."""
+        await until(
+            lambda: asyncio.sleep(0, worker.lease.worker is not first and worker.settler.idle.is_set())
+        )
+        await kill(db, first)
+
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+        tasks.create_task(expire())
         await worker.run()
-    assert worker.lease.worker.id != first_name
+    assert worker.lease.worker.id != first.id
     assert (await read(db, batch)).completed == 300
     assert executor.lines == list(range(1, 301)), "what was given up is sent once, by its new holder"
 
@@ -91,6 +101,7 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
     ) -> list[Item]:
         items = await true_fetch(session, worker_id, claims, room)
         released.clear()
+        worker._heartbeat.wake()
         await released.wait()
         return items
 
@@ -102,7 +113,7 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
             return await super().run(item)
 
     await a_batch(db, {"m": 3})
-    settings = WorkerSettings(drain=True, lease=3.0)
+    settings = WorkerSettings(drain=True, lease=60.0)
     worker = Worker(database_url, Looking(), Objects.at(tmp_path / "objects"), settings, Scope())
     true_release = worker.lease.release
 
@@ -111,7 +122,7 @@ async def test_a_heartbeat_in_the_middle_of_a_claim_does_not_switch_off_the_fenc
         released.set()
 
     worker.lease.release = release  # type: ignore[method-assign]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert fenced == [True] * 3
 
@@ -142,7 +153,7 @@ async def test_lines_that_arrive_after_the_name_was_abandoned_are_left_to_others
     killing = db
     batch = await a_batch(db, {"m": 30})
     worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), SETTINGS, Scope())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert (await read(db, batch)).completed == 30
     assert executor.lines == list(range(1, 31)), "each line is sent once"
@@ -183,7 +194,7 @@ async def test_a_new_batch_that_arrives_after_the_name_was_abandoned_is_left_to_
     producer.claimer.idle.set()
     producer.claimer.announce(batch.id)
     tasks = [asyncio.create_task(each.run()) for each in (producer.dispatcher, producer.claimer)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await nothing_left.wait()
     for task in tasks:
         task.cancel()

@@ -23,7 +23,7 @@ from batchline.worker.slots import Slots
 from tests.support.executors import Answering
 from tests.support.http_executor import an_item
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Waiting(Answering):

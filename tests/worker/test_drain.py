@@ -20,7 +20,7 @@ from tests.support.builders import a_batch, a_worker, deferred, overrun, read, s
 from tests.support.executors import Answering
 from tests.support.waiting import eventually
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Nothing but what the database says makes it poll.
 DRAIN = WorkerSettings(drain=True, poll_min=3600.0, poll_max=3600.0)
 
@@ -47,12 +47,12 @@ async def nothing_to_maintain(db: Session) -> None:
     await sql(db, "UPDATE batchline.maintenance_tasks SET due_at = now() + interval '1 day'")
 
 
-async def test_a_worker_with_nothing_to_do_leaves_after_two_polls(
+async def test_a_worker_with_nothing_to_do_leaves_after_a_few_polls(
     database_url: str, db: Session, tmp_path: Path, polls: list[PollResult]
 ) -> None:
     await nothing_to_maintain(db)
     await drain(database_url, tmp_path, Answering())
-    assert 1 <= len(polls) <= 2, "the first one of the poller, and that of the drain"
+    assert 1 <= len(polls) <= 3, "the poller's first, the drain's, and one more if it begins to listen then"
 
 
 async def test_a_slow_request_costs_no_polls(
@@ -126,7 +126,8 @@ async def test_a_batch_that_comes_during_the_last_poll_is_run(
     async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
         result = await true_poll(session, worker_id, scope, hooks)
         await listening.wait()
-        if not created and claimer.idle.is_set():
+        if not created:
+            await claimer.idle.wait()
             created.append(await a_batch(db, 3))
             await announced.wait()
         return result

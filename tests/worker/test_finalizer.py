@@ -13,7 +13,7 @@ from batchline.worker.finalizer import Finalizer
 from batchline.worker.lease import Lease
 from tests.support.builders import a_batch, a_worker, read, run_to_the_end
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 async def test_it_ends_all_finished_batches_and_is_idle_only_after_the_last(

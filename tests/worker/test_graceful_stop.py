@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -11,7 +12,7 @@ import pytest
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Item, Settled, Verdict
+from batchline.model import Claim, Item, Settled, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import OnLate, Scope
@@ -93,6 +94,31 @@ async def test_a_worker_that_stops_settles_what_its_settler_holds(
     assert executor.lines == [1, 2, 3, 4, 5]
 
 
+async def test_what_an_interrupted_claim_has_taken_counts_as_never_sent(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker stops before the answer to its claim has come. No provider is asked for these lines."""
+    true_claim, claimed = spans.claim, asyncio.Event()
+
+    async def claim(*arguments: Any) -> list[Claim]:
+        await true_claim(*arguments)
+        claimed.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(spans, "claim", claim)
+    await a_batch(db, {"m": 5})
+    executor = Answering()
+    worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), WorkerSettings(), Scope())
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LIMIT):
+        await claimed.wait()
+        worker.stop()
+        await running
+    assert executor.sent == []
+    assert await sql(db, "SELECT worker_id, submission FROM batchline.spans") == [(None, None)]
+
+
 def test_a_worker_that_stops_during_slow_commits_leaves_nothing_to_be_sent_again(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -108,7 +134,7 @@ def test_a_worker_that_stops_during_slow_commits_leaves_nothing_to_be_sent_again
         database.execute(SLOW_COMMITS)
         gate.execute("SELECT FROM batchline.batches FOR UPDATE")
         with working(database_url, tmp_path / "data", "-c", "4") as worker:
-            wait_for("all requests", lambda: upstream.stats()["requests"] == LINES)
+            wait_for("all answers", lambda: upstream.stats()["executed"] == LINES)
             wait_for("a settle", lambda: database.execute(SETTLING).fetchall())
             worker.send_signal(signal.SIGTERM)
             wait_for("the stop", lambda: not database.execute(LISTENING).fetchall())

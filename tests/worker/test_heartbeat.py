@@ -11,7 +11,7 @@ from batchline.store.spans import WorkerId
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.lease import Lease
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @pytest.mark.parametrize("holding", [True, False])

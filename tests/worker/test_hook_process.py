@@ -76,40 +76,52 @@ async def test_a_program_that_is_gone_is_a_failure_with_a_reason(tmp_path: Path)
     before = len(os.listdir("/proc/self/fd"))
     outcome = await run(Hook("gone", (str(tmp_path / "gone"),)))
     assert outcome == HookOutcome(False, "it could not be started: no such file or directory")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_hook_that_hangs_is_killed_after_its_time_with_all_that_it_started() -> None:
     # It ignores polite requests to end.
     code = "trap '' TERM INT; sleep 1000 & echo $!; wait; wait"
-    outcome = await run(Hook("hangs", ("/bin/sh", "-c", code)), timeout=2.0)
-    assert outcome.error == "it did not end within 2 s and was killed"
-    async with asyncio.timeout(30):
+    for limit in (2.0, 20.0):
+        outcome = await run(Hook("hangs", ("/bin/sh", "-c", code)), timeout=limit)
+        assert outcome.error == f"it did not end within {limit:g} s and was killed"
+        # On a slow machine it may not have begun in the shorter time.
+        if outcome.output:
+            break
+    async with asyncio.timeout(120):
         await until(lambda: has_ended(int(outcome.output)))
 
 
 async def test_what_a_hook_leaves_behind_is_killed_when_it_has_ended() -> None:
     outcome = await run(Hook("leaves", ("/bin/sh", "-c", "sleep 1000 & echo $!")))
     assert outcome.delivered
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await until(lambda: has_ended(int(outcome.output)))
 
 
-async def test_a_descendant_that_escapes_and_keeps_the_output_open_delays_nothing() -> None:
-    async with asyncio.timeout(30):
-        outcome = await run(Hook("escapes", ("/bin/sh", "-c", "setsid sleep 1000 & echo $!; sleep 0.5")))
+async def test_a_descendant_that_escapes_and_keeps_the_output_open_delays_nothing(tmp_path: Path) -> None:
+    # It ends when the other one has left its group.
+    escaped = tmp_path / "escaped"
+    escape = f"setsid sh -c 'echo $$ > {escaped}; exec sleep 1000' &"
+    code = f"{escape} until [ -s {escaped} ]; do sleep 0.01; done; cat {escaped}"
+    async with asyncio.timeout(120):
+        outcome = await run(Hook("escapes", ("/bin/sh", "-c", code)))
     assert outcome.delivered
     os.kill(int(outcome.output), signal.SIGKILL)
 
 
 async def test_a_flood_of_output_is_cut_and_costs_the_worker_little() -> None:
     flood = python_hook("flood", "import os\nwhile True: os.write(1, b'x' * 65536)")
-    started = time.process_time()
-    outcome = await run(flood, timeout=3.0)
-    spent = time.process_time() - started
-    assert outcome.error == "it did not end within 3 s and was killed"
+    for limit in (3.0, 30.0):
+        started = time.process_time()
+        outcome = await run(flood, timeout=limit)
+        spent = time.process_time() - started
+        assert outcome.error == f"it did not end within {limit:g} s and was killed"
+        # On a slow machine it may not have begun in the shorter time.
+        if outcome.output:
+            break
     assert outcome.output == "x" * KEPT
-    assert spent < 1.5, "to read the flood took most of the processor"
+    assert spent < limit / 2, "to read the flood took most of the processor"
 
 
 async def test_a_hook_that_writes_megabytes_and_ends_has_succeeded_and_its_last_words_are_kept() -> None:
@@ -132,7 +144,7 @@ async def test_a_hook_is_killed_when_its_delivery_is_cancelled(tmp_path: Path) -
     async def has_started() -> bool:
         return (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await until(has_started)
         running.cancel()
         await asyncio.wait([running])

@@ -17,8 +17,9 @@ from batchline.worker.worker import Worker
 from tests.support.builders import a_batch, held, read, until
 from tests.support.executors import Answering
 from tests.support.processes import batchline, simulated, start, status, submit, write_requests
+from tests.support.waiting import LIMIT
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 CLAIMED = re.compile(r"claimed (\d+) of (\d+) wanted")
 
 
@@ -101,7 +102,7 @@ def test_three_workers_with_a_maximum_share_a_batch_and_say_what_they_claimed(
     with simulated("--latency", "5") as upstream:
         batch = submit(write_requests(tmp_path / "in.jsonl", 250), upstream.url, *location)
         workers = [start("-v", "worker", *options, *location) for _ in range(3)]
-        said = [worker.communicate(timeout=PATIENCE) for worker in workers]
+        said = [worker.communicate(timeout=LIMIT) for worker in workers]
         assert [worker.returncode for worker in workers] == [0, 0, 0], said
         assert upstream.stats()["executed"] == 250
     claimed = [json.loads(out)["claimed"] for out, _ in said]

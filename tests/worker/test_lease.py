@@ -20,7 +20,7 @@ from tests.support.builders import a_batch, read, sql, take
 from tests.support.executors import Answering
 from tests.support.waiting import wait_for
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Held(Answering):
@@ -157,7 +157,7 @@ async def test_the_heartbeat_abandons_a_lost_lease_even_if_the_database_would_re
         database_url,
         executor,
         Objects.at(tmp_path / "objects"),
-        WorkerSettings(lease=0.9, concurrency=2, drain=True),
+        WorkerSettings(lease=60.0, concurrency=2, drain=True),
         Scope(),
         WorkerOptions(clock=lambda: loop.time() + jump[0]),
     )
@@ -168,6 +168,7 @@ async def test_the_heartbeat_abandons_a_lost_lease_even_if_the_database_would_re
         await executor.until_begun(2)
         # As if it had been frozen for as long. All runners are busy: only the heartbeat can tell.
         jump[0] = 100.0
+        worker._heartbeat.wake()
         await asyncio.to_thread(wait_for, "another name", lambda: worker.lease.worker.id != name)
         assert all(len(producer.buffer) == 0 for producer in worker.producers)
         executor.go_on.set()

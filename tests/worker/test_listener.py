@@ -13,7 +13,7 @@ from batchline.worker.listener import Listener
 from batchline.worker.pause import Pause
 from tests.support.builders import a_batch, sql
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 END = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'batchline listener'

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from datetime import timedelta
 
+import psutil
+import pytest
+
 from batchline.model.ids import new_id
 from batchline.store import spans
 from batchline.store.session import Session
@@ -41,6 +44,17 @@ async def test_only_the_lease_of_a_dead_process_of_this_machine_ends(db: Session
     assert {worker_id for worker_id, _ in await spans.live_workers(db)} == {each.id for each in living}
     items = await take(db, a_worker(), 10)
     assert len(items) == 7, "the fresh lines and the dead worker's"
+    assert await expire_dead_local_workers(db) == 0
+
+
+async def test_a_live_process_stays_alive_when_the_clock_is_set(
+    db: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psutil's time of a process's start moves with the clock."""
+    await a_batch(db, 1)
+    await worker_named(db, name_of_this_process())
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: created(process) + 1.0)
     assert await expire_dead_local_workers(db) == 0
 
 

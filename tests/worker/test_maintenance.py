@@ -12,7 +12,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.maintenance import Maintenance
 from tests.support.builders import a_batch, overrun, read, sql
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 async def maintained(service: Maintenance) -> None:

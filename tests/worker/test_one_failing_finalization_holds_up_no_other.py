@@ -19,6 +19,7 @@ from batchline.model import Batch, ids
 from batchline.store import batches, doctor, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.retry import Backoff
 from batchline.worker import finalizer as finalizing
 from batchline.worker.worker import Worker
 from tests.support.builders import (
@@ -37,7 +38,7 @@ from tests.support.processes import batchline, simulated, start, write_requests
 from tests.support.serving import serving
 from tests.support.waiting import wait_for
 
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @pytest.fixture
@@ -250,6 +251,8 @@ async def test_a_batch_that_cannot_even_be_put_off_is_left_alone_for_a_while(
 
     monkeypatch.setattr(batches, "put_off_finalizing", refused)
     monkeypatch.setattr(finalizing, "_LEFT_ALONE", 0.5)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     async with a_running_worker(database_url, Objects.at(folder)):
         # Others end meanwhile, each of which wakes the finalizer.
         for tenant in ("a", "b", "c"):
@@ -260,7 +263,7 @@ async def test_a_batch_that_cannot_even_be_put_off_is_left_alone_for_a_while(
             return refusals > before
 
         await until(tried_again)
-    assert refusals < 50, "it is not tried as fast as the machine can"
+    assert refusals <= 1 + (loop.time() - began) / 0.5, "it is not tried as fast as the machine can"
 
 
 async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize(
@@ -284,8 +287,10 @@ async def test_a_worker_wakes_up_for_a_batch_that_another_one_failed_to_finalize
 
 
 async def test_an_unreachable_object_store_is_not_tried_for_every_batch(
-    database_url: str, db: Session, folder: Path
+    database_url: str, db: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Time is left out: it is left alone for an hour, which then passes in a moment.
+    monkeypatch.setattr(finalizing._Outage, "_BACKOFF", Backoff(minimum=7200.0, maximum=7200.0))
     waiting = await finished(db, 30)
     store = Gate(folder)
     store.refuses_all = True
@@ -303,6 +308,10 @@ async def test_an_unreachable_object_store_is_not_tried_for_every_batch(
         assert not worker.finalizer.holding, "it is left alone for a while, whoever calls"
         assert store.writes == requested
         store.refuses_all = False
+        timer = worker.finalizer._timers[None]
+        assert timer.when() - asyncio.get_running_loop().time() > 3000
+        timer._run()
+        timer.cancel()
         await have_ended(db, waiting)
 
 

@@ -9,7 +9,7 @@ from batchline.worker.outbox import Outbox
 from tests.support.builders import sql
 from tests.support.webhooks import an_ended_batch
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 async def test_an_event_becomes_a_delivery_to_each_hook_once_and_then_the_outbox_is_idle(db: Session) -> None:

@@ -16,7 +16,7 @@ from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
 from tests.support.builders import LATER, a_batch, a_worker, overrun, read, sql, take, until
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Provider(Executor):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from batchline.config.settings import WorkerSettings
 from batchline.model import PollResult
@@ -14,9 +15,9 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
 from batchline.worker.lease import Lease
 from batchline.worker.poller import Poller
-from tests.support.builders import LATER, a_batch, a_worker, retry, run_to_the_end, sql, take
+from tests.support.builders import LATER, a_batch, a_worker, pass_time, retry, run_to_the_end, sql, take
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Nothing but a wake-up makes it poll during a test.
 RARELY = WorkerSettings(poll_min=3600.0, poll_max=3600.0)
 
@@ -65,14 +66,29 @@ async def test_only_a_retry_that_comes_due_soon_is_worth_waiting_for(
         assert await poller.sees_work(now=True) is soon
 
 
-async def test_it_polls_by_itself_when_something_comes_due(db: Session) -> None:
+async def test_it_polls_by_itself_when_something_comes_due(
+    db: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await a_batch(db, 1)
     worker = a_worker()
     (item,) = await take(db, worker)
-    await spans.settle(db, worker.id, [retry(item, 0.5)])
+    await spans.settle(db, worker.id, [retry(item, 30.0)])
+    true_poll, first, due = spans.poll, iter([True]), list[float | None]()
+
+    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+        """After the first one, the 30 s pass in a moment."""
+        result = await true_poll(session, worker_id, scope, hooks)
+        if not next(first, False):
+            return result
+        await pass_time(db)
+        due.append(result.next_due)
+        return replace(result, next_due=0.1)
+
+    monkeypatch.setattr(spans, "poll", poll)
     async with a_poller(db) as (poller, results):
         assert await poller.sees_work(now=True)
         assert not results[-1].claimable
+        assert due == [pytest.approx(15.0, abs=15.0)]
         assert await poller.sees_work(now=False)
         assert results[-1].claimable
         await run_to_the_end(db, worker)
@@ -93,16 +109,16 @@ async def test_an_unreachable_database_counts_as_work_left(
 async def test_a_long_pause_becomes_a_short_one_as_soon_as_a_claim_has_found_work(db: Session) -> None:
     """Not only the pause after it: without notifications, a second batch waited for the rest of 15 s."""
     settings = WorkerSettings(poll_min=0.02, poll_max=3600.0)
-    loop = asyncio.get_running_loop()
     async with a_poller(db, settings) as (poller, results):
-        while len(results) < 8:
-            await poller.sees_work(now=False)
-        # The pause is now at least 0.02 s x 2^7.
-        before = loop.time()
-        poller.reset()
+        # As after many polls that found nothing: the pause after the next one is an hour.
+        poller._interval = 3600.0
         await poller.sees_work(now=False)
-        assert loop.time() - before < 1.0
-        assert len(results) == 9, "and it does not poll at once"
+        before = len(results)
+        poller.reset()
+        await asyncio.sleep(0)
+        assert len(results) == before, "it does not poll at once"
+        await poller.sees_work(now=False)
+        assert len(results) == before + 1
 
 
 async def test_claims_that_follow_each_other_do_not_put_off_the_next_poll(db: Session) -> None:

@@ -70,7 +70,7 @@ async def test_a_slow_upstream_holds_up_no_other(database_url: str, db: Session,
     )
     # The slow model's lines come first in the file, and there are more of them than places in all.
     batch = await a_batch(db, {"slow": 50, "fast": 200, "other": 30}, upstream=None)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())
         await executor.until_done("fast", 200)
         await executor.until_done("other", 30)
@@ -177,7 +177,7 @@ async def test_a_producer_that_reconciles_frees_nothing_that_another_is_claiming
         Scope(),
         WorkerOptions(producers=PRODUCERS),
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await worker.run()
     assert (await read(db, batch)).completed == 80
     assert not intrusions, intrusions[0]

@@ -13,7 +13,7 @@ from batchline.worker.lease import Lease
 from batchline.worker.reconciler import Reconciler
 from tests.support.builders import a_batch, a_worker, held, read, take
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Lost:

@@ -4,7 +4,7 @@ import asyncio
 
 from batchline.worker.service import Service, are_idle, until_idle
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Working(Service):

@@ -13,7 +13,7 @@ from batchline.worker.worker import Worker
 from tests.support.executors import Answering
 from tests.support.waiting import eventually
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 SERVICES = (
     "claimer",
     "dispatcher",

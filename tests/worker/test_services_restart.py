@@ -1,6 +1,7 @@
 """A service that fails is restarted; one that keeps failing ends the worker; SIGTERM always does."""
 
 import asyncio
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ from batchline.worker.supervisor import MAX_FAILURES, ServiceFailed, supervise
 from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, on, read
 from tests.support.executors import Answering
-from tests.support.processes import PYTHON, kill, simulated, start, status, submit, working, write_requests
-from tests.support.waiting import wait_for
+from tests.support.processes import PYTHON, kill, simulated, status, submit, working, write_requests
+from tests.support.waiting import LIMIT, wait_for
 
 
 class NoPause(Pause):
@@ -101,6 +102,16 @@ def renamed(database: str, table: str) -> Iterator[None]:
         connection.execute(f"ALTER TABLE batchline.{table}_gone RENAME TO {table}".encode())
 
 
+# A worker that does not end before the test has seen the first failure and mended its cause.
+PERSISTENT = """
+from batchline.cli.main import main
+from batchline.worker import supervisor
+
+supervisor.MAX_FAILURES = 1000
+main()
+"""
+
+
 def test_an_unexpected_error_in_one_service_does_not_end_the_worker(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -108,7 +119,9 @@ def test_an_unexpected_error_in_one_service_does_not_end_the_worker(
     with simulated() as upstream:
         batch = submit(write_requests(tmp_path / "input.jsonl", 50), upstream.url, *location)
         with renamed(database_url, "outbox"):
-            worker = start("worker", *location)
+            command = [PYTHON, "-c", PERSISTENT, "worker", *location]
+            environment = {name: value for name, value in os.environ.items() if "BATCHLINE" not in name}
+            worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
             assert worker.stderr is not None
             line = next(line for line in worker.stderr if "service failed" in line)
             assert "poller" in line
@@ -122,7 +135,7 @@ def test_a_service_that_keeps_failing_ends_the_process(database_url: str, tmp_pa
         renamed(database_url, "outbox"),
         working(database_url, tmp_path) as worker,
     ):
-        _, log = worker.communicate(timeout=60)
+        _, log = worker.communicate(timeout=LIMIT)
     assert worker.returncode == 1
     assert "error: the worker's poller failed 5 times in a row" in log
 
@@ -136,7 +149,7 @@ def test_sigterm_ends_a_worker_whose_services_fail(database_url: str, tmp_path: 
         next(line for line in worker.stderr if "service failed" in line)
         worker.send_signal(signal.SIGTERM)
         try:
-            worker.wait(timeout=60)
+            worker.wait(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             pytest.fail("SIGTERM did not end the worker")
 
@@ -155,7 +168,7 @@ async def test_a_worker_leaves_even_if_the_database_stays_unreachable(
         raise StoreUnavailable("the database is away")
 
     monkeypatch.setattr(spans, "settle", refused)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await worker.run()
     assert worker.settler.unsettled
 
@@ -203,7 +216,7 @@ async def test_a_worker_leaves_though_its_requests_wait_for_memory_that_only_a_s
         raise StoreUnavailable("the database is away")
 
     monkeypatch.setattr(spans, "settle", refused)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await worker.run()
     assert worker.settler.unsettled
     assert len(executor.sent) < 40
@@ -274,7 +287,7 @@ asyncio.run(main())
 def test_a_worker_that_ignores_cancellation_is_ended(database_url: str, tmp_path: Path, script: str) -> None:
     on(database_url, lambda db: a_batch(db, 1))
     command = [PYTHON, "-c", script, database_url, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 1
     assert "the worker did not stop and was killed" in done.stderr
     assert "Current thread" in done.stderr, "the log should say where it was"

@@ -17,7 +17,7 @@ from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
 from tests.support.builders import LATER, a_batch, completed, read, retry, take
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # It does not settle because of the time that has passed.
 PATIENT = WorkerSettings(settle_after=3600.0)
 
@@ -105,9 +105,9 @@ async def test_it_reports_the_first_retry_and_no_task_that_is_polled_much_later(
     await a_batch(db, 3)
     async with a_settler(db) as (settler, lease, reported):
         first, second, third = await take(db, lease.worker)
-        for verdict in (retry(first, 8.0), retry(second, 4.0), Parked(third, "task", LATER)):
+        for verdict in (retry(first, 800.0), retry(second, 400.0), Parked(third, "task", LATER)):
             settler.add(verdict)
         settler.wake()
         await settler.idle.wait()
-        assert reported.delays == [4.0]
+        assert reported.delays == [400.0]
     assert await take(db, lease.worker, scope=Scope()) == []

@@ -10,7 +10,7 @@ from batchline.worker import supervisor as supervisor_module
 from batchline.worker.service import Service
 from batchline.worker.supervisor import ServiceFailed, Supervisor
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Lasting(Service):

@@ -29,10 +29,10 @@ from batchline.governance.approvals import APPROVE
 from batchline.governance.errors import LimitReached
 from batchline.governance.registry import Registry
 from batchline.model import DURATION_BOUNDS, Role
+from batchline.secrets.addresses import public_url
 from batchline.store import operations, providers, spans
 from batchline.store.operations import Durations
 from batchline.store.providers import ProviderCounts
-from batchline.upstreams.urls import displayed
 
 router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 
@@ -113,7 +113,7 @@ class _Ended(Collector):
         )
         for counted in self._providers:
             # A batch may name an upstream with a password in its URL.
-            upstream = displayed(counted.upstream)
+            upstream = public_url(counted.upstream)
             waiting.add_metric((upstream, "processing"), counted.processing)
             waiting.add_metric((upstream, "submission_unknown"), counted.submission_unknown)
         yield waiting

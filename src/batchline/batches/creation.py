@@ -1,6 +1,7 @@
 """Creates batches, for clients of the server and for commands."""
 
 import hashlib
+from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -8,11 +9,12 @@ import msgspec
 from batchline.batches import reuse as reusing
 from batchline.batches.cost import spending_for
 from batchline.config import durations
+from batchline.config.settings import UpstreamSettings
 from batchline.files import parsing
 from batchline.files.parsing import MAX_ERRORS
 from batchline.model import AnswerRules, Batch, ContentError, RunSettings, Spending
 from batchline.model.ids import new_id
-from batchline.store import batches
+from batchline.store import batches, files
 from batchline.store import creation as store_creation
 from batchline.store.batches import AlreadyExists, NewBatch
 from batchline.store.idempotency import IdempotencyKey
@@ -20,6 +22,9 @@ from batchline.store.session import Session
 
 # A batch without a deadline.
 NO_WINDOW = "none"
+
+# Lines of earlier files that one request hashes for its reuse: some seconds.
+_MAX_HASHED = 1_000_000
 
 
 class InvalidWindow(ValueError):
@@ -65,6 +70,8 @@ class BatchRequest(msgspec.Struct, frozen=True):
     reuse: bool = False
     # The prices of all models.
     spending: Spending = Spending()
+    # Which upstream of the server serves a model; None: it has none. Answers are reused from the same one.
+    upstream_for: Callable[[str], UpstreamSettings | None] | None = None
 
 
 async def create_requested(session: Session, requested: BatchRequest) -> Batch:
@@ -78,7 +85,7 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         file_id=requested.file_id,
         window=requested.window,
         window_seconds=window_seconds(requested.window),
-        settings=RunSettings(spending=await spending_for(session, requested.file_id, requested.spending)),
+        settings=await _settings(session, requested),
         endpoint=requested.endpoint,
         metadata=requested.metadata,
         output_expires_after=requested.output_expires_after,
@@ -87,7 +94,7 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
     plan = reusing.NOTHING
     if requested.reuse:
         plan = await reusing.plan(session, new.tenant, new.file_id, new.settings)
-        await reusing.prepare(session, plan)
+        await reusing.prepare(session, plan, _MAX_HASHED)
     async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
         if requested.idempotency_key is not None:
             await creation.remember(requested.idempotency_key)
@@ -99,6 +106,23 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
             return await creation.fail(errors, event_id=new_id())
         batch = await creation.create()
         return await creation.reuse() if plan.files else batch
+
+
+async def _settings(session: Session, requested: BatchRequest) -> RunSettings:
+    routed = {}
+    if requested.upstream_for is not None:
+        models = await files.models(session, requested.file_id)
+        routed = {model: requested.upstream_for(model) for model in models}
+    return RunSettings(
+        spending=await spending_for(session, requested.file_id, requested.spending),
+        served_by=None
+        if requested.upstream_for is None
+        else {
+            model: upstream.base_url
+            for model, upstream in routed.items()
+            if upstream is not None and upstream.provider is None
+        },
+    )
 
 
 def _unfit(line: store_creation.UnfitLine, requested: BatchRequest) -> ContentError:

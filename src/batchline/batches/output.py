@@ -19,7 +19,8 @@ _MAX_TEXT = 64 * 1024
 _MAX_MENDED = 2**20
 _BLOCK = 2**20
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+# As the database stores it; more is no number of tokens.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class _Details(msgspec.Struct, gc=False):

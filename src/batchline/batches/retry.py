@@ -71,8 +71,8 @@ async def retry(
 ) -> int:
     """Put the selected lines back and open the batch. Return their number.
 
-    Each gets `max_attempts` more attempts; None: as many as the batch's settings say. Raises
-    InvalidSelection, NotRetryable and BatchGone.
+    The attempts so far do not count: each has as many as before, or `max_attempts`. Raises InvalidSelection,
+    NotRetryable and BatchGone.
     """
     check(selection)
     async with store_retry.retrying(session, batch, tenant) as held:
@@ -128,7 +128,8 @@ def _wanted(batch: Batch, selection: RetrySelection, max_attempts: int | None) -
         unrun=selection.includes(ending)
         and selection.causes is None
         and (selection.codes is None or code in selection.codes),
-        more_attempts=batch.settings.max_attempts if max_attempts is None else max_attempts,
+        anew=True,
+        new_max_attempts=max_attempts,
     )
 
 

@@ -34,11 +34,17 @@ async def plan(session: Session, tenant: str, file_id: UUID, settings: RunSettin
     """What a batch over the file can reuse. A batch of an asynchronous provider submits every line."""
     if settings.provider is not None:
         return NOTHING
-    return ReusePlan(tuple(await reuse.reusable_files(session, tenant, file_id, settings.upstream)))
+    return ReusePlan(tuple(await reuse.reusable_files(session, tenant, file_id, settings)))
 
 
-async def prepare(session: Session, planned: ReusePlan) -> None:
-    """Hash the files that are not hashed yet."""
-    for file in planned.files:
-        if not file.hashed:
-            await reuse.hash_lines(session, file)
+async def prepare(session: Session, planned: ReusePlan, max_lines: int | None = None) -> None:
+    """Hash the files that are not hashed yet: the batch's own, and those of earlier batches, newest first,
+    until `max_lines` of them are hashed. Answers to the rest are not found; a later call hashes more."""
+    hashed = 0
+    for nth, file in enumerate(planned.files):
+        if file.hashed:
+            continue
+        if nth > 0 and max_lines is not None and hashed >= max_lines:
+            return
+        await reuse.hash_lines(session, file)
+        hashed += file.line_count if nth > 0 else 0

@@ -1,7 +1,7 @@
 """Options that say how inputs become requests, and opens the inputs of `run` and `submit`."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import has_magic
@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from batchline.cli.display.console import CommandError
-from batchline.cli.runtime import folder_of
+from batchline.cli.display.console import CommandError, err
+from batchline.cli.own_files import OwnFiles
+from batchline.cli.runtime import folder_of, written_files
+from batchline.cli.targets import OutputTarget
 from batchline.config.kinds import size
 from batchline.files.ingest import InputUnreadable
 from batchline.files.inputs import urls
@@ -24,6 +26,7 @@ from batchline.files.inputs.rendering import (
     CHAT,
     InvalidRowTemplate,
     RowTemplate,
+    check_columns,
     check_syntax,
     takes_system,
 )
@@ -123,6 +126,7 @@ def input_options(given: RowOptions) -> InputOptions:
         body=None if template is None else _checked(_content(template), f"--template {template}"),
         id_column=given.id_column,
     )
+    _check_columns(how)
     rows_expected = how != RowTemplate() or endpoint is not None
     limits = InputLimits() if size is None else InputLimits(max_bytes=size)
     delimiter = _checked_delimiter(given.delimiter)
@@ -137,13 +141,22 @@ def _checked_delimiter(given: str | None) -> str | None:
 
 
 @contextmanager
-def opened_inputs(given: Sequence[str], options: InputOptions, data_dir: Path | None) -> Iterator[InputSet]:
-    """The inputs. Copies of pipes and URLs exist until the context ends."""
+def opened_inputs(
+    given: Sequence[str],
+    options: InputOptions,
+    data_dir: Path | None,
+    targets: Iterable[OutputTarget] = (),
+) -> Iterator[InputSet]:
+    """The inputs. Copies of pipes and URLs exist until the context ends. `targets`: what the command writes,
+    which is no input of its own, unless it is named as one."""
+    own = OwnFiles(written_files(data_dir), targets)
     with Spool(lambda: _spool_folder(data_dir)) as spool:
         try:
-            found = find_inputs(given, options, spool)
+            found = find_inputs(given, options, spool, own)
         except (InputUnreadable, InputRefused) as error:
             raise CommandError(str(error)) from error
+        if own.note is not None:
+            err().print(own.note, markup=False)
         yield found
 
 
@@ -180,6 +193,15 @@ def _checked(source: str | None, what: str) -> str | None:
         except InvalidRowTemplate as error:
             raise CommandError(str(error)) from error
     return source
+
+
+def _check_columns(how: RowTemplate) -> None:
+    if how.prompt is None and how.body is None:
+        return
+    try:
+        check_columns({"--prompt": how.prompt, "--system": how.system, "--template": how.body})
+    except InvalidRowTemplate as error:
+        raise CommandError(str(error)) from error
 
 
 def _content(path: Path) -> str:

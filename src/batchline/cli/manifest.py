@@ -7,15 +7,15 @@ the same bytes.
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from batchline import __version__
 from batchline.cli.targets import Outputs, OutputTarget, WrittenOutput, target_at
 from batchline.model import Batch, ids
+from batchline.secrets.addresses import public_url
 
-_SUFFIX = ".manifest.json"
+MANIFEST_SUFFIX = ".manifest.json"
 
 
 class ManifestFile(msgspec.Struct, frozen=True):
@@ -25,6 +25,8 @@ class ManifestFile(msgspec.Struct, frozen=True):
     # Of an output: its lines, or the rows of a table.
     rows: int | None = None
     format: str | None = None
+    # Of an input in CSV, if it is another one than a comma.
+    delimiter: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_path(output: Path) -> Path:
-    return output.with_name(output.name + _SUFFIX)
+    return output.with_name(output.name + MANIFEST_SUFFIX)
 
 
 def manifest_target(output: OutputTarget) -> OutputTarget | None:
@@ -100,10 +102,3 @@ async def write_manifest(outputs: Outputs, target: OutputTarget, manifest: Manif
 
     async with aclosing(blocks()) as content:
         await outputs.write(target, content)
-
-
-def public_url(url: str) -> str:
-    """A URL without what may be secret."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"

@@ -2,8 +2,9 @@
 
 from uuid import UUID
 
+from batchline.cli.display.console import err
 from batchline.model import RunSettings
-from batchline.store import batches
+from batchline.store import files
 from batchline.store.session import Session
 from batchline.upstreams import urls
 from batchline.upstreams.catalog import listed_models
@@ -13,7 +14,13 @@ from batchline.upstreams.http_upstream import MissingKey, Upstreams
 _NAMED = 5
 
 
-async def model_warnings(session: Session, batch_id: UUID, settings: RunSettings) -> list[str]:
+async def warn_of_models(session: Session, file_id: UUID, settings: RunSettings) -> None:
+    """Warn of models of a file. Call it before its batch is created, or before it continues."""
+    for warning in await _warnings(session, file_id, settings):
+        err().print(f"warning: {warning}", markup=False)
+
+
+async def _warnings(session: Session, file_id: UUID, settings: RunSettings) -> list[str]:
     """What to tell the user. Nothing if the upstream has no list of models, or does not answer in time."""
     if settings.upstream is None:
         return []
@@ -26,7 +33,7 @@ async def model_warnings(session: Session, batch_id: UUID, settings: RunSettings
         await upstream.close()
     if not listed:
         return []
-    missing = [model for model in await batches.models(session, batch_id) if not _is_listed(model, listed)]
+    missing = [model for model in await files.models(session, file_id) if not _is_listed(model, listed)]
     return [
         f"{upstream.displayed} does not list the model {_named([model])}, so its lines may fail;"
         f" it lists {_named(listed)}"

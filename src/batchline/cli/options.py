@@ -13,6 +13,7 @@ from batchline.config.definitions import Setting, settings_of
 from batchline.config.loading import TABLES
 from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
 from batchline.model import Recovery
+from batchline.model.spending import MAX_TOKENS
 
 # Panels of the help, in the order of `batchline --help`.
 PANEL_RUN = "Run batches"
@@ -157,7 +158,13 @@ MaxCost = Annotated[
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", metavar="N", min=1, help="Pause before the batch could use more tokens."),
+    typer.Option(
+        "--max-tokens",
+        metavar="N",
+        min=1,
+        max=MAX_TOKENS,
+        help="Pause before the batch could use more tokens.",
+    ),
 ]
 
 Sample = Annotated[

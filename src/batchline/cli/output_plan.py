@@ -17,8 +17,9 @@ import msgspec
 import typer
 
 from batchline.cli import options
-from batchline.cli.display.console import CommandError
+from batchline.cli.display.console import CommandError, err
 from batchline.cli.manifest import manifest_target
+from batchline.cli.options import Exit
 from batchline.cli.targets import Outputs, OutputTarget, WrittenOutput, target_at
 from batchline.store.outputs import Which
 from batchline.tables.columns import TableError, read_select
@@ -101,12 +102,15 @@ class OutputPlan:
         assert self.spec is not None
         return replace(self, spec=msgspec.structs.replace(self.spec, join=rows))
 
+    @property
+    def targets(self) -> list[OutputTarget]:
+        return [each for each in (self.output, self.errors, self.manifest) if each is not None]
+
     def check(self, outputs: Outputs, inputs: Sequence[Path]) -> None:
         """Check before anything runs that all files may be written. Raises CommandError."""
-        others = [each for each in (self.errors, self.manifest) if each is not None]
-        if self.output.is_file and any(self.output.path == other.path for other in others):
+        if self.output.is_file and any(self.output.path == other.path for other in self.targets[1:]):
             raise CommandError(f"{self.output.name}: output and errors need two files")
-        for each in (self.output, *others):
+        for each in self.targets:
             outputs.check(each, inputs)
 
     async def write_output(self, outputs: Outputs, open_lines: OpenLines) -> tuple[WrittenOutput, int]:
@@ -135,9 +139,12 @@ class OutputPlan:
     async def _write_table(self, outputs: Outputs, table: TableWriter) -> tuple[WrittenOutput, int]:
         try:
             async with aclosing(table.blocks()) as blocks:
-                return await outputs.write(self.output, blocks), table.rows
+                written = await outputs.write(self.output, blocks)
         except TableError as error:
-            raise CommandError(f"{error}; no result is lost") from error
+            raise CommandError(f"{error}; no result is lost", Exit.SOME_FAILED) from error
+        for note in table.faults.notes():
+            err().print(f"warning: {note}", markup=False)
+        return written, table.rows
 
 
 def plan_output(
@@ -167,7 +174,7 @@ def plan_output(
 
 def plan_run(given: OutputOptions, usual: Path) -> OutputPlan:
     """What `run` writes; `usual` is the output of its inputs if none is given. Raises CommandError."""
-    usual = _default_path(usual, given.format)
+    usual = _default_path(usual, given)
     plan = plan_output(
         given.output or (Path("-") if given.follow else usual),
         given.errors,
@@ -182,12 +189,16 @@ def plan_run(given: OutputOptions, usual: Path) -> OutputPlan:
     return replace(plan, manifest=manifest_target(plan.output))
 
 
-def _default_path(usual: Path, format: str | None) -> Path:
+def _default_path(usual: Path, given: OutputOptions) -> Path:
     """The usual output with the suffix of the format that the user gave. Raises CommandError."""
     try:
-        return usual if format is None else usual.with_suffix(f".{read_format(format)}")
+        path = usual if given.format is None else usual.with_suffix(f".{read_format(given.format)}")
     except UnknownFormat as error:
         raise CommandError(str(error)) from error
+    if (given.select or given.join) and ".output.jsonl" in path.name:
+        # Not the name of the output lines, which the same command without these options has written.
+        return path.with_name(path.name.replace(".output.jsonl", ".table.jsonl"))
+    return path
 
 
 def _check_follow(plan: OutputPlan) -> None:

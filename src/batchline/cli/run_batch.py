@@ -5,15 +5,13 @@ again. If the input was edited, only lines without an answer are sent (batches/r
 """
 
 import asyncio
-import shlex
 import signal
-import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -37,19 +35,20 @@ from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.following import followed_lines
 from batchline.cli.forecast import confirmed, forecast_lines, forecast_rest, sample_line
+from batchline.cli.joining import JoinedInputs
 from batchline.cli.manifest import ManifestFile, describe_run, write_manifest, written_file
-from batchline.cli.model_check import model_warnings
+from batchline.cli.model_check import warn_of_models
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputPlan
+from batchline.cli.resuming import ResumeCommand
 from batchline.cli.reuse import prepared, reused_note
 from batchline.cli.runtime import Runtime
 from batchline.cli.spending import cost_lines, settings_for
-from batchline.cli.targets import Outputs, OutputTarget
+from batchline.cli.targets import Outputs, OutputTarget, WrittenOutput
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
 from batchline.executors.provider import ProviderExecutor
 from batchline.files.ingest import Fingerprint, InputUnreadable
-from batchline.files.inputs import urls
 from batchline.files.inputs.input_set import InputSet
 from batchline.hooks.delivery import deliver, lease
 from batchline.hooks.hook import Hooks
@@ -76,6 +75,8 @@ from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
 
 Result = TypeVar("Result")
+# Writes the output while the batch runs.
+Writing: TypeAlias = asyncio.Task[tuple[WrittenOutput, int]]
 
 _REFRESH = 0.25
 _DISK_PATIENCE = 30.0
@@ -98,6 +99,8 @@ class RunOrder:
     plan: OutputPlan
     # Write the output while the batch runs.
     follow: bool
+    # Add the input's columns to the output.
+    join: bool
     # Options that the manifest shows.
     how: dict[str, object]
     window: str
@@ -106,7 +109,7 @@ class RunOrder:
     retry_failed: bool
     hooks: Hooks
     as_json: bool
-    command: str
+    command: ResumeCommand
     # Lines to run first, before the user decides about the rest.
     sample: int | None = None
     yes: bool = False
@@ -126,7 +129,7 @@ class RunOrder:
 
     @property
     def retry_command(self) -> str:
-        return self.command if self.retry_failed else f"{self.command} --retry-failed"
+        return self.command.plus(*(() if self.retry_failed else ("--retry-failed",)))
 
     @property
     def silent(self) -> bool:
@@ -149,16 +152,17 @@ class RunOutcome:
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
     async with runtime.kept_running(patient=False), Session(runtime.url, "run") as session:
-        batch, resumed = await _find_or_create(order, runtime, session)
+        known = await asyncio.to_thread(order.inputs.fingerprint)
+        if order.join:
+            order = replace(order, plan=order.plan.joined_to(JoinedInputs(order.inputs, known)))
+        batch, resumed = await _find_or_create(order, runtime, session, known)
         finished_before, interrupted, forecast = batch.ended_at is not None, False, None
         if not finished_before:
-            for warning in await model_warnings(session, batch.id, order.settings):
-                err().print(f"warning: {warning}", markup=False)
-            async with _followed(order, runtime, batch):
+            async with _followed(order, runtime, batch) as writing:
                 if batch.pause_rule == "sample":
-                    batch, forecast, interrupted = await _sample(order, runtime, session, batch)
+                    batch, forecast, interrupted = await _sample(order, runtime, session, batch, writing)
                 if batch.ended_at is None and not interrupted:
-                    batch, interrupted = await _work(order, runtime, session, batch)
+                    batch, interrupted = await _work(order, runtime, session, batch, writing)
         if _cannot_end(batch):
             raise CommandError(
                 f"cannot write the batch's files: {batch.finalize_error}; no result is lost;"
@@ -183,12 +187,12 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
 
 
 async def _sample(
-    order: RunOrder, runtime: Runtime, session: Session, batch: Batch
+    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, writing: Writing | None
 ) -> tuple[Batch, Forecast | None, bool]:
     """Run the lines that were drawn, and show the forecast for the rest. Returns the batch, the forecast, and
     whether to stop here."""
     first = replace(order, worker=replace(order.worker, drain=True))
-    batch, unfinished = await _work(first, runtime, session, batch, sample=True)
+    batch, unfinished = await _work(first, runtime, session, batch, writing, sample=True)
     if batch.pause_rule != "sample":
         return batch, None, unfinished
     forecast = await forecast_rest(session, batch, order.worker.concurrency)
@@ -252,9 +256,10 @@ async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
             await pause.wait()
 
 
-async def _find_or_create(order: RunOrder, runtime: Runtime, session: Session) -> tuple[Batch, bool]:
+async def _find_or_create(
+    order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint
+) -> tuple[Batch, bool]:
     upstream = order.settings.upstream or ""
-    known = await asyncio.to_thread(order.inputs.fingerprint)
     key = ordering.resume_key(known.digest, upstream, order.settings.answers)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and _is_done(order, found):
@@ -278,6 +283,7 @@ async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
             " done; leave it out to continue, or give --fresh"
         )
     settings = await settings_for(session, found.file_id, order.settings)
+    await warn_of_models(session, found.file_id, order.settings)
     if found.ended_at is not None:
         found = await reopened(session, found, order.settings.max_attempts)
     await batches.change_settings(session, found.id, settings)
@@ -296,12 +302,15 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
     await check_endpoints(session, file.id, order.settings)
     console = None if order.as_json else order.console()
     plan = reuse.NOTHING if order.fresh else await prepared(session, file, order.settings, console)
+    settings = await settings_for(session, file.id, order.settings)
+    # Before the batch exists: then a worker may send at once.
+    await warn_of_models(session, file.id, order.settings)
     return await ordering.create(
         session,
         tenant=DEFAULT_TENANT,
         file_id=file.id,
         window=order.window,
-        settings=await settings_for(session, file.id, order.settings),
+        settings=settings,
         resume_key=key,
         plan=plan,
         sample=order.sample,
@@ -320,9 +329,15 @@ async def _check_upstream(settings: RunSettings) -> None:
 
 
 async def _work(
-    order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, sample: bool = False
+    order: RunOrder,
+    runtime: Runtime,
+    session: Session,
+    batch: Batch,
+    writing: Writing | None,
+    *,
+    sample: bool = False,
 ) -> tuple[Batch, bool]:
-    """Run the batch, or only its sample, until it has ended or the user stops it. Returns
+    """Run the batch, or only its sample, until it has ended, the user stops it, or `writing` ends. Returns
     the batch and whether it was stopped."""
     ended = asyncio.Event()
     settings = order.worker
@@ -357,7 +372,7 @@ async def _work(
     working = asyncio.create_task(worker.run())
     try:
         async with exit_guard(worker):
-            with screen, _Signals(worker, screen):
+            with screen, _Signals(worker, screen), _stopped_by(writing, worker):
                 batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
                 worker.stop()
                 await working
@@ -439,11 +454,28 @@ class _Room:
         return self.runtime.objects.location if says_full(self.worker.finalizer.trouble or "") else None
 
 
+@contextmanager
+def _stopped_by(writing: Writing | None, worker: Worker) -> Iterator[None]:
+    """Stop the worker if the output cannot be written any more: nobody would read the answers."""
+
+    def stop(_: Writing) -> None:
+        worker.stop()
+
+    if writing is None:
+        yield
+        return
+    writing.add_done_callback(stop)
+    try:
+        yield
+    finally:
+        writing.remove_done_callback(stop)
+
+
 @asynccontextmanager
-async def _followed(order: RunOrder, runtime: Runtime, batch: Batch) -> AsyncIterator[None]:
+async def _followed(order: RunOrder, runtime: Runtime, batch: Batch) -> AsyncIterator[Writing | None]:
     """Write the output while the batch runs, and all that is left of it when the batch has ended."""
     if not order.follow:
-        yield
+        yield None
         return
     over = asyncio.Event()
     async with Session(runtime.url, "follow") as session:
@@ -453,12 +485,24 @@ async def _followed(order: RunOrder, runtime: Runtime, batch: Batch) -> AsyncIte
 
         writing = asyncio.create_task(order.plan.write_followed(order.outputs, open_followed))
         try:
-            yield
+            yield writing
+            # Before the batch is over, only an error ends it.
+            if writing.done() and isinstance(error := writing.exception(), BrokenPipeError | CommandError):
+                raise _stopped(order, batch, error) from error
             over.set()
             await writing
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+
+
+def _stopped(order: RunOrder, batch: Batch, error: Exception) -> CommandError:
+    reason = f"the reader of {order.output.name} has left" if isinstance(error, BrokenPipeError) else error
+    return CommandError(
+        f"{reason}; {ids.show(ids.BATCH, batch.id)} has stopped, nothing is lost; continue with\n"
+        f"  {order.command}",
+        Exit.SOME_FAILED,
+    )
 
 
 async def _save(order: RunOrder, runtime: Runtime, session: Session, batch: Batch, *, written: bool) -> None:
@@ -495,7 +539,16 @@ async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> lis
     if same is None or same.id != batch.id:
         return []
     found = zip(order.inputs.files, known.digests, known.versions, strict=True)
-    return [ManifestFile(file.name, digest.hex(), size) for file, digest, (_, size, _) in found]
+    return [
+        ManifestFile(
+            file.name,
+            digest.hex(),
+            size,
+            format=file.format.value,
+            delimiter=None if file.delimiter == "," else file.delimiter,
+        )
+        for file, digest, (_, size, _) in found
+    ]
 
 
 class _Signals:
@@ -535,7 +588,7 @@ def exit_code_of(outcome: RunOutcome) -> Exit:
 def _resume(order: RunOrder, outcome: RunOutcome) -> str:
     """The command to continue."""
     after_sample = outcome.pause is not None and outcome.pause.rule == "sample"
-    return f"{order.command} --yes" if after_sample and not order.yes else order.command
+    return order.command.plus(*(("--yes",) if after_sample and not order.yes else ()))
 
 
 def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
@@ -573,12 +626,6 @@ def failed_hooks(order: RunOrder, outcome: RunOutcome) -> list[str]:
         for each in outcome.hook_deliveries
         if each.delivered_at is None
     ]
-
-
-def resume_command(inputs: Sequence[str]) -> str:
-    """The command to continue: as given, without `--fresh`, and without the secrets of inputs' URLs."""
-    words = (word for word in sys.argv[1:] if word != "--fresh")
-    return shlex.join(["batchline", *(urls.public_name(word) if word in inputs else word for word in words)])
 
 
 def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:

@@ -7,6 +7,7 @@ from batchline.cli import options
 from batchline.cli.display.console import CommandError
 from batchline.cli.option_groups import given_options
 from batchline.config.settings import UpstreamSettings
+from batchline.secrets.addresses import public_url
 from batchline.upstreams import urls
 
 
@@ -28,7 +29,9 @@ class UpstreamOptions:
         if url is None:
             raise CommandError("no upstream: give --upstream URL or set BATCHLINE_UPSTREAM")
         if not url.startswith(urls.SCHEMES):
-            raise CommandError(f"--upstream {url!r}: give a URL that begins with http:// or https://")
+            raise CommandError(
+                f"--upstream {public_url(url)!r}: give a URL that begins with http:// or https://"
+            )
         return UpstreamSettings("", urls.normalized(url), **given)
 
 

@@ -1,11 +1,10 @@
 """The worker process of `serve`: restarted when it dies, stopped when the server stops."""
 
 import asyncio
-import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import structlog
 
@@ -13,8 +12,6 @@ _MIN_PAUSE = 1.0
 _MAX_PAUSE = 30.0
 # A worker that ran for this long did not die because of its settings: the pause starts over.
 _STABLE_AFTER = 60.0
-# The server answers requests, so it gets the processor before the worker (benchmark `polling`).
-_NICENESS = 5
 
 _log = structlog.get_logger("batchline.serve")
 
@@ -32,9 +29,11 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """First call: the worker waits for requests in flight. Second call: it stops at once."""
+        # Two signals of one kind are one signal to a process that has not handled the first yet.
+        number = signal.SIGINT if self._stopping.is_set() else signal.SIGTERM
         self._stopping.set()
         if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
+            self._process.send_signal(number)
 
     async def run(self) -> None:
         """Run the process until stop() is called and the process has ended."""
@@ -65,10 +64,6 @@ class WorkerProcess:
             # Ctrl-C in a terminal signals the whole group; the worker must get only our signal.
             start_new_session=True,
         )
-        # Threads inherit the niceness, and it has not started any yet.
-        ours = os.getpriority(os.PRIO_PROCESS, 0)
-        with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, min(ours + _NICENESS, 19))
         if self._stopping.is_set():
             process.terminate()
         try:

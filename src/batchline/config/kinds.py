@@ -5,13 +5,14 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from batchline.config import durations
 from batchline.model import PROVIDER_NAMES, Recovery
+from batchline.secrets.addresses import public_url
 
 MIB = 2**20
 
@@ -178,6 +179,7 @@ TEXT = _text("a text that is not empty")
 NAME = _text("letters, digits, dots, dashes and underscores, at most 64", _is(_NAME))
 VARIABLE = _text("the name of an environment variable, not the key itself", _is(_VARIABLE), "NAME")
 ADDRESS = _text("a URL", metavar="URL")
+UPSTREAM = replace(ADDRESS, display=lambda url: _display(url and public_url(url)))
 _BASE_URL = (
     "an http:// or https:// URL without user, query and fragment; name the key's variable in api_key_env"
 )

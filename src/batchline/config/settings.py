@@ -293,7 +293,9 @@ class Settings:
         None, kinds.PATH, "The data folder. Default: the platform's folder for it."
     )
     config: Path | None = setting(None, kinds.PATH, "The settings. Default: batchline.toml, if it exists.")
-    upstream: str | None = setting(None, kinds.ADDRESS, "The model server, such as http://127.0.0.1:8000/v1.")
+    upstream: str | None = setting(
+        None, kinds.UPSTREAM, "The model server, such as http://127.0.0.1:8000/v1."
+    )
     listen: str | None = setting(
         None,
         kinds.ADDRESS,

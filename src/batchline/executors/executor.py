@@ -50,7 +50,7 @@ class Executor(Protocol):
 def unexpected(item: Item) -> Verdict:
     """The verdict on an item whose executor raised: another attempt, if one is left."""
     message = "The worker failed at this item; see its log."
-    if item.claim.attempt < item.claim.settings.max_attempts:
+    if item.claim.attempts_left:
         delay = rounded_up(_RETRY.delay(item.claim.attempt, random.random))
         return Retry(item, "internal_error", message, delay)
     return Failed(item, failed_line(item, "internal_error", message))

@@ -245,7 +245,7 @@ class HttpExecutor:
 
     def _refused(self, item: Item, answer: Answer, body: bytes) -> Verdict:
         status = answer.status
-        if answer.passing and item.claim.attempt < item.claim.settings.max_attempts:
+        if answer.passing and item.claim.attempts_left:
             message, delay = message_of(status, body), self.delay(item, answer.requested)
             return Retry(item, f"http_{status}", message, delay, usage_in(body))
         line = answered_line(item, status, answer.request_id, as_json(body))
@@ -281,7 +281,7 @@ class HttpExecutor:
     def _again(self, item: Item, code: str, message: str) -> Verdict:
         """There is no answer to keep: another attempt, if one is left."""
         message = message[:MAX_MESSAGE]
-        if item.claim.attempt < item.claim.settings.max_attempts:
+        if item.claim.attempts_left:
             return Retry(item, code, message, self.delay(item))
         return Failed(item, failed_line(item, code, message))
 

@@ -158,7 +158,7 @@ class OperationExecutor:
 
     def _verdict(self, meaning: Means, judged: "_Judged") -> Verdict:
         item, answer = judged.item, judged.answer
-        if meaning is Means.RETRY and item.claim.attempt < item.claim.settings.max_attempts:
+        if meaning is Means.RETRY and item.claim.attempts_left:
             return self._http.again(item, answer, judged.message)
         line = answered_line(item, answer.status, answer.request_id, judged.displayed)
         if meaning is Means.DONE:

@@ -173,7 +173,7 @@ class ProviderExecutor:
             if item.claim.submission is not None:
                 # Another attempt would have another key, and this key may have a task.
                 return SubmissionUnknown(item, max(answer.requested, min(_AGAIN, chosen.recheck)))
-            if item.claim.attempt < item.claim.settings.max_attempts:
+            if item.claim.attempts_left:
                 return self._http.again(item, answer, message_of(answer.status, answer.body))
         line = answered_line(item, answer.status, answer.request_id, as_json(answer.body))
         return Failed(item, line, answer.status)
@@ -231,7 +231,7 @@ class ProviderExecutor:
 
     def _failed(self, item: Item, state: TaskState) -> Verdict:
         message = state.message[:MAX_MESSAGE]
-        if state.passing and item.claim.attempt < item.claim.settings.max_attempts:
+        if state.passing and item.claim.attempts_left:
             return Retry(item, state.code, message, self._http.delay(item))
         return Failed(item, failed_line(item, state.code, message))
 

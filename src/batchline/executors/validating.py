@@ -118,7 +118,7 @@ class ValidatingExecutor:
         if problem is None:
             return ran
         line = invalid_line(ran.output, INVALID_OUTPUT, problem[:MAX_MESSAGE])
-        if item.claim.attempt < item.claim.settings.max_attempts:
+        if item.claim.attempts_left:
             return Retry(item, INVALID_OUTPUT, problem[:MAX_MESSAGE], 0.0, ran.usage, line)
         return Failed(item, line, usage=ran.usage)
 
@@ -136,7 +136,7 @@ class ValidatingExecutor:
             _log.warning(
                 "the upstream takes no response_format; asking without it", upstream=upstream, model=model
             )
-        if item.claim.attempt < item.claim.settings.max_attempts:
+        if item.claim.attempts_left:
             return Retry(item, code, message[:MAX_MESSAGE], 0.0, ran.usage)
         return ran
 

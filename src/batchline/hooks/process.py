@@ -25,6 +25,8 @@ _FREE = 2**20
 _PAUSE = 0.01
 # For output that is on its way when the hook has ended.
 _LAST_OUTPUT = 1.0
+# Blocks that a pipe may still hold then. A descendant may go on writing, so they are limited.
+_MAX_REST = 16
 
 
 async def run_hook(
@@ -108,7 +110,14 @@ class _Output:
                 if self._received > _FREE:
                     await asyncio.sleep(_PAUSE)
         finally:
+            self._read_rest(descriptor)
             os.close(descriptor)
+
+    def _read_rest(self, descriptor: int) -> None:
+        """What the pipe still holds: a worker that was stopped for a moment has not read it yet."""
+        with suppress(BlockingIOError):
+            for _ in range(_MAX_REST):
+                self._last = (self._last + os.read(descriptor, _BLOCK))[-KEPT:]
 
     def text(self) -> str:
         """As the database stores it: without NUL, and without secrets that can be recognized."""

@@ -14,6 +14,7 @@ from batchline.model.batch import (
     ItemCounts,
     ProviderSettings,
     Recovery,
+    RunCommand,
     RunSettings,
 )
 from batchline.model.failure import Cause, CauseCount
@@ -89,6 +90,7 @@ __all__ = [
     "Retry",
     "RetrySelection",
     "Role",
+    "RunCommand",
     "RunSettings",
     "Settled",
     "Spending",

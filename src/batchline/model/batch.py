@@ -54,6 +54,13 @@ class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     recheck: float = 60.0
 
 
+class RunCommand(msgspec.Struct, frozen=True):
+    """A `run` command for display, without secrets, and the folder that it was given in."""
+
+    text: str
+    folder: str
+
+
 class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the lines of a batch run. Stored with the batch, so that any worker can continue it."""
 
@@ -73,8 +80,13 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: bool = False
     # What its answers must be like; None: anything.
     answers: AnswerRules | None = None
+    # Of a batch of the server: the upstream of each model when it was created. Only the reuse of answers
+    # reads it; workers route by their own settings. A model that is not here has a provider. None: unknown.
+    served_by: dict[str, str] | None = None
     # None: its cost is unknown and has no cap.
     spending: Spending | None = None
+    # Continues the batch.
+    command: RunCommand | None = None
 
 
 class ItemCounts(msgspec.Struct, frozen=True):

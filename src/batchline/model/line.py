@@ -25,11 +25,18 @@ class Claim(msgspec.Struct, frozen=True):
     lease_left: float = 0.0
     # `interrupted` or `unknown`: a provider may have accepted the items already, under this attempt's key.
     submission: str | None = None
+    # Attempts from before the batch was retried. The maximum of attempts does not count them.
+    attempts_before: int = 0
     # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "batch_hex", self.batch_id.hex)
+
+    @property
+    def attempts_left(self) -> bool:
+        """Whether another attempt may follow this one, by the maximum of the settings that it runs under."""
+        return self.attempt - self.attempts_before < self.settings.max_attempts
 
 
 class Stamps(msgspec.Struct, gc=False):

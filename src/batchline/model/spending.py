@@ -12,8 +12,10 @@ from batchline.model.usage import Usage
 
 ANY_PRICE = "*"
 NANO = 1_000_000_000
-# A bigint holds it, and so do sums of many.
+# A bigint holds it, and so do sums of some.
 _MAX_COST = 2**60
+# The highest cap on tokens.
+MAX_TOKENS = 10**15
 
 
 class ModelPrice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,25 +81,39 @@ class _Limits(msgspec.Struct, gc=False):
     max_completion_tokens: object = None
     max_output_tokens: object = None
     n: object = None
+    # Answers that the upstream writes, of which it returns `n`.
+    best_of: object = None
+    # Of completions: one prompt, or a list of them. Each has its own answers.
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode_limits = msgspec.json.Decoder(_Limits).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # Their answers are no text.
 _NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
+_COMPLETIONS = "/v1/completions"
 
 
 def largest_usage(spending: Spending, url: str, body: bytes) -> Usage:
     """What a request may use: an estimate of its input, and as much output as it allows."""
     tokens = math.ceil(len(body) / spending.bytes_per_token)
-    return Usage(tokens, 0, 0 if url in _NO_OUTPUT else _max_output(spending, body))
+    return Usage(tokens, 0, 0 if url in _NO_OUTPUT else _max_output(spending, url, body))
 
 
-def _max_output(spending: Spending, body: bytes) -> int:
+def _max_output(spending: Spending, url: str, body: bytes) -> int:
     try:
         limits = _decode_limits(body)
+        prompts = _prompts(bytes(limits.prompt)) if url == _COMPLETIONS else 1
     except msgspec.DecodeError:
         return spending.output_tokens
     given = (limits.max_completion_tokens, limits.max_output_tokens, limits.max_tokens)
     limit = next((each for each in given if type(each) is int and each >= 0), spending.output_tokens)
-    choices = limits.n if type(limits.n) is int and limits.n > 0 else 1
-    return min(limit * choices, 2**40)
+    choices = max((each for each in (limits.n, limits.best_of) if type(each) is int), default=1)
+    return min(limit * max(choices, 1) * prompts, 2**40)
+
+
+def _prompts(prompt: bytes) -> int:
+    """How many prompts it is. A list of numbers is one, as tokens."""
+    if not prompt.startswith(b"["):
+        return 1
+    return max(1, sum(bytes(each)[:1] in (b'"', b"[") for each in _decode_list(prompt)))

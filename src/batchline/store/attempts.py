@@ -7,10 +7,12 @@ import msgspec
 
 from batchline.model import Attempt, AttemptTimes, ItemHistory
 from batchline.model.answer_rules import INVALID_OUTPUT
-from batchline.model.failure import error_of_line
+from batchline.model.failure import MAX_MESSAGE, error_of_line
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
+# How batches/output.py begins a line.
+_LINE = '{"id":"batch_req_'
 _MAX_ANSWER = 2**20
 
 
@@ -38,10 +40,19 @@ async def last_invalid_answer(session: Session, lane_id: int, ordinal: int) -> b
 def _history(row: dict[str, Any]) -> ItemHistory:
     output: str | None = row.pop("output")
     if output is not None:
-        row["error_code"], row["message"] = error_of_line(output.encode(), row["status_code"])
-    row["attempts"] = msgspec.convert(row["attempts"], tuple[Attempt, ...])
+        row["error_code"], message = error_of_line(output.encode(), row["status_code"])
+        row["message"] = message[:MAX_MESSAGE]
+    row["attempts"] = tuple(map(_attempt, msgspec.convert(row["attempts"], tuple[Attempt, ...])))
     row["times"] = msgspec.convert(row["times"], AttemptTimes | None)
     return ItemHistory(**row)
+
+
+def _attempt(stored: Attempt) -> Attempt:
+    """A result that a retry has put back is stored as its whole error line (put_back_failed)."""
+    message = stored.message
+    if message.startswith(_LINE):
+        message = error_of_line(message.encode(), None)[1]
+    return msgspec.structs.replace(stored, message=message[:MAX_MESSAGE])
 
 
 def _storable(text: str) -> bool:

@@ -110,11 +110,6 @@ async def with_planned_output(session: Session, tenant: str, file_id: UUID) -> B
     return batch_of(rows[0]) if rows else None
 
 
-async def models(session: Session, batch_id: UUID) -> list[str]:
-    """The models that its lines name, up to a hundred."""
-    return [model for (model,) in await session.rows(statement("models_of_batch"), {"batch": batch_id})]
-
-
 async def change_settings(session: Session, batch_id: UUID, settings: RunSettings) -> None:
     params = {"batch": batch_id, "settings": Jsonb(msgspec.to_builtins(settings))}
     await session.rows(statement("change_settings"), params)

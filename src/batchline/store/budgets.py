@@ -10,6 +10,9 @@ from batchline.store.arrays import Int8Array
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
+# A bigint holds the sum of two. Larger than any cap, so that what is cut off makes no difference.
+_LARGEST = 2**62 - 1
+
 
 class Amount(msgspec.Struct, frozen=True):
     """Nano-dollars and tokens."""
@@ -61,11 +64,11 @@ async def reserve(
             "batch": batch_id,
             "holder": holder.id,
             "worker": holder.worker_id,
-            "held_cost": held.cost,
-            "held_tokens": held.tokens,
+            "held_cost": min(held.cost, _LARGEST),
+            "held_tokens": min(held.tokens, _LARGEST),
             "in_flight": in_flight,
-            "wanted_costs": Int8Array([each.cost for each in wanted]),
-            "wanted_tokens": Int8Array([each.tokens for each in wanted]),
+            "wanted_costs": Int8Array([min(each.cost, _LARGEST) for each in wanted]),
+            "wanted_tokens": Int8Array([min(each.tokens, _LARGEST) for each in wanted]),
         },
     )
     return Reservation(granted, state)

@@ -37,8 +37,10 @@ class PutBack(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     # Lines that never ran.
     unrun: bool = False
-    # Attempts that each line gets from now on; None: what is left of the batch's.
-    more_attempts: int | None = None
+    # The attempts so far do not count.
+    anew: bool = False
+    # The maximum of attempts from now on; None: as before.
+    new_max_attempts: int | None = None
 
 
 class Retrying:
@@ -85,7 +87,7 @@ async def put_back(connection: StoreConnection, batch_id: UUID, wanted: PutBack,
 
     The caller has locked the row of the batch, which has ended. `unrun`: how many of its lines never ran.
     """
-    params = {"batch": batch_id, "more_attempts": wanted.more_attempts, "span_items": _SPAN_ITEMS}
+    params = {"batch": batch_id, "anew": wanted.anew, "span_items": _SPAN_ITEMS}
     more = unrun if wanted.unrun else 0
     if more:
         await run(connection, statement("put_back_unrun"), params)
@@ -100,6 +102,7 @@ async def put_back(connection: StoreConnection, batch_id: UUID, wanted: PutBack,
             "batch": batch_id,
             "failed": failed,
             "unrun": wanted.unrun,
+            "max_attempts": wanted.new_max_attempts,
             "planned_output": new_id(),
             "window_seconds": wanted.window_seconds,
         }

@@ -3,7 +3,9 @@
 from uuid import UUID
 
 import msgspec
+from psycopg.types.json import Jsonb
 
+from batchline.model import RunSettings
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
@@ -25,10 +27,11 @@ class ReusableFile(msgspec.Struct, frozen=True):
 
 
 async def reusable_files(
-    session: Session, tenant: str, file_id: UUID, upstream: str | None
+    session: Session, tenant: str, file_id: UUID, settings: RunSettings
 ) -> list[ReusableFile]:
-    """The files to hash before a batch over `file_id` can reuse answers; none: there is nothing to reuse."""
-    params = {"tenant": tenant, "file": file_id, "upstream": upstream}
+    """The files to hash before a batch over `file_id` can reuse answers: its own, and those of earlier
+    batches, newest first. None: there is nothing to reuse."""
+    params = {"tenant": tenant, "file": file_id, "settings": Jsonb(msgspec.to_builtins(settings))}
     return [ReusableFile(*row) for row in await session.rows(statement("reusable_files"), params)]
 
 

@@ -82,8 +82,8 @@ async def claim(
 
 
 def claim_of(row: Sequence[Any]) -> Claim:
-    *of_span, settings, lease_left, submission = row
-    values = (*of_span, msgspec.convert(settings, RunSettings), lease_left, submission)
+    of_span, settings, rest = row[:10], row[10], row[11:]
+    values = (*of_span, msgspec.convert(settings, RunSettings), *rest)
     return Claim(*values)
 
 

@@ -7,6 +7,7 @@ completion or of a response.
 import re
 from array import array
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ import msgspec
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _MAX_REASON = 500
+# What an integer of a Parquet file can be.
+MAX_INT = 2**63 - 1
 
 
 class TableError(Exception):
@@ -71,7 +74,8 @@ def _answer(record: OutputRecord) -> str | None:
     choice = _field(body, "choices", 0)
     text = _field(choice, "message", "content") if _field(choice, "message") else _field(choice, "text")
     if text is None and isinstance(_field(body, "output"), list):
-        parts = [part for item in body["output"] for part in _field(item, "content") or ()]
+        contents = [_field(item, "content") for item in body["output"]]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
         texts = [t for part in parts if isinstance(t := _field(part, "text"), str)]
         return "".join(texts) if texts else None
     return text if text is None or isinstance(text, str) else _json(text)
@@ -100,7 +104,7 @@ def _tokens(*names: str) -> Callable[[OutputRecord], int | None]:
     def read(record: OutputRecord) -> int | None:
         usage = _field(record.body, "usage")
         found = (_field(usage, name) for name in names)
-        return next((count for count in found if isinstance(count, int)), None)
+        return next((count for count in found if type(count) is int and abs(count) <= MAX_INT), None)
 
     return read
 
@@ -114,12 +118,19 @@ def _embedding(record: OutputRecord) -> list[float] | None:
             f"{record.custom_id}: the answer has {len(vectors)} embeddings, and a row has one; "
             "give --select 'embeddings=response.body.data[].embedding'"
         )
-    vector = _field(vectors, 0, "embedding")
-    if isinstance(vector, str):
+    return _vector(_field(vectors, 0, "embedding"))
+
+
+def _vector(value: Any) -> list[float] | None:
+    """The numbers of an embedding, also in base64; None if it is none."""
+    if isinstance(value, str):
         floats = array("f")
-        floats.frombytes(b64decode(vector))
+        try:
+            floats.frombytes(b64decode(value, validate=True))
+        except ValueError:
+            return None
         return floats.tolist()
-    return vector if isinstance(vector, list) else None
+    return value if isinstance(value, list) and {*map(type, value)} <= {int, float} else None
 
 
 def _json(value: Any) -> str:
@@ -175,6 +186,8 @@ def _columns(text: str) -> list[OutputColumn]:
         raise TableError(f"--select {text!r}: give NAME=EXPRESSION, as in 'id=response.body.id'")
     try:
         return [OutputColumn(name.strip(), jmespath.compile(expression))]
+    except RecursionError as error:
+        raise TableError(f"--select {name}: the expression is nested too deep") from error
     except jmespath.exceptions.JMESPathError as error:
         raise TableError(
             f"--select {name}: not a JMESPath expression: {str(error).splitlines()[0]}"
@@ -194,23 +207,44 @@ def default_columns(first: OutputRecord | None) -> tuple[OutputColumn, ...]:
     return tuple(OutputColumn(name) for name in names)
 
 
-def reader(columns: Sequence[OutputColumn]) -> Callable[[OutputRecord], list[Any]]:
+class SelectFaults:
+    """Counts completed lines that an expression could not be applied to."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def add(self, column: str, custom_id: str, reason: str) -> None:
+        self._counts[column] += 1
+        self._first.setdefault(column, f"line {custom_id}: {reason}")
+
+    def notes(self) -> list[str]:
+        """One for each column."""
+        return [
+            f"--select {column} is empty in {count:,} completed lines; the first is {self._first[column]}"
+            for column, count in self._counts.items()
+        ]
+
+
+def reader(columns: Sequence[OutputColumn], faults: SelectFaults) -> Callable[[OutputRecord], list[Any]]:
     """A function that reads the values of the columns."""
     getters = [
-        _FIELDS[column.name] if column.expression is None else _searching(column) for column in columns
+        _FIELDS[column.name] if column.expression is None else _searching(column, faults)
+        for column in columns
     ]
     return lambda record: [get(record) for get in getters]
 
 
-def _searching(column: OutputColumn) -> Callable[[OutputRecord], Any]:
+def _searching(column: OutputColumn, faults: SelectFaults) -> Callable[[OutputRecord], Any]:
     def search(record: OutputRecord) -> Any:
         try:
             return column.expression.search(_document(record))
-        except jmespath.exceptions.JMESPathError as error:
+        # A ValueError is that of a slice whose step is 0.
+        except (jmespath.exceptions.JMESPathError, ValueError, RecursionError) as error:
             # A failed line has no answer, which most functions do not accept.
-            if not record.completed:
-                return None
-            raise TableError(f"--select {column.name}, line {record.custom_id}: {error}") from error
+            if record.completed:
+                faults.add(column.name, record.custom_id, str(error) or type(error).__name__)
+            return None
 
     return search
 

@@ -4,11 +4,12 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from batchline.tables.columns import TableError
+from batchline.tables.columns import MAX_INT, TableError
 
 # What a column of a Parquet file holds. Text also holds JSON. A vector is an embedding, of short floats.
 ColumnKind = Literal["none", "bool", "int", "float", "floats", "vector", "text"]
@@ -21,8 +22,9 @@ _GROUP_ROWS = 50_000
 _GROUP_BYTES = 32 * 2**20
 # How a formula begins, in any of the programs; and plain numbers, which may begin the same way.
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+# Programs may drop them when they read a cell.
+_INVISIBLE = "\x00\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MAX_INT = 2**63 - 1
 # Up to here, a float holds every integer.
 _MAX_EXACT = 2**53
 
@@ -69,10 +71,20 @@ class CsvEncoder:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    text = value if isinstance(value, str) else _encode(value).decode()
-    if text.startswith(_FORMULA) and not _PLAIN_NUMBER.fullmatch(text):
+    text = _text(value)
+    if text.lstrip(_INVISIBLE).startswith(_FORMULA) and not _PLAIN_NUMBER.fullmatch(text):
         return f"'{text}"
     return text
+
+
+def _text(value: Any) -> str:
+    """A value as text. Only lists and objects are JSON: a date of a Parquet input gets no quotes."""
+    plain = value if isinstance(value, str) else msgspec.to_builtins(value)
+    if isinstance(plain, str):
+        return plain
+    if isinstance(plain, float) and not isfinite(plain):
+        return str(plain)
+    return _encode(plain).decode()
 
 
 def kind_of(value: Any) -> ColumnKind:
@@ -82,7 +94,7 @@ def kind_of(value: Any) -> ColumnKind:
         case bool():
             return "bool"
         case int():
-            return "int" if -_MAX_INT <= value <= _MAX_INT else "text"
+            return "int" if -MAX_INT <= value <= MAX_INT else "text"
         case float():
             return "float"
         case list() if value and {*map(type, value)} <= {float, int}:
@@ -141,12 +153,17 @@ class ParquetEncoder:
     def _write_group(self) -> None:
         if not self._rows:
             return
-        columns = [
-            self._arrow.array([_fitting(value, kind) for value in values], type=field.type)
-            for values, kind, field in zip(
-                zip(*self._rows, strict=True), self._kinds, self._schema, strict=True
-            )
-        ]
+        try:
+            columns = [
+                self._arrow.array([_fitting(value, kind) for value in values], type=field.type)
+                for values, kind, field in zip(
+                    zip(*self._rows, strict=True), self._kinds, self._schema, strict=True
+                )
+            ]
+        except (self._arrow.ArrowException, OverflowError) as error:
+            raise TableError(
+                f"a value does not fit into Parquet: {error}; write CSV or JSON Lines"
+            ) from error
         self._file.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
         self._rows, self._size = [], 0
 
@@ -155,7 +172,7 @@ def _fitting(value: Any, kind: ColumnKind) -> Any:
     if value is None:
         return None
     if kind == "text":
-        return value if isinstance(value, str) else _encode(value).decode()
+        return _text(value)
     if kind != "vector" and widest(kind, kind_of(value)) != kind:
         raise TableError("the lines changed while the table was written; try again")
     return value

@@ -21,6 +21,10 @@ class InputRows(Protocol):
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]: ...
 
+    def check_unchanged(self) -> None:
+        """Raises TableError if these are not the rows that were sent."""
+        ...
+
 
 class Joiner:
     """Finds the input row of each output line."""
@@ -30,7 +34,7 @@ class Joiner:
         self._keys = list(source.columns)
         self._id_column = source.id_column
         self._rows = source.rows()
-        self.names = [f"input_{name}" if name in taken else name for name in self._keys]
+        self.names = _renamed(self._keys, taken)
 
     def values(self, number: int, custom_id: str) -> list[Any]:
         found, row = next(((found, row) for found, row in self._rows if found >= number), (0, {}))
@@ -40,3 +44,16 @@ class Joiner:
                 f"the input has changed: its line {number} is not {custom_id!r}; --join needs the same input"
             )
         return [row.get(key) for key in self._keys]
+
+
+def _renamed(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """The names of the input's columns in the table: each is there once."""
+    used, found = {*taken, *names}, []
+    for name in names:
+        if name in taken:
+            name = f"input_{name}"
+            while name in used:
+                name = f"input_{name}"
+            used.add(name)
+        found.append(name)
+    return found

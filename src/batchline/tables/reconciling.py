@@ -16,7 +16,16 @@ _PATIENCE = 10_000
 _OWN_ID = re.compile(r"batch_req_[0-9a-f]{32}_(\d+)")
 
 
+class LinesDamaged(Exception):
+    """The lines of a file cannot be read any further."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(reason)
+        self.file = file
+
+
 class Problem(StrEnum):
+    DAMAGED = "damaged"
     INVALID_JSON = "invalid_json"
     MISSING = "missing"
     UNKNOWN = "unknown"
@@ -41,7 +50,7 @@ class ReconcileFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LineFile(msgspec.Struct, frozen=True):
-    """The lines of a file, which can be read again."""
+    """The lines of a file, which can be read again. Reading can raise LinesDamaged."""
 
     name: str
     lines: Iterable[bytes]
@@ -103,10 +112,10 @@ class _Answers:
         self.waited = 0
 
     def _read(self, file: LineFile) -> Iterator[tuple[int, _AnswerLine]]:
-        for number, text in _numbered(file):
+        for number, text in _numbered(file, self._findings):
             try:
                 line = _decoded(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 message = f"not a line of a batch's output: {error}"
                 self._findings.add(ReconcileFinding(Problem.INVALID_JSON, file.name, message, number))
                 continue
@@ -156,11 +165,11 @@ class _Reconciling:
 
     def run(self) -> int:
         total = 0
-        for number, text in _numbered(self._requests):
+        for number, text in _numbered(self._requests, self._findings):
             total += 1
             try:
                 custom_id = _read_id(text).custom_id
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 self._invalid_request(number, text, error)
                 continue
             self._request(number, custom_id)
@@ -227,10 +236,11 @@ class _Reconciling:
                     self._add(Problem.UNKNOWN, answers.name, number, custom_id, message)
 
     def _request_ids(self) -> Iterator[str]:
-        for _, text in _numbered(self._requests):
+        # What is wrong with the lines was found before.
+        for _, text in _numbered(self._requests, Findings(0)):
             try:
                 yield _read_id(text).custom_id
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 continue
 
     def _invalid_request(self, number: int, text: bytes, error: Exception) -> None:
@@ -250,8 +260,12 @@ def _decoded(text: bytes) -> _AnswerLine:
     return _read_line(text)
 
 
-def _numbered(file: LineFile) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers. Empty lines have numbers, too."""
-    for number, line in enumerate(file.lines, 1):
-        if text := line.strip(b" \t\r\n").removeprefix(b"\xef\xbb\xbf"):
-            yield number, text
+def _numbered(file: LineFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers, up to the first damage. Empty lines have numbers, too."""
+    number = 0
+    try:
+        for number, line in enumerate(file.lines, 1):
+            if text := line.strip(b" \t\r\n").removeprefix(b"\xef\xbb\xbf"):
+                yield number, text
+    except LinesDamaged as error:
+        findings.add(ReconcileFinding(Problem.DAMAGED, error.file, f"after line {number}: {error}"))

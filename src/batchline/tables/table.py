@@ -11,7 +11,14 @@ from typing import Any
 
 import msgspec
 
-from batchline.tables.columns import FIELD_KINDS, OutputColumn, decode_record, default_columns, reader
+from batchline.tables.columns import (
+    FIELD_KINDS,
+    OutputColumn,
+    SelectFaults,
+    decode_record,
+    default_columns,
+    reader,
+)
 from batchline.tables.encoding import (
     ColumnKind,
     CsvEncoder,
@@ -63,18 +70,21 @@ class TableSpec(msgspec.Struct, frozen=True):
 
 
 class TableWriter:
-    """Makes the blocks of one table; `rows` counts its rows."""
+    """Makes the blocks of one table; `rows` counts its rows, `faults` values that could not be computed."""
 
     def __init__(self, spec: TableSpec, lines: TableLines) -> None:
         self._spec = spec
         self._lines = lines
         self.rows = 0
+        self.faults = SelectFaults()
 
     async def blocks(self) -> Blocks:
+        await self._check_input()
         columns = self._spec.columns or default_columns(await self._first())
         encoder = await self._encoder(columns)
         packed = compressor(self._spec.format.compression)
         rows_of = await asyncio.to_thread(_RowReader, columns, self._spec.join)
+        self.faults = rows_of.faults
 
         def encoded(some: NumberedLines) -> bytes:
             rows = rows_of.read(some)
@@ -87,7 +97,13 @@ class TableWriter:
                 self.rows += len(some.lines)
                 if block:
                     yield block
+        # Before the end: without it, a file does not get its name.
+        await self._check_input()
         yield await asyncio.to_thread(lambda: packed.compress(encoder.end()) + packed.flush())
+
+    async def _check_input(self) -> None:
+        if self._spec.join is not None:
+            await asyncio.to_thread(self._spec.join.check_unchanged)
 
     async def _first(self) -> Any:
         first = await self._lines.first_completed()
@@ -121,7 +137,8 @@ class _RowReader:
 
     def __init__(self, columns: Sequence[OutputColumn], join: InputRows | None) -> None:
         own = [column.name for column in columns]
-        self._read = reader(columns)
+        self.faults = SelectFaults()
+        self._read = reader(columns, self.faults)
         self._joiner = None if join is None else Joiner(join, own)
         self.names = [*(self._joiner.names if self._joiner else ()), *own]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from batchline.upstreams import urls
+from batchline.secrets.addresses import public_url
 from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.upstreams.pace import AnswerRate, Pace
 from batchline.upstreams.retry import Backoff, Outage
@@ -61,7 +61,7 @@ class Upstream:
     @property
     def displayed(self) -> str:
         """Its URL without secrets."""
-        return urls.displayed(self.url)
+        return public_url(self.url)
 
     async def may_send(self, fence: Callable[[], object | None]) -> bool:
         """Wait for the upstream's pace, and for the end of an outage's delay. Call it while `limited`.

@@ -6,12 +6,12 @@ from urllib.parse import parse_qsl, unquote
 
 from pyreqwest.http import Url
 
+from batchline.secrets.addresses import public_url
 from batchline.secrets.masking import is_secret_name
 
 # How an upstream begins, and no model does.
 SCHEMES = ("http://", "https://")
 _VERSIONED = re.compile(r"/v[0-9][^/]*(?:/|$)")
-_USER = re.compile(r"(//)?[^/]*@")
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[::1\]")
 
 
@@ -27,9 +27,9 @@ def parse(upstream: str) -> Url:
     try:
         url = Url(upstream)
     except ValueError as error:
-        raise InvalidUpstream(f"the upstream {displayed(upstream)} is not a URL: {error}") from None
+        raise InvalidUpstream(f"the upstream {public_url(upstream)} is not a URL: {error}") from None
     if url.scheme not in ("http", "https"):
-        raise InvalidUpstream(f"the upstream {displayed(upstream)} does not begin with http:// or https://")
+        raise InvalidUpstream(f"the upstream {public_url(upstream)} does not begin with http:// or https://")
     return url
 
 
@@ -77,8 +77,3 @@ def credentials(upstream: str) -> list[str]:
         user, password = unquote(url.username), unquote(url.password)
         found += [password, b64encode(f"{user}:{password}".encode()).decode()]
     return found
-
-
-def displayed(upstream: str) -> str:
-    """The upstream for display: without a password or a query, which may hold a key."""
-    return _USER.sub(r"\1", upstream).partition("?")[0]

@@ -74,6 +74,8 @@ class Claimer(Service):
         self._max_tasks = max_tasks
         self._announced: UUID | None = None
         self.claimed = 0
+        # A claim was cancelled or failed. It may have taken spans that this worker does not know.
+        self.interrupted = False
         self.wake()
 
     def announce(self, batch_id: UUID | None) -> None:
@@ -101,7 +103,11 @@ class Claimer(Service):
             self._woken.clear()
             try:
                 async with self._context.reconciler.claim_lock:
-                    found = await self._claim()
+                    try:
+                        found = await self._claim()
+                    except BaseException:
+                        self.interrupted = True
+                        raise
                 if found:
                     self.wake()
                 elif not self._woken.is_set():

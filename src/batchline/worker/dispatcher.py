@@ -163,7 +163,7 @@ class Dispatcher(Service):
         self._runners -= self._buffer.dismiss(self._runners - limit.value)
         if not counts:
             return Deferred(item, timed_out.delay)
-        if item.claim.attempt < item.claim.settings.max_attempts:
+        if item.claim.attempts_left:
             return Retry(item, timed_out.error_code, timed_out.message, timed_out.delay)
         limit.forget(item)
         return Failed(item, failed_line(item, timed_out.error_code, timed_out.message))

@@ -65,8 +65,10 @@ class Drain:
                 break
             # If all are idle, what was found comes due later, and the poller polls again then.
             now = not idle
-            # Polls must not follow each other at once if they find work that others are about to take.
-            await pause.wait()
+            if now:
+                # Polls must not follow each other at once if they find work that others are about to take.
+                # The next one that is due needs no pause, and could come and go during it.
+                await pause.wait()
         self.held = await self._find_held()
 
     async def _held_up(self, claimed_before: int) -> bool:

@@ -8,6 +8,7 @@ differs between containers, and `birth` distinguishes a process from a later one
 
 import os
 import socket
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -42,9 +43,18 @@ def _birth(pid: int) -> str:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return "dead"
+        if sys.platform == "linux":
+            return _start_ticks(pid)
         return str(round(process.create_time() * 100))
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return "dead"
+
+
+def _start_ticks(pid: int) -> str:
+    """Clock ticks from the boot to the start of the process. The time of day would not do: psutil adds the
+    boot time, which the kernel derives from the clock, so it differs when the clock was set meanwhile."""
+    # The name, in parentheses, may contain spaces. The start is the 22nd field, and the state the 3rd.
+    return Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()[22 - 3]
 
 
 @cache
@@ -52,6 +62,6 @@ def _machine() -> str:
     """The scope in which a process number is unique: one boot of one container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot[:13]}-{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{boot[:18]}-{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return f"{socket.gethostname()}-{round(psutil.boot_time())}"

@@ -7,7 +7,7 @@ fails.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import structlog
@@ -55,6 +55,15 @@ class OnSettled(Protocol):
     def __call__(self, settled: Sequence[Settled], earliest_retry: float | None) -> None: ...
 
 
+class OnStored(Protocol):
+    """Called with verdicts that are stored, and those of them that came too late to count. `repeated` came
+    too late as well, but an earlier settle of them had no answer: it may have stored them."""
+
+    def __call__(
+        self, verdicts: Sequence[Verdict], late: Sequence[Verdict], repeated: Sequence[Verdict], /
+    ) -> None: ...
+
+
 class Settler(Service):
     """Idle while it holds no verdict. `wake` makes it settle what it has: no more verdicts are coming."""
 
@@ -83,8 +92,9 @@ class Settler(Service):
         # Verdicts that were stored, for reports.
         self.completed = 0
         self.failed = 0
-        # Called with verdicts that are stored, and those of them that came too late to count.
-        self.on_stored: Callable[[Sequence[Verdict], Sequence[Verdict]], None] = lambda verdicts, late: None
+        self.on_stored: OnStored = lambda verdicts, late, repeated: None
+        # The lines whose verdicts were sent and may be stored, though no answer said so.
+        self._unanswered: set[tuple[int, int]] = set()
         # Why the last settle failed, for people; None once one has succeeded.
         self.trouble: str | None = None
         # Since when a settle is under way, by the event loop's clock, or when the last part of it was stored.
@@ -179,6 +189,7 @@ class Settler(Service):
             except StoreUnavailable as error:
                 reason = self.trouble = str(error)
                 _log.warning("cannot settle yet", verdicts=len(some), reason=reason)
+                self._unanswered.update(map(_line, some))
                 count = max(1, len(some) // 2)
                 failures += len(some) == 1
                 await pause.wait()
@@ -190,6 +201,7 @@ class Settler(Service):
                 self.trouble = None
                 self.settling_since = clock()
         self.settling_since = None
+        self._unanswered.clear()
 
     def _first(self, verdicts: Sequence[Verdict], maximum: int) -> list[Verdict]:
         """As many as make one settle: at least one."""
@@ -216,7 +228,10 @@ class Settler(Service):
     async def _send(self, verdicts: Sequence[Verdict]) -> None:
         late: list[Verdict] = []
         settled = await spans.settle(self._session, self._lease.worker.id, verdicts, late.extend)
-        self.on_stored(verdicts, late)
+        repeated = [verdict for verdict in late if _line(verdict) in self._unanswered]
+        if repeated:
+            late = [verdict for verdict in late if _line(verdict) not in self._unanswered]
+        self.on_stored(verdicts, late, repeated)
         delays = [
             verdict.delay
             for verdict in verdicts
@@ -255,6 +270,10 @@ class Settler(Service):
             await self._send([back])
         except StatementRefused as error:
             _log.error("an item cannot be given back", request=item.request_id, reason=str(error))
+
+
+def _line(verdict: Verdict) -> tuple[int, int]:
+    return verdict.item.claim.span_id, verdict.item.ordinal
 
 
 def _size(verdict: Verdict) -> int:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import structlog
@@ -24,7 +24,7 @@ from batchline.model.ids import new_id
 from batchline.model.spending import largest_usage
 from batchline.store import budgets
 from batchline.store.budgets import Amount, Holder
-from batchline.store.session import Session, StoreUnavailable
+from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.worker.lease import Lease
 from batchline.worker.pause import Pause
 from batchline.worker.service import Service
@@ -35,17 +35,31 @@ _MAX_WANTED = 1_000
 _LOOK_AGAIN = 1.0
 # Between two statements, so that each is for many items.
 _GATHER = 0.01
+# An item for which nothing can be reserved comes back after this long.
+_REFUSED_DELAY = 30.0
 _NOTHING = Amount()
 
 _log = structlog.get_logger("batchline.spending")
 
 
+# The item may be sent; the batch may send nothing; the database does not accept the reservation.
+Grant: TypeAlias = Literal["granted", "closed", "refused"]
+
+
 class _Request:
-    """An item that waits for its reservation: True, it may be sent; False, the batch may send nothing."""
+    """An item that waits for its reservation."""
 
     def __init__(self, amount: Amount) -> None:
         self.amount = amount
-        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
+
+
+@dataclass(frozen=True, slots=True)
+class _PaidAnswer:
+    """What a request has cost, and the name under which its item was held."""
+
+    cost: Amount
+    sender: object
 
 
 @dataclass(slots=True)
@@ -57,11 +71,12 @@ class _Account:
     requests: int = 0
     in_flight: Amount = _NOTHING
     # Answers whose verdicts are not stored yet, by span and ordinal.
-    unsettled: dict[tuple[int, int], list[Amount]] = field(default_factory=dict)
+    unsettled: dict[tuple[int, int], list[_PaidAnswer]] = field(default_factory=dict)
     settling: Amount = _NOTHING
     unconfirmed: Amount = _NOTHING
-    # As the database has it, and since when, by the event loop's clock.
-    recorded: Amount = _NOTHING
+    # What is held and whether some of it will be free again, as the database has it, and since when, by the
+    # event loop's clock. Other workers wait while it is to be free: so a change of either must be recorded.
+    recorded: tuple[Amount, bool] = (_NOTHING, False)
     recorded_at: float = 0.0
 
     @property
@@ -75,34 +90,34 @@ class _Account:
 
     @property
     def due(self) -> bool:
-        return bool(self.waiting) or self.recorded != self.held
+        return bool(self.waiting) or self.recorded != (self.held, self.busy)
 
     def granted(self, request: _Request) -> None:
         if not request.answer.done():
             self.requests += 1
             self.in_flight += request.amount
-            request.answer.set_result(True)
+            request.answer.set_result("granted")
 
-    def ended(self, item: Item, reserved: Amount, actual: Amount | None) -> None:
+    def ended(self, item: Item, reserved: Amount, actual: Amount | None, sender: object = None) -> None:
         """A request has ended. `actual`: None, nobody knows what it has cost."""
         self.requests -= 1
         self.in_flight -= reserved
         if actual is None:
             self.unconfirmed += reserved
         elif actual != _NOTHING:
-            self.unsettled.setdefault(_key(item), []).append(actual)
+            self.unsettled.setdefault(_key(item), []).append(_PaidAnswer(actual, sender))
             self.settling += actual
 
-    def stored(self, item: Item, *, counted: bool) -> None:
-        amounts = self.unsettled.get(_key(item))
-        if not amounts:
-            return
-        amount = amounts.pop()
-        if not amounts:
+    def stored(self, item: Item) -> _PaidAnswer | None:
+        """The verdict on the item is stored; the answer that it was made of."""
+        answers = self.unsettled.get(_key(item))
+        if not answers:
+            return None
+        answer = answers.pop()
+        if not answers:
             del self.unsettled[_key(item)]
-        self.settling -= amount
-        if not counted:
-            self.unconfirmed += amount
+        self.settling -= answer.cost
+        return answer
 
 
 class SpendingKeeper(Service):
@@ -118,32 +133,51 @@ class SpendingKeeper(Service):
         self._id = new_id()
         self._accounts: dict[UUID, _Account] = {}
 
-    async def grant(self, item: Item, amount: Amount) -> bool:
-        """Wait until the request may be sent; False: its batch sends nothing any more."""
+    async def grant(self, item: Item, amount: Amount) -> Grant:
+        """Wait until the request may be sent, or must not be sent."""
         account = self._accounts.setdefault(item.claim.batch_id, _Account(item.claim.batch_id))
         request = _Request(amount)
         account.waiting.append(request)
         self.wake()
-        return await request.answer
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            if not request.answer.cancelled() and request.answer.result() == "granted":
+                # It was granted before it could wake up. It is not sent.
+                self.ended(item, amount, _NOTHING)
+            raise
 
     def refuse_waiting(self) -> None:
         """The worker stops: what waits is not sent."""
         for account in self._accounts.values():
-            _refuse(account)
+            _refuse(account, "closed")
 
-    def ended(self, item: Item, reserved: Amount, actual: Amount | None) -> None:
-        self._accounts[item.claim.batch_id].ended(item, reserved, actual)
+    def ended(self, item: Item, reserved: Amount, actual: Amount | None, sender: object = None) -> None:
+        self._accounts[item.claim.batch_id].ended(item, reserved, actual, sender)
         self.wake()
 
-    def stored(self, verdicts: Sequence[Verdict], late: Sequence[Verdict]) -> None:
-        """These verdicts are in the database, except for the late ones: others had given theirs before."""
+    def stored(
+        self, verdicts: Sequence[Verdict], late: Sequence[Verdict], repeated: Sequence[Verdict] = ()
+    ) -> None:
+        """These verdicts are in the database, except for the late ones: others had given theirs before.
+
+        `repeated`: late, but an earlier settle of them had no answer, so that it may have stored them. It
+        has, if this worker still has the lease under which it held their items: nobody else could.
+        """
         if not self._accounts:
             return
-        too_late = {id(verdict) for verdict in late}
+        too_late, again = {id(verdict) for verdict in late}, {id(verdict) for verdict in repeated}
+        sender = self._lease.sender()
         for verdict in verdicts:
             account = self._accounts.get(verdict.item.claim.batch_id)
-            if account is not None:
-                account.stored(verdict.item, counted=id(verdict) not in too_late)
+            answer = None if account is None else account.stored(verdict.item)
+            if account is None or answer is None:
+                continue
+            of_others = id(verdict) in too_late
+            if id(verdict) in again:
+                of_others = sender is None or answer.sender != sender
+            if of_others or not _reports_usage(verdict):
+                account.unconfirmed += answer.cost
         self.wake()
 
     def stop(self) -> None:
@@ -159,7 +193,7 @@ class SpendingKeeper(Service):
             self._woken.clear()
             try:
                 for account in list(self._accounts.values()):
-                    await self._serve(account)
+                    await self._serve_or_refuse(account)
                 pause.reset()
                 await asyncio.sleep(_GATHER)
             except StoreUnavailable as error:
@@ -177,6 +211,15 @@ class SpendingKeeper(Service):
                 await self._woken.wait()
         except TimeoutError:
             return
+
+    async def _serve_or_refuse(self, account: _Account) -> None:
+        """Reserve for the items of one batch. If the database refuses a value, only this batch waits."""
+        try:
+            await self._serve(account)
+        except StatementRefused as error:
+            _log.error("cannot reserve for a batch", batch=str(account.batch_id), reason=str(error))
+            _refuse(account, "refused")
+            account.recorded = account.held, account.busy
 
     async def _serve(self, account: _Account) -> None:
         clock = asyncio.get_running_loop().time
@@ -197,9 +240,9 @@ class SpendingKeeper(Service):
             for request in wanted[: reservation.granted]:
                 held += request.amount
                 account.granted(request)
-            account.recorded, account.recorded_at = held, clock()
+            account.recorded, account.recorded_at = (held, busy or reservation.granted > 0), clock()
             if reservation.state != "open":
-                _refuse(account)
+                _refuse(account, "closed")
             if reservation.state == "paused":
                 _log.info("the batch is paused: its cap is reached", batch=str(account.batch_id))
             account.waiting = deque(each for each in account.waiting if not each.answer.done())
@@ -240,8 +283,9 @@ class CappedExecutor:
     async def _reserved(self, item: Item, spending: Spending) -> Ran:
         reserved = _amount(item, spending, largest_usage(spending, item.claim.url, item.body))
         name = self._fence()
-        if self._stopping or not await self._keeper.grant(item, reserved):
-            return Deferred(item)
+        grant = "closed" if self._stopping else await self._keeper.grant(item, reserved)
+        if grant != "granted":
+            return Deferred(item, _REFUSED_DELAY if grant == "refused" else 0.0)
         # What it has waited for its reservation is not the upstream's time.
         item.stamps.sent = monotonic()
         actual: Amount | None = None
@@ -254,7 +298,7 @@ class CappedExecutor:
             actual = _actual(item, spending, ran)
             return ran
         finally:
-            self._keeper.ended(item, reserved, actual)
+            self._keeper.ended(item, reserved, actual, name)
 
 
 def _actual(item: Item, spending: Spending, ran: Ran) -> Amount | None:
@@ -271,6 +315,12 @@ def _actual(item: Item, spending: Spending, ran: Ran) -> Amount | None:
     return None
 
 
+def _reports_usage(verdict: Verdict) -> bool:
+    """Whether the counters have what the request has cost. A verdict that stands for one that the database
+    refused does not say it."""
+    return isinstance(verdict, (Completed, Failed, Retry)) and verdict.usage != NO_USAGE
+
+
 def _amount(item: Item, spending: Spending, usage: Usage) -> Amount:
     return Amount(spending.cost(item.claim.model, usage), usage.input_tokens + usage.output_tokens)
 
@@ -279,8 +329,8 @@ def _key(item: Item) -> tuple[int, int]:
     return item.claim.span_id, item.ordinal
 
 
-def _refuse(account: _Account) -> None:
+def _refuse(account: _Account, why: Grant) -> None:
     for request in account.waiting:
         if not request.answer.done():
-            request.answer.set_result(False)
+            request.answer.set_result(why)
     account.waiting.clear()

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import structlog
 
@@ -102,6 +103,8 @@ class Worker:
         options = options or WorkerOptions()
         self._settings = settings
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
+        # What was known when the last claim ended, if that was interrupted.
+        self._last_known: set[int] | None = None
         self._supervisor = Supervisor(self._abort)
         self._budget = ItemBudget(settings.max_items)
         self._sessions = {name: Session(url, name) for name in _SESSIONS}
@@ -268,8 +271,13 @@ class Worker:
         self._stop_sending()
         stop, patience = self._supervisor.stop, self._settings.stop_patience
         seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
+        # A producer may be closed, and with it its claimer, while others stop.
+        claimers = self.producers.claimers
         with self._aborting_after(patience):
-            await stop(*seeking, *self.producers.claimers)
+            await stop(*seeking, *claimers)
+        if any(claimer.interrupted for claimer in claimers):
+            # From now on nothing is claimed: what is held and not among these was never sent.
+            self._last_known = self._known_spans()
         self._executor.wind_down()
         await first(stop(*self.producers.dispatchers), self._abort_if_settles_fail())
         # An unreachable database keeps no worker from leaving: others run again what it could not settle.
@@ -312,13 +320,22 @@ class Worker:
 
     async def _leave(self) -> None:
         """Free whatever is still held under this name, and remove the name."""
-        session = self._sessions["settle"]
+        session, worker_id = self._sessions["settle"], self.lease.worker.id
         try:
-            for batch_id in await spans.release(session, self.lease.worker.id):
+            released = [*await self._release_unsent(), *await spans.release(session, worker_id)]
+            for batch_id in dict.fromkeys(released):
                 await batches.conclude(session, batch_id)
-            await spans.leave(session, self.lease.worker.id)
+            await spans.leave(session, worker_id)
         except StoreUnavailable as error:
             _log.warning("left without releasing; the lease will end by itself", reason=str(error))
+
+    async def _release_unsent(self) -> list[UUID]:
+        """Free what an interrupted claim has taken, as never sent: no provider needs to be asked for it."""
+        if self._last_known is None:
+            return []
+        session, worker_id = self._sessions["settle"], self.lease.worker.id
+        unsent = await spans.unknown_spans(session, worker_id, self._last_known)
+        return await spans.release(session, worker_id, unsent, sent=False) if unsent else []
 
     def _known_spans(self) -> set[int]:
         return self.settler.spans().union(*(producer.spans() for producer in self.producers))

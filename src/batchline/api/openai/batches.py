@@ -401,6 +401,7 @@ def _request(
         output_expires_after=None if kept is None else int(kept),
         served=served(settings),
         spending=spending_in(settings),
+        upstream_for=settings.upstream_for if settings.upstreams else None,
         reuse=requested.reuse,
         idempotency_key=None
         if key is None

@@ -20,7 +20,6 @@ from batchline.cli.answer_options import AnswerOptions, check_endpoints, with_ru
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import (
     CommandError,
-    err,
     finalize_trouble,
     out,
     print_json,
@@ -28,13 +27,13 @@ from batchline.cli.display.console import (
 )
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.display.pauses import pause_document, pause_message
-from batchline.cli.display.progress import Gauge
+from batchline.cli.display.progress import BatchProgress, Gauge
 from batchline.cli.display.screen import display
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.inputs import RowOptions, input_options, opened_inputs
-from batchline.cli.model_check import model_warnings
+from batchline.cli.model_check import warn_of_models
 from batchline.cli.option_groups import grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
@@ -47,11 +46,12 @@ from batchline.files.inputs.input_set import InputSet
 from batchline.model import (
     DEFAULT_TENANT,
     Batch,
+    BatchStatus,
     CauseCount,
     PauseReason,
     RunSettings,
 )
-from batchline.store import batch_names, batches, failures, outputs, providers
+from batchline.store import batch_names, batches, failures, forecasts, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -130,12 +130,11 @@ async def _submit(
     async with Session(runtime.url, "submit") as session:
         await check_endpoints(session, file.id, settings)
         priced = await settings_for(session, file.id, settings)
-        batch = await ordering.create(
+        # Before the batch exists: then a worker may send at once.
+        await warn_of_models(session, file.id, settings)
+        return await ordering.create(
             session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=priced
         )
-        for warning in await model_warnings(session, batch.id, settings):
-            err().print(f"warning: {warning}", markup=False)
-        return batch
 
 
 def status(
@@ -173,8 +172,9 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
         with display(out(), f"batch {short.get(batch_id, batch_id.hex)}", silent=silent) as screen:
             while True:
                 batch, progress = await gauge.read()
-                screen.show(progress)
-                if batch.ended_at is not None or batch.pause_rule is not None:
+                screen.show(await _with_left(session, batch, progress))
+                paused = batch.pause_rule is not None and not await forecasts.sample_left(session, batch_id)
+                if batch.ended_at is not None or paused:
                     return _BatchReport(
                         batch,
                         causes=progress.causes,
@@ -182,6 +182,16 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
                         cost=await cost_of(session, batch),
                     )
                 await asyncio.sleep(_REFRESH)
+
+
+async def _with_left(session: Session, batch: Batch, progress: BatchProgress) -> BatchProgress:
+    """The progress. If `run` has left the batch, nothing happens, and it says so."""
+    if progress.rate or not batch.settings.reserved or batch.status is not BatchStatus.IN_PROGRESS:
+        return progress
+    if (await batch_names.origins(session, [batch.id]))[batch.id].held:
+        return progress
+    trouble = progress.trouble or "left by run: nothing works on it; `batchline list` says how to continue it"
+    return msgspec.structs.replace(progress, trouble=trouble)
 
 
 def results(

@@ -14,16 +14,16 @@ from batchline.cli.display.console import CommandError, err, finalize_trouble, o
 from batchline.cli.display.tables import print_table
 from batchline.cli.display.units import age, percent
 from batchline.cli.errors import reported_errors
+from batchline.cli.resuming import continued_by, how_to_continue
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.model import DEFAULT_TENANT, Batch, BatchStatus
+from batchline.secrets.addresses import public_url
 from batchline.store import batch_names, batches
 from batchline.store.batch_names import BatchOrigin
 from batchline.store.session import Session
-from batchline.upstreams import urls
 
 _COLUMNS = ("id", "file", "model", "upstream", "state", "done", "failed", "age")
 _LEFT = "left by run"
-_HINT = f"{_LEFT}: the same `batchline run` continues it, or `batchline worker --unfinished-runs` finishes it"
 
 
 class BatchPage(msgspec.Struct, frozen=True):
@@ -69,8 +69,8 @@ def list_batches(
         for batch in page.batches:
             if trouble := finalize_trouble(batch):
                 out().print(f"{page.short[batch.id]}: {trouble}", markup=False)
-        if any(page.left(batch) for batch in page.batches):
-            out().print(_HINT, markup=False)
+        for batch in filter(page.left, page.batches):
+            out().print(f"{page.short[batch.id]} was {_LEFT}; {how_to_continue(batch)}", markup=False)
 
 
 async def _page(runtime: Runtime, limit: int, after: UUID | None) -> BatchPage:
@@ -92,6 +92,7 @@ def _document(page: BatchPage, batch: Batch) -> dict[str, object]:
         "short_id": page.short[batch.id],
         "input_filename": origin.filename,
         "left_by_run": page.left(batch),
+        "resume": continued_by(batch) if page.left(batch) else None,
     }
 
 
@@ -111,4 +112,4 @@ def _row(page: BatchPage, batch: Batch) -> tuple[str, ...]:
 
 def _host(upstream: str) -> str:
     """Without the scheme and secrets."""
-    return urls.displayed(upstream).partition("://")[2]
+    return public_url(upstream).partition("://")[2]

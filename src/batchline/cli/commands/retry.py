@@ -11,6 +11,7 @@ from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import CommandError, out, print_json, show_batch
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
+from batchline.cli.resuming import continued_by, how_to_continue
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.model import Batch, RetrySelection, Unfinished, ids
 from batchline.store import batches
@@ -52,12 +53,11 @@ def retry_lines(
         with open_runtime(database, data_dir) as runtime:
             lines, now = run_async(_retry(runtime, batch_id_in(runtime, batch), selection))
         if as_json:
-            print_json({**show_batch(now), "retried": lines})
+            print_json({**show_batch(now), "retried": lines, "resume": continued_by(now)})
             return
-        worker = "batchline worker --unfinished-runs" if now.settings.reserved else "batchline worker"
         out().print(
-            f"{ids.show(ids.BATCH, now.id)}  {now.status}  {lines:,} of {now.total:,} lines run again:"
-            f" `{worker}` runs them, or the `run` command that created the batch",
+            f"{ids.show(ids.BATCH, now.id)}  {now.status}  {lines:,} of {now.total:,} lines run again;"
+            f" {how_to_continue(now)}",
             markup=False,
         )
 
@@ -82,7 +82,9 @@ async def _retry(runtime: Runtime, batch_id: UUID, selection: RetrySelection) ->
         except InvalidSelection as error:
             raise CommandError(str(error)) from None
         except NotRetryable as error:
-            raise CommandError(f"cannot retry the batch: {error}", Exit.SOME_FAILED) from None
+            # Nothing else than its own command may work on a batch of `run`.
+            hint = f"; {how_to_continue(found)}" if error.running and found.settings.reserved else ""
+            raise CommandError(f"cannot retry the batch: {error}{hint}", Exit.SOME_FAILED) from None
         return lines, await _found(session, batch_id)
 
 

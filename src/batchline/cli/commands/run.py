@@ -1,6 +1,7 @@
 """`batchline run`: its options. `run_batch` does the work."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -15,9 +16,10 @@ from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.forecast import estimate
 from batchline.cli.inputs import RowOptions, default_output, input_options, opened_inputs
-from batchline.cli.joining import JoinedInputs
 from batchline.cli.option_groups import given_options, grouped
+from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputOptions, plan_run
+from batchline.cli.resuming import ResumeCommand, resume_command
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.spending import SpendingOptions, with_spending
@@ -83,7 +85,13 @@ def run_inputs(
         batchline run a.csv --upstream http://gpu:8000 --model M --prompt '{{text}}' -o b.csv
         batchline run a.jsonl --upstream https://models.example --api-key-env KEY
     """
-    with reported_errors(as_json), ExitStack() as stack:
+    command = resume_command(inputs)
+    with reported_errors(as_json), _interruptible(command), ExitStack() as stack:
+        if fresh and retry_failed:
+            raise CommandError(
+                "--fresh sends every line again, --retry-failed only those that are not completed;"
+                " give one of them"
+            )
         spending = caps.spending()
         how = input_options(rows)
         if only_estimate:
@@ -98,15 +106,16 @@ def run_inputs(
         outputs = Outputs(written_files(data_dir), writing.force)
         if as_json and plan.output.is_stdout:
             raise CommandError("--json prints one document on stdout; give -o FILE for the lines")
-        found = stack.enter_context(opened_inputs(inputs, how, data_dir))
+        found = stack.enter_context(opened_inputs(inputs, how, data_dir, plan.targets))
         plan.check(outputs, found.originals)
         settings = with_spending(with_failure_limits(server.run_settings(), max_failed), spending)
         order = run_batch.RunOrder(
             inputs=found,
-            settings=_reserved(with_rules(settings, rules)),
+            settings=_reserved(with_rules(settings, rules), command),
             outputs=outputs,
-            plan=plan.joined_to(JoinedInputs(found)) if writing.join else plan,
+            plan=plan,
             follow=writing.follow,
+            join=writing.join,
             how=_displayed(server, found, writing),
             window=window,
             worker=_worker_settings(server, body_memory),
@@ -114,7 +123,7 @@ def run_inputs(
             retry_failed=retry_failed,
             hooks=end_hooks,
             as_json=as_json,
-            command=run_batch.resume_command(inputs),
+            command=command,
             sample=sample,
             yes=yes,
         )
@@ -124,17 +133,30 @@ def run_inputs(
         raise typer.Exit(run_batch.exit_code_of(outcome))
 
 
+@contextmanager
+def _interruptible(command: ResumeCommand) -> Iterator[None]:
+    """Say how to continue after Ctrl-C while inputs are read or files are written. While requests are sent,
+    `run` stops by itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandError(
+            f"interrupted; nothing is lost; continue with\n  {command}", Exit.INTERRUPTED
+        ) from None
+
+
 def _server(given: UpstreamOptions, concurrency: int | None) -> UpstreamSettings:
     server = given.settings()
     return server if concurrency is None else replace(server, concurrency=concurrency)
 
 
-def _reserved(settings: RunSettings) -> RunSettings:
+def _reserved(settings: RunSettings, command: ResumeCommand) -> RunSettings:
     """Workers leave the batch to `run`, unless they are asked to take it.
 
     Not that of a provider: its tasks are counted by routing key, from all workers.
     """
-    return msgspec.structs.replace(settings, reserved=settings.provider is None)
+    reserved = settings.provider is None
+    return msgspec.structs.replace(settings, reserved=reserved, command=command.stored)
 
 
 def _worker_settings(server: UpstreamSettings, body_memory: int | None) -> WorkerSettings:

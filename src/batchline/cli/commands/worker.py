@@ -40,6 +40,7 @@ from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.hooks.hook import Hooks
 from batchline.model import RESERVED
+from batchline.secrets.addresses import public_url
 from batchline.store.spans import Scope
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
@@ -51,6 +52,8 @@ from batchline.worker.worker import Worker, WorkerOptions
 
 # How the routing keys of batches of `run` begin.
 _RESERVED_KEYS = tuple(RESERVED + scheme for scheme in urls.SCHEMES)
+# The server that started it answers requests, so it gets the processor first (benchmark `polling`).
+_NICENESS = 5
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -106,6 +109,9 @@ def work(
         batchline worker --drain --max-seconds 10m
         batchline worker --unfinished-runs --drain
     """
+    if until_eof:
+        # Here and not in the server: threads inherit it, and none has started yet.
+        os.nice(_NICENESS)
     with reported_errors(as_json):
         settings = read_settings(context.params)
         server = settings.server
@@ -214,7 +220,7 @@ async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Seque
     finally:
         await executor.close()
         await approvals.close()
-    return counts_of(worker), [replace(held, upstream=urls.displayed(held.upstream)) for held in worker.held]
+    return counts_of(worker), [replace(held, upstream=public_url(held.upstream)) for held in worker.held]
 
 
 def _describe_held(held: HeldLines) -> str:

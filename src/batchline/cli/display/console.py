@@ -12,6 +12,7 @@ from rich.text import Text
 
 from batchline.cli.options import Exit
 from batchline.model import Batch, ids
+from batchline.secrets.addresses import public_url
 from batchline.store.hooks import HookDelivery
 
 
@@ -30,7 +31,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 class SafeConsole(Console):
-    """Writes control characters as escapes such as \\u001b, so that text cannot control the terminal."""
+    """Writes control characters as escapes such as \\u001b, so that text cannot control the terminal. It
+    reads no markup and no names of emoji, in tables neither: `[/INST]` in an upstream's answer is text."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
@@ -67,21 +72,22 @@ def report(error: CommandError, as_json: bool) -> typer.Exit:
     """Print the error, on stderr and as JSON if requested. Returns the exit to raise."""
     if as_json:
         print_json({"error": {"message": str(error), "details": error.details}})
-    err().print(f"[red]error:[/red] {_plain(str(error))}")
+    err().print(Text.assemble(("error:", "red"), f" {printable(str(error))}"))
     for detail in error.details:
-        err().print(f"  {_plain(detail)}")
+        err().print(f"  {detail}")
     return typer.Exit(error.code)
 
 
 def show_batch(batch: Batch) -> dict[str, Any]:
     """A batch as all commands print it."""
+    upstream = batch.settings.upstream
     return {
         "id": ids.show(ids.BATCH, batch.id),
         "status": batch.status.value,
         "input_file_id": ids.show(ids.FILE, batch.file_id),
         "output_file_id": _file(batch.output_file_id),
         "error_file_id": _file(batch.error_file_id),
-        "upstream": batch.settings.upstream,
+        "upstream": None if upstream is None else public_url(upstream),
         "completion_window": batch.completion_window,
         "metadata": batch.metadata,
         "request_counts": msgspec.to_builtins(batch.counts),
@@ -132,8 +138,3 @@ def _file(value: Any) -> str | None:
 
 def _time(value: datetime | None) -> int | None:
     return None if value is None else int(value.timestamp())
-
-
-def _plain(text: str) -> str:
-    """Escape text that is not ours, so that it is not read as markup."""
-    return text.replace("[", "\\[")

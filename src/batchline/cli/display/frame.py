@@ -19,6 +19,7 @@ _GAP = "  "
 MAX_CAUSES = 3
 # From this width on, all facts are on one line; below, facts must not jump from line to line as they grow.
 _WIDE = 130
+_ECHO = len("^C")
 
 
 class Frame:
@@ -29,10 +30,12 @@ class Frame:
         self._progress = progress
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, progress = options.max_width, self._progress
-        yield self._bar(width)
+        progress = self._progress
+        yield self._bar(options.max_width)
+        # A terminal writes ^C after the last line. If that wraps, Rich erases one line too few.
+        width = max(options.max_width - _ECHO, 1)
         groups = [list(_pace(progress)), list(_details(progress))]
-        if width >= _WIDE:
+        if options.max_width >= _WIDE:
             groups = [[*groups[0], *groups[1]]]
         for group in groups:
             yield from _flowing(group, width)

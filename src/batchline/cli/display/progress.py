@@ -50,6 +50,9 @@ class BatchProgress(msgspec.Struct, frozen=True):
     def seconds_left(self) -> float | None:
         if self.done >= self.total or self.rate <= 0 or self.status is not BatchStatus.IN_PROGRESS:
             return None
+        if self.upstream is not None and self.upstream.unreachable_for is not None:
+            # The rate is that of the time before.
+            return None
         return (self.total - self.done) / self.rate
 
     @property

@@ -23,7 +23,7 @@ from batchline.files.inputs.streams import open_bytes
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSED = {b"\x1f\x8b": Compression.GZIP, b"\x28\xb5\x2f\xfd": Compression.ZSTD}
 _TABLES = {b"PAR1": Format.PARQUET, b"ARROW1": Format.ARROW}
-# A line with two of these fields is meant to be a request, even if it is not a valid one.
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _ENVELOPE = {"custom_id", "method", "url", "body"}
 
 
@@ -52,6 +52,8 @@ def detect(
             what = f"{format.capitalize()} inside {compression} cannot be read"
             raise InputRefused(name, f"{what}; decompress it first")
         return InputFile(name, str(path), format)
+    if head.startswith(_UTF_16):
+        raise InputRefused(name, "it is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
     delimiter = delimiter or ("\t" if format is Format.TSV else ",")
     file = InputFile(name, str(path), format or Format.JSONL, compression or Compression.NONE, delimiter)
     if format in (Format.CSV, Format.TSV):
@@ -61,7 +63,7 @@ def detect(
             first = _first_line(stream)
     except StreamFault as fault:
         raise InputRefused(name, str(fault)) from fault
-    if file.format is Format.JSONL and not rows_expected and first.startswith(b"["):
+    if file.format is Format.JSONL and first.startswith(b"["):
         raise InputRefused(
             name,
             "it begins with [, so it is a JSON array; write one object per line: jq -c '.[]' IN > OUT.jsonl",
@@ -85,9 +87,15 @@ def _first_line(stream: io.BufferedReader) -> bytes:
 
 
 def _is_envelope(first: bytes, format: Format, rows_expected: bool) -> bool:
+    """Whether a line is meant to be a request, even if it is not a valid one. Rows may have columns called
+    url and body, too, as those of scraped pages have."""
     try:
-        fields = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
+        fields = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
         # Not JSON. As requests, the lines get the usual errors.
         return format is Format.JSONL and not rows_expected
-    return len(fields & _ENVELOPE) >= 2
+    known = fields.keys() & _ENVELOPE
+    has_body = bytes(fields.get("body", b"")).startswith(b"{")
+    if rows_expected:
+        return has_body and {"custom_id", "url"} <= known
+    return len(known) >= 2 and (has_body or "custom_id" in known)

@@ -16,7 +16,7 @@ from batchline.files.inputs import process, urls
 from batchline.files.inputs.detection import detect
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import Format, InputFile, InputLimits
-from batchline.files.inputs.locations import LocatedInput, locate
+from batchline.files.inputs.locations import IsOutput, LocatedInput, locate
 from batchline.files.inputs.rendering import RowTemplate
 from batchline.files.inputs.rows import Row, columns_of, delimiter_hint, numbered_rows
 from batchline.files.inputs.spool import Spool
@@ -111,8 +111,10 @@ class InputSet(msgspec.Struct, frozen=True):
         return list(found)
 
 
-def find_inputs(given: Sequence[str], options: InputOptions, spool: Spool) -> InputSet:
-    """Find the inputs and find out what they are.
+def find_inputs(
+    given: Sequence[str], options: InputOptions, spool: Spool, is_output: IsOutput = lambda _: False
+) -> InputSet:
+    """Find the inputs and find out what they are. Of folders and patterns, outputs are left out.
 
     Raises InputUnreadable and InputRefused, and OSError if there is no room for copies.
     """
@@ -120,7 +122,7 @@ def find_inputs(given: Sequence[str], options: InputOptions, spool: Spool) -> In
     current = given[0]
     try:
         for current in given:
-            located += locate(current, spool, options.limits)
+            located += locate(current, spool, options.limits, is_output)
         files = []
         for each in located:
             current = each.name
@@ -154,11 +156,11 @@ def _checked_template(files: Sequence[InputFile], options: InputOptions) -> RowT
         return None
     template = options.template or RowTemplate()
     if template.model is None and template.body is None:
-        _check_own_model(first, options.limits)
+        _check_own_model(first, options.limits, template)
     return template
 
 
-def _check_own_model(file: InputFile, limits: InputLimits) -> None:
+def _check_own_model(file: InputFile, limits: InputLimits, template: RowTemplate) -> None:
     row = next((row for _, row in numbered_rows(file, limits) if row is not None), None)
     if row is None or isinstance(row.get("model"), str):
         return
@@ -166,7 +168,7 @@ def _check_own_model(file: InputFile, limits: InputLimits) -> None:
     example = f"--prompt 'Translate to German: {{{{{next(iter(row))}}}}}'"
     asks = (
         ""
-        if file.format is Format.TEXT or "prompt" in row or "messages" in row
+        if template.prompt or file.format is Format.TEXT or "prompt" in row or "messages" in row
         else f" and a prompt, for example {example}"
     )
     raise InputRefused(file.name, f"found rows with the columns {columns_of(row)}; give --model{asks}{hint}")

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,8 +21,10 @@ from batchline.files.inputs.spool import Spool
 
 STDIN = "-"
 _READ = 1024 * 1024
-# Files that `run` itself writes beside its inputs, by default.
-_OUTPUT = re.compile(r"\.(output\.(jsonl|csv|parquet)(\.gz|\.zst)?|errors\.jsonl|manifest\.json)$")
+# A pattern that spells how `run` names its outputs means them.
+_OUTPUT = re.compile(r"\.(output|errors|manifest)\.[^/]*$")
+# Whether a file that a pattern or a folder gives is an output of Batchline, and so is left out.
+IsOutput = Callable[[Path], bool]
 
 
 class LocatedInput(msgspec.Struct, frozen=True):
@@ -33,7 +35,7 @@ class LocatedInput(msgspec.Struct, frozen=True):
     is_original: bool = True
 
 
-def locate(given: str, spool: Spool, limits: InputLimits) -> Iterator[LocatedInput]:
+def locate(given: str, spool: Spool, limits: InputLimits, is_output: IsOutput) -> Iterator[LocatedInput]:
     """The files that a user means, in order. Raises InputRefused, or OSError if one cannot be read."""
     if given == STDIN:
         yield LocatedInput("stdin", _copied("stdin", _pieces(sys.stdin.buffer), spool, limits), False)
@@ -45,11 +47,11 @@ def locate(given: str, spool: Spool, limits: InputLimits) -> Iterator[LocatedInp
         return
     path = Path(given)
     if not os.path.lexists(path) and glob.has_magic(given):
-        yield from _matching(given)
+        yield from _matching(given, is_output)
         return
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        yield from _inside(path)
+        yield from _inside(path, is_output)
     elif stat.S_ISREG(mode):
         yield LocatedInput(path.name, path)
     else:
@@ -57,31 +59,35 @@ def locate(given: str, spool: Spool, limits: InputLimits) -> Iterator[LocatedInp
             yield LocatedInput(path.name, _copied(path.name, _pieces(stream), spool, limits), False)
 
 
-def _matching(pattern: str) -> Iterator[LocatedInput]:
-    paths = [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if not _is_output(each)]
-    files = [path for path in paths if path.is_file()]
+def _matching(pattern: str, is_output: IsOutput) -> Iterator[LocatedInput]:
+    files = [path for each in sorted(glob.glob(pattern, recursive=True)) if (path := Path(each)).is_file()]
     if not files:
         raise InputRefused(pattern, "no file matches it")
+    if _OUTPUT.search(pattern) is None:
+        files = _not_written(pattern, files, is_output)
     for path in files:
         yield LocatedInput(str(path), path)
 
 
-def _inside(folder: Path) -> Iterator[LocatedInput]:
+def _inside(folder: Path, is_output: IsOutput) -> Iterator[LocatedInput]:
     """The files in a folder and its folders whose names tell a format."""
     files = [
         path
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and format_of(path.name) is not None and not _is_output(path.name)
+        if path.is_file() and format_of(path.name) is not None
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
     if not files:
         raise InputRefused(str(folder), "the folder has no file whose name ends in .jsonl, .csv, .parquet, …")
-    for path in files:
+    for path in _not_written(str(folder), files, is_output):
         yield LocatedInput(str(path.relative_to(folder)), path)
 
 
-def _is_output(name: str) -> bool:
-    return _OUTPUT.search(name) is not None
+def _not_written(given: str, files: Sequence[Path], is_output: IsOutput) -> list[Path]:
+    kept = [path for path in files if not is_output(path)]
+    if not kept:
+        raise InputRefused(given, "Batchline wrote all files that it has; to use one as input, name it")
+    return kept
 
 
 def _copied(name: str, blocks: Iterable[bytes], spool: Spool, limits: InputLimits) -> Path:

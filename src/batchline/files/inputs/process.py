@@ -201,7 +201,9 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through `sys.stdin`: a thread that holds its lock aborts the interpreter when that ends.
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     os._exit(0)
 
 

@@ -8,14 +8,15 @@ What a template does is not trusted to end: render only in the process of `proce
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, Undefined, UndefinedError
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.meta import find_undeclared_variables
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from markupsafe import Markup
 
 from batchline.files.inputs.errors import RowFault
 from batchline.files.inputs.formats import Format, InputLimits
@@ -35,6 +36,8 @@ _FAILURES = (
     AttributeError,
     RecursionError,
 )
+_OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "keep_trailing_newline": True}
+_ONE_BRACE = re.compile(r"(?<!\{)\{\s*([A-Za-z_]\w*)\s*\}(?!\})")
 _MISSING = re.compile(r"^'(?P<name>.*)' is undefined$")
 
 _encode = msgspec.json.Encoder().encode
@@ -67,6 +70,19 @@ def check_syntax(source: str, what: str) -> None:
         raise InvalidRowTemplate(f"{what}: nested too deep") from error
 
 
+def check_columns(sources: Mapping[str, str | None]) -> None:
+    """Raises InvalidRowTemplate if none of the templates, which are valid, uses a column: all requests would
+    be the same. The keys name the options."""
+    given = {what: source for what, source in sources.items() if source is not None}
+    environment = _prompt_environment()
+    if not given or any(find_undeclared_variables(environment.parse(source)) for source in given.values()):
+        return
+    what, source = next(iter(given.items()))
+    found = _ONE_BRACE.search(source)
+    hint = f"write {{{{{found[1]}}}}} instead of {found[0]}" if found else "write a column as in {{text}}"
+    raise InvalidRowTemplate(f"{what} uses no column, so that all rows would send the same; {hint}")
+
+
 class Renderer:
     """Renders rows. Compiling and rendering may take without end."""
 
@@ -81,7 +97,10 @@ class Renderer:
     def line(self, row: Row, number: int, format: Format) -> bytes:
         """The request line of a row. Raises RowFault. `number` counts the rows of all inputs."""
         body = self._from_template(row) if self._body is not None else self._from_prompt(row, format)
-        return b'{"custom_id":' + _encode(self._id(row, number)) + self._middle + _encode(body) + b"}\n"
+        try:
+            return b'{"custom_id":' + _encode(self._id(row, number)) + self._middle + _encode(body) + b"}\n"
+        except UnicodeEncodeError:
+            raise RowFault("the request has a character that is not valid in UTF-8 (half a pair)") from None
 
     def _id(self, row: Row, number: int) -> str:
         column = self._how.id_column
@@ -168,9 +187,14 @@ class Renderer:
         return "".join(pieces)
 
 
+class _RowWithRow(dict[str, Any]):
+    """A row that has a column called row, too."""
+
+
 def _context(template: Template, row: Row) -> Context:
     """As `new_context`, in a third of its time: that copies a ChainMap of globals for each row."""
-    variables = {**template.environment.globals, **row, "row": row}
+    whole = _RowWithRow(row) if "row" in row else row
+    variables = {**template.environment.globals, **row, "row": whole}
     return Context(template.environment, variables, template.name, template.blocks)
 
 
@@ -203,18 +227,30 @@ def _compile(environment: ImmutableSandboxedEnvironment, source: str, what: str)
 
 def _prompt_environment() -> ImmutableSandboxedEnvironment:
     """Writes text. A missing value, such as a null of Parquet, is empty."""
-    return _environment(autoescape=False, finalize=_text_of)
+    return _configured(ImmutableSandboxedEnvironment(finalize=_text_of, **_OPTIONS))
 
 
 def _json_environment() -> ImmutableSandboxedEnvironment:
-    """Writes JSON. `autoescape` lets Jinja keep apart what is escaped (Markup) and what is not."""
-    return _environment(autoescape=True, finalize=_escaped)
+    return _configured(_JsonEnvironment(finalize=_escaped, **_OPTIONS))
 
 
-def _environment(**options: Any) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, keep_trailing_newline=True, **options
-    )
+class _JsonText(str):
+    """Text that is JSON already. Whatever changes it makes ordinary text of it, which is escaped."""
+
+    __slots__ = ()
+
+
+class _JsonEnvironment(ImmutableSandboxedEnvironment):
+    """Writes JSON. What a block or a macro has written is not escaped again.
+
+    Jinja's own way, `autoescape`, is for HTML: its operations escape for HTML, and `safe` not at all.
+    """
+
+    # Of pieces that are finalized already.
+    concat = staticmethod(lambda pieces: _JsonText("".join(pieces)))
+
+
+def _configured(environment: ImmutableSandboxedEnvironment) -> ImmutableSandboxedEnvironment:
     environment.filters["tojson"] = _tojson
     # It writes random text, and nobody wants that in a request.
     del environment.globals["lipsum"]
@@ -222,17 +258,22 @@ def _environment(**options: Any) -> ImmutableSandboxedEnvironment:
 
 
 def _text_of(value: Any) -> Any:
+    if callable(value) and not isinstance(value, Undefined):
+        name = getattr(value, "__name__", type(value).__name__)
+        raise TemplateRuntimeError(f"{name!r} is a function and not a value; is () missing, or a column?")
+    if isinstance(value, _RowWithRow):
+        raise TemplateRuntimeError("'row' is the whole row; for the column of this name, write row[\"row\"]")
     return "" if value is None else value
 
 
-def _escaped(value: Any) -> Any:
-    if value is None or isinstance(value, Markup):
-        return _text_of(value)
-    return Markup(_encode(str(value)).decode()[1:-1])
+def _escaped(value: Any) -> str:
+    if isinstance(value, _JsonText):
+        return value
+    return _encode(str(_text_of(value))).decode()[1:-1]
 
 
-def _tojson(value: Any) -> Markup:
+def _tojson(value: Any) -> _JsonText:
     if isinstance(value, Undefined):
         # Raises the usual error for an undefined value.
         str(value)
-    return Markup(_encode(value).decode())
+    return _JsonText(_encode(str(value) if isinstance(value, str) else value).decode())

@@ -5,6 +5,7 @@ file: the line of a text or of JSON Lines, or the record after the header of a t
 """
 
 import csv
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -14,11 +15,14 @@ from batchline.files.inputs import tables
 from batchline.files.inputs.errors import InputRefused, RowFault, StreamFault
 from batchline.files.inputs.formats import Format, InputFile, InputLimits
 from batchline.files.inputs.streams import open_bytes
+from batchline.files.inputs.tables import repeated
 
 Row: TypeAlias = dict[str, Any]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DISPLAYED_COLUMNS = 20
+# A name that needs no quotes in a message.
+_PLAIN = re.compile(r"[^\s,](?:[^,]*[^\s,])?")
 _OTHER_DELIMITERS = {";": "';'", "\t": r"'\t'", "|": "'|'", ",": "','"}
 
 _decode_row = msgspec.json.Decoder(dict[str, Any]).decode
@@ -42,7 +46,7 @@ def numbered_rows(file: InputFile, limits: InputLimits) -> Iterator[tuple[int, R
 
 def columns_of(row: Row) -> str:
     """The columns of a row for a message."""
-    names = list(row)
+    names = [name if _PLAIN.fullmatch(name) else repr(name) for name in row]
     more = f" and {len(names) - _DISPLAYED_COLUMNS} more" if len(names) > _DISPLAYED_COLUMNS else ""
     return ", ".join(names[:_DISPLAYED_COLUMNS]) + more
 
@@ -54,7 +58,9 @@ def _jsonl(file: InputFile, limits: InputLimits) -> Iterator[Row | None]:
             continue
         try:
             row = _decode_row(line)
-        except msgspec.ValidationError:
+        except msgspec.ValidationError as error:
+            if "range" in str(error):
+                raise RowFault(f"not valid JSON: {error}") from None
             raise RowFault("a line must be a JSON object with the columns of the row") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RowFault(f"not valid JSON: {error}") from None
@@ -92,10 +98,9 @@ def _csv(file: InputFile, limits: InputLimits) -> Iterator[Row | None]:
 def _checked_header(names: list[str]) -> list[str]:
     if not any(names):
         raise StreamFault("the first line must name the columns, but it is empty")
-    for name in names:
-        if names.count(name) > 1:
-            what = f"the column {name!r} twice" if name else "columns without a name"
-            raise StreamFault(f"the first line must name the columns, but it has {what}")
+    if (name := repeated(names)) is not None:
+        what = f"the column {name!r} twice" if name else "columns without a name"
+        raise StreamFault(f"the first line must name the columns, but it has {what}")
     return names
 
 

@@ -1,5 +1,6 @@
 """Rows of Parquet and Arrow files, through pyarrow (the extra `tables`, docs/decisions/0018)."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -43,7 +44,8 @@ def arrow_rows(file: InputFile, limits: InputLimits) -> Iterator[dict[str, Any]]
 def _rows(batches: Iterable[Any], limits: InputLimits) -> Iterator[dict[str, Any]]:
     size = 0
     for batch in batches:
-        _check_names(batch.schema.names)
+        if (name := repeated(batch.schema.names)) is not None:
+            raise StreamFault(f"it has the column {name!r} twice")
         size += batch.nbytes
         if size > limits.max_bytes:
             raise StreamFault(
@@ -59,10 +61,9 @@ def _rows_per_piece(size: int, rows: int) -> int:
     return max(1, min(_MAX_ROWS, _PIECE * rows // max(1, size)))
 
 
-def _check_names(names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise StreamFault(f"it has the column {name!r} twice")
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that is there twice."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _pyarrow(file: InputFile) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
@@ -19,6 +19,7 @@ from pyreqwest.exceptions import PyreqwestError
 
 from batchline.files.inputs.errors import InputRefused
 from batchline.files.objects import RETRIES, client_options
+from batchline.secrets.addresses import public_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -38,12 +39,7 @@ def is_url(given: str) -> bool:
 
 def public_name(given: str) -> str:
     """A URL without credentials, query and fragment. Anything else unchanged."""
-    if not is_url(given):
-        return given
-    scheme, _, rest = given.partition("://")
-    address = rest.partition("#")[0].partition("?")[0]
-    host, slash, path = address.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return public_url(given) if is_url(given) else given
 
 
 def expand(given: str) -> list[str]:
@@ -62,7 +58,8 @@ def expand(given: str) -> list[str]:
     keys = sorted(each for each in found if fnmatchcase(each, pattern))
     if not keys:
         raise InputRefused(public_name(given), "no object matches it")
-    return [f"s3://{parts.netloc}/{each}" for each in keys]
+    # As in any URL: a key may have a ? or a %.
+    return [f"s3://{parts.netloc}/{quote(each)}" for each in keys]
 
 
 def blocks(url: str) -> Iterator[bytes]:

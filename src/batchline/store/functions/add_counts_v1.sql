@@ -4,13 +4,13 @@
 -- newest is the first index entry, however many dead ones a snapshot elsewhere keeps behind it (docs/decisions/0014). They
 -- are read in a statement that began after the row was locked: so they are what the last settle has committed.
 --
--- Returns `finished` if the batch is frozen now, `closing` if it is being cancelled or has expired, and `governed` if it was
+-- Returns `finished` if the batch is frozen now, `left_out` if the caller must close its lanes then (freeze), `closing` if it is being cancelled or has expired, and `governed` if it was
 -- submitted as a governed operation; all of them NULL if the batch was deleted.
 -- Locks: the batch row.
 CREATE FUNCTION batchline.add_counts_v1(
     batch uuid, more_completed integer, more_failed integer, more_input_tokens bigint, more_cached_tokens bigint,
     more_output_tokens bigint, more_reasoning_tokens bigint, more_cost bigint, OUT finished boolean, OUT closing boolean,
-    OUT governed boolean
+    OUT governed boolean, OUT left_out boolean
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -60,7 +60,7 @@ BEGIN
         DELETE FROM batchline.counters AS c WHERE c.batch_id = batch AND c.seq = before.seq;
     END IF;
     IF finished THEN
-        PERFORM batchline.freeze_v1(batch);
+        left_out := batchline.freeze_v1(batch);
     END IF;
 END
 $$;

@@ -5,6 +5,9 @@
 -- `tasks_only`: only lines that count as tasks already: a provider has them, or may have them. Lines of an expired worker may
 -- have been submitted to a provider, and their span says so then.
 --
+-- An idle worker lets its lease end, and renews it in the transaction that claims again. So who is `expired` may have claimed
+-- since that was read: the lease that was committed with a span decides.
+--
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --
 -- Locks: spans, skipping those that others have locked, and no more of them than it takes. It never waits.
@@ -39,7 +42,8 @@ abandoned AS (
         'infinity'::timestamptz AS since
     FROM batchline.spans AS s
     WHERE s.worker_id = ANY (expired) AND s.lane_id = lane
-    FOR UPDATE SKIP LOCKED
+      AND NOT EXISTS (SELECT FROM batchline.workers AS w WHERE w.id = s.worker_id AND w.lease_until >= now())
+    FOR UPDATE OF s SKIP LOCKED
 ),
 -- One row per item, of which the first of each span is kept: so the limit ends the reading, and with it the locking, as
 -- soon as there are enough items, and the spans after that are left to others.
@@ -81,13 +85,13 @@ split AS (
         outstanding = w.outstanding - batchline.span_head(w.outstanding, w.take)
     FROM wanted AS w
     WHERE s.id = w.id AND w.take < w.size
-    RETURNING s.lane_id, s.batch_id, s.attempt, s.attempt_limit, s.submission,
+    RETURNING s.lane_id, s.batch_id, s.attempt, s.attempts_before, s.submission,
         batchline.span_head(w.outstanding, w.take) AS head
 ),
 head AS (
     INSERT INTO batchline.spans
-        (lane_id, batch_id, outstanding, worker_id, attempt, attempt_limit, submission, claimed_at)
-    SELECT lane_id, batch_id, head, worker, attempt, attempt_limit, submission, now() FROM split
+        (lane_id, batch_id, outstanding, worker_id, attempt, attempts_before, submission, claimed_at)
+    SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, now() FROM split
     RETURNING id, batchline.span_size(outstanding) AS size
 )
 SELECT id, size FROM whole

@@ -20,7 +20,8 @@ CREATE FUNCTION batchline.claim_v1(
     keys text[], excluded text[], below text[], batch uuid, max_items integer, max_tasks integer DEFAULT NULL
 ) RETURNS TABLE (
     span_id bigint, lane_id bigint, batch_id uuid, attempt integer, task_id text, size integer, url text, model text,
-    key text, seconds_left double precision, settings jsonb, lease_left double precision, submission text
+    key text, seconds_left double precision, settings jsonb, lease_left double precision, submission text,
+    attempts_before integer
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -30,6 +31,7 @@ DECLARE
     room integer := max_items;
     taken bigint[] := '{}';
     -- Not this worker: its lease may have ended while it was idle, and is renewed below.
+    -- Others may renew theirs meanwhile: claim_returned looks again.
     expired uuid[] := ARRAY (SELECT id FROM batchline.workers WHERE lease_until < now() AND id <> worker);
     returned bigint[];
     tenants text[];
@@ -115,13 +117,10 @@ BEGIN
     SELECT
         s.id, s.lane_id, s.batch_id, s.attempt, s.task_id, batchline.span_size(s.outstanding), n.url, n.model, n.key,
         extract(epoch FROM n.deadline - now())::double precision,
-        -- A line that a retry has put back has more attempts than the batch says.
-        CASE
-            WHEN s.attempt_limit IS NULL THEN b.settings
-            ELSE b.settings || jsonb_build_object('max_attempts', s.attempt_limit)
-        END,
+        b.settings,
         extract(epoch FROM w.lease_until - now())::double precision,
-        s.submission
+        s.submission,
+        s.attempts_before
     FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)
     CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = mine.id LIMIT 1) AS s
     CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n

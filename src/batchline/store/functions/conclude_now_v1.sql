@@ -2,10 +2,11 @@
 --
 -- Its spans are deleted, so that a late verdict finds nothing to change, its cursors go back to the lanes, and finalizing
 -- begins. Tasks of providers are noted, to be cancelled there, with all that it takes: the batch may be deleted before; and
--- they end an attempt of their lines. The children of a governed batch that never ran have ended with it, and the audit log
+-- they end an attempt of their lines. Lines that a provider may have accepted are noted, too: a retry must look there before
+-- it submits them again. The children of a governed batch that never ran have ended with it, and the audit log
 -- says so. Returns whether the batch was frozen now.
 --
--- Locks: the batch row, waiting; then its spans, never waiting; then its lanes. A transaction that has a span locked is about
+-- Locks: the batch row, waiting; then its spans, never waiting; then its lanes in id order. A transaction that has a span locked is about
 -- to settle it and to conclude afterwards, but waits for the batch row first: to wait for it would be a deadlock. Each
 -- statement sees what was committed before it began: so of two workers that settle the last two spans, the second to get
 -- the batch row freezes it.
@@ -52,8 +53,16 @@ BEGIN
     CROSS JOIN LATERAL unnest(s.outstanding) AS piece
     CROSS JOIN LATERAL generate_series(lower(piece), upper(piece) - 1) AS o (ordinal)
     WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL;
+    -- As claim_returned does with the lines of a worker whose lease has expired.
+    INSERT INTO batchline.lost_submissions AS l (batch_id, lane_id, submission, ordinals)
+    SELECT s.batch_id, s.lane_id, coalesce(s.submission, 'interrupted'), range_agg(s.outstanding)
+    FROM batchline.spans AS s
+    WHERE s.id = ANY (locked) AND s.task_id IS NULL AND (s.submission IS NOT NULL OR s.worker_id IS NOT NULL)
+    GROUP BY 1, 2, 3
+    ON CONFLICT (batch_id, lane_id, submission) DO UPDATE SET ordinals = l.ordinals + excluded.ordinals;
     DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);
-    -- The lanes are closed, so no claim moves a cursor any more.
+    -- The lanes are closed, so no claim moves a cursor any more. One that has waited for them may still hold them.
+    PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
     UPDATE batchline.lanes AS n
     SET next = c.next
     FROM batchline.current_lanes AS c

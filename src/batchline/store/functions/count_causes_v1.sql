@@ -1,8 +1,10 @@
 -- count_causes: count the failures of a settle by their cause, and list causes that are new in the batch.
 --
--- `counted` are the groups of the settle that were accepted; see settle for the other parameters. A batch lists at most 100
--- causes, of which attempts that are followed by another one add at most 50: so whatever upstreams say, a batch has few rows
--- here. Failures of causes that are not listed are in the batch's counter alone; list_causes.sql shows the difference as
+-- `counted` are the groups of the batch that were accepted and have a cause; see settle for the other parameters. Nothing else is
+-- read of the arrays, so a settle of many batches reads each group once. A batch lists at most 100 causes, of which attempts
+-- that are followed by another one add at most 50: so whatever upstreams say, a batch has few rows here. If they are not enough,
+-- causes for which no line has failed give way: those of attempts, and those of failures that were put back. But not if failures
+-- are not listed: a cause that is listed after some of its failures would count too few. Failures of causes that are not listed are in the batch's counter alone; list_causes.sql shows the difference as
 -- "other".
 --
 -- Counts are appended to `cause_counts`, and the ones before deleted, as add_counts does (docs/decisions/0014). The example
@@ -33,28 +35,32 @@ BEGIN
     INTO tally
     FROM (
         SELECT
-            v.cause AS key,
-            coalesce(sum(v.size) FILTER (WHERE v.kind = 1), 0)::integer AS failed,
-            (array_agg(v.lane ORDER BY v.kind, v.no))[1] AS lane,
-            (array_agg(lower(v.ordinals) ORDER BY v.kind, v.no))[1] AS ordinal
-        FROM unnest(causes, kinds, sizes, ordinals, lanes)
-            WITH ORDINALITY AS v (cause, kind, size, ordinals, lane, no)
-        JOIN unnest(counted) AS accepted (no) ON accepted.no = v.no
-        WHERE v.cause IS NOT NULL
-        GROUP BY v.cause
+            causes[no] AS key,
+            coalesce(sum(sizes[no]) FILTER (WHERE kinds[no] = 1), 0)::integer AS failed,
+            (array_agg(lanes[no] ORDER BY kinds[no], no))[1] AS lane,
+            (array_agg(lower(ordinals[no]) ORDER BY kinds[no], no))[1] AS ordinal
+        FROM unnest(counted) AS no
+        GROUP BY causes[no]
     ) AS t;
-    IF tally.keys IS NULL THEN
-        RETURN;
-    END IF;
 
     SELECT count(*)::integer INTO listed FROM batchline.failure_causes AS f WHERE f.batch_id = batch;
+    IF listed + cardinality(tally.keys) > 100 THEN
+        DELETE FROM batchline.failure_causes AS f
+        USING batchline.current_failure_causes AS c
+        WHERE f.batch_id = batch AND c.batch_id = batch AND c.key = f.key AND c.failed = 0 AND f.key <> ALL (tally.keys)
+          AND (SELECT b.failed FROM batchline.current_batches AS b WHERE b.id = batch)
+            = (SELECT sum(every.failed) FROM batchline.current_failure_causes AS every WHERE every.batch_id = batch);
+        SELECT count(*)::integer INTO listed FROM batchline.failure_causes AS f WHERE f.batch_id = batch;
+    END IF;
     INSERT INTO batchline.failure_causes (batch_id, key, code, message, example_lane, example_ordinal)
     SELECT batch, new.key, new.code, new.message, new.lane, new.ordinal
     FROM (
         SELECT
-            t.*, d.code, d.message, row_number() OVER (ORDER BY t.failed DESC, t.key) AS nth
+            t.*,
+            cause_codes[array_position(cause_keys, t.key)] AS code,
+            cause_messages[array_position(cause_keys, t.key)] AS message,
+            row_number() OVER (ORDER BY t.failed DESC, t.key) AS nth
         FROM unnest(tally.keys, tally.failed, tally.lanes, tally.ordinals) AS t (key, failed, lane, ordinal)
-        JOIN unnest(cause_keys, cause_codes, cause_messages) AS d (key, code, message) ON d.key = t.key
         WHERE NOT EXISTS (SELECT FROM batchline.failure_causes AS f WHERE f.batch_id = batch AND f.key = t.key)
     ) AS new
     WHERE listed + new.nth <= CASE WHEN new.failed > 0 THEN 100 ELSE 50 END;

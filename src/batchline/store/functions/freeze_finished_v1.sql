@@ -3,7 +3,7 @@
 -- The last settle does this. This function repairs a batch for which that did not happen: a row restored or changed by
 -- hand, or a bug.
 --
--- Locks: the batch row, waiting. What is left is read by a later statement, which sees what the last settle committed.
+-- Locks: the batch row, waiting; then, if lines were left out, the lanes in id order. What is left is read by a later statement, which sees what the last settle committed.
 CREATE FUNCTION batchline.freeze_finished_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -24,7 +24,10 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM batchline.freeze_v1(batch);
+    IF batchline.freeze_v1(batch) THEN
+        PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
+        UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch AND n.open;
+    END IF;
     RETURN true;
 END
 $$;

@@ -1,10 +1,11 @@
 -- freeze: start finalizing: no result can be added from now on, so the batch's counters and those of its causes go back to their rows.
 --
 -- A retry may have left out lines that an earlier end had left without a result (reopen_batch). They are ended as before:
--- the batch is cancelled or expired again, unless it is being closed anyway, and its lanes are closed.
+-- the batch is cancelled or expired again, unless it is being closed anyway. Returns whether there are such lines: then the
+-- caller closes the lanes. A settle does that when it has locked the rows of all its batches.
 --
--- The caller has locked the batch row in a statement before this one. Locks: if lines were left out, the lanes in id order.
-CREATE FUNCTION batchline.freeze_v1(batch uuid) RETURNS void
+-- The caller has locked the batch row in a statement before this one. Locks: none.
+CREATE FUNCTION batchline.freeze_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -32,15 +33,12 @@ BEGIN
     FROM batchline.current_batches AS c
     WHERE b.id = batch AND c.id = batch
     RETURNING c.left_out INTO unrun;
-    IF unrun > 0 THEN
-        PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
-        UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch AND n.open;
-    END IF;
     DELETE FROM batchline.counters WHERE batch_id = batch;
     UPDATE batchline.failure_causes AS f
     SET failed = c.failed
     FROM batchline.current_failure_causes AS c
     WHERE f.batch_id = batch AND c.batch_id = batch AND c.key = f.key AND c.failed <> f.failed;
     DELETE FROM batchline.cause_counts WHERE batch_id = batch;
+    RETURN unrun > 0;
 END
 $$;

@@ -12,7 +12,8 @@ BEGIN
     ON CONFLICT (batch_id) DO UPDATE SET
         threshold = NULL,
         failed_before = excluded.failed_before,
-        completed_before = excluded.completed_before;
+        completed_before = excluded.completed_before,
+        only_code = NULL;
     UPDATE batchline.failure_causes AS f
     SET failed_before = c.failed
     FROM batchline.current_failure_causes AS c

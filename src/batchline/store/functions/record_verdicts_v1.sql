@@ -7,8 +7,8 @@
 -- would take the line away from its new holder. What a span knows of an interrupted submission stays with a deferral, and a
 -- retry drops it. A result keeps the provider's task.
 --
--- Returns one row per batch: the groups that counted, whether all groups of the call did, and what they add to its
--- counters. Locks: spans in id order.
+-- Returns one row per batch: the groups that counted, those of them that have a cause, whether all groups of the call did,
+-- whether there is no other batch, and what they add to its counters. Locks: spans in id order.
 CREATE FUNCTION batchline.record_verdicts_v1(
     worker uuid,
     -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt), 4 as 3, but
@@ -25,7 +25,7 @@ CREATE FUNCTION batchline.record_verdicts_v1(
     -- One element per group, NULL unless it is of failures or retries; empty if there are none
     causes text[]
 ) RETURNS TABLE (
-    batch_id uuid, groups bigint[], all_accepted boolean, completed integer, failed integer, more_input_tokens bigint,
+    batch_id uuid, groups bigint[], caused bigint[], all_accepted boolean, alone boolean, completed integer, failed integer, more_input_tokens bigint,
     more_cached_tokens bigint, more_output_tokens bigint, more_reasoning_tokens bigint,
     more_cost bigint
 )
@@ -47,7 +47,7 @@ verdicts AS (
 ),
 span AS (
     SELECT
-        s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempt_limit, s.worker_id, s.task_id, s.submission,
+        s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempts_before, s.worker_id, s.task_id, s.submission,
         s.claimed_at
     FROM batchline.spans AS s
     WHERE s.id = ANY (spans)
@@ -60,7 +60,7 @@ accepted AS (
         s.lane_id,
         s.batch_id,
         s.attempt,
-        s.attempt_limit,
+        s.attempts_before,
         s.task_id,
         extract(epoch FROM now() - s.claimed_at)::real AS held_seconds,
         CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
@@ -115,18 +115,18 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit, available_at, submission)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, available_at, submission)
     SELECT
         lane_id,
         batch_id,
         range_agg(ordinals),
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
-        attempt_limit,
+        attempts_before,
         now() + make_interval(secs => delay),
         submission
     FROM accepted
     WHERE kind >= 2
-    GROUP BY lane_id, batch_id, attempt, attempt_limit, kind, delay, submission
+    GROUP BY lane_id, batch_id, attempt, attempts_before, kind, delay, submission
 ),
 attempted AS (
     INSERT INTO batchline.retry_attempts (
@@ -144,7 +144,9 @@ attempted AS (
 SELECT
     batch_id,
     array_agg(no),
+    array_agg(no) FILTER (WHERE cause IS NOT NULL),
     sum(count(*)) OVER () = cardinality(spans),
+    count(*) OVER () = 1,
     coalesce(sum(size) FILTER (WHERE kind = 0), 0)::integer,
     coalesce(sum(size) FILTER (WHERE kind = 1), 0)::integer,
     sum(input_tokens)::bigint,

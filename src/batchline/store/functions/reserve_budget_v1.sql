@@ -24,8 +24,10 @@ DECLARE
     own record;
     cost_left numeric;
     tokens_left numeric;
-    given_cost bigint;
-    given_tokens bigint;
+    given_cost numeric;
+    given_tokens numeric;
+    -- More than any cap, and sums of two fit.
+    largest CONSTANT bigint := 4611686018427387903;
 BEGIN
     PERFORM batchline.require_read_committed_v1();
     granted := 0;
@@ -35,8 +37,8 @@ BEGIN
         RETURN;
     END IF;
     SELECT
-        (b.settings -> 'spending' ->> 'max_cost')::bigint AS max_cost,
-        (b.settings -> 'spending' ->> 'max_tokens')::bigint AS max_tokens,
+        (b.settings -> 'spending' ->> 'max_cost')::numeric AS max_cost,
+        (b.settings -> 'spending' ->> 'max_tokens')::numeric AS max_tokens,
         b.cost,
         b.input_tokens + b.output_tokens AS tokens,
         -- A batch that is paused for its sample sends that.
@@ -98,8 +100,8 @@ BEGIN
         END IF;
     END IF;
 
-    held_cost := held_cost + coalesce(given_cost, 0);
-    held_tokens := held_tokens + coalesce(given_tokens, 0);
+    held_cost := least(held_cost + coalesce(given_cost, 0), largest);
+    held_tokens := least(held_tokens + coalesce(given_tokens, 0), largest);
     SELECT h.seq, h.worker_id, h.busy, h.cost, h.tokens INTO own
     FROM batchline.budget_holds AS h
     WHERE h.batch_id = batch AND h.holder = reserve_budget_v1.holder

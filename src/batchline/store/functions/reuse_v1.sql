@@ -11,18 +11,21 @@
 -- before that without an answer are in free spans. There are at most about a thousand spans per lane, and each has few
 -- enough pieces to be split quickly. If no line is left, the batch is frozen, and a notification makes workers look for it.
 --
--- Locks: none but on rows that this transaction has created. Earlier batches are only read: what is deleted before a statement
--- begins is not used.
+-- Locks: none but on rows that this transaction has created. Earlier batches are only read. Each statement that copies looks
+-- again which of them may be used (still_reusable): what is deleted before it begins is not used.
+--
+-- Nested loops are switched off for these statements: they join as many lines as there are, and a plan knows no numbers.
+-- Whatever must be read by key there is in a subquery that cannot be joined in another way.
 CREATE FUNCTION batchline.reuse_v1(batch uuid) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET work_mem = '128MB'
-SET enable_nestloop = off
+SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 DECLARE
     min_lines_at_once CONSTANT integer := 100000;
     created record;
-    source_lanes bigint[];
+    source record;
     hashed integer;
     copies integer;
     answers integer := 0;
@@ -49,10 +52,17 @@ BEGIN
         s.*,
         n.id AS target,
         (sum(s.total) OVER (ORDER BY s.nth) - s.total) / greatest(min_lines_at_once, created.total) AS part
-    FROM batchline.reuse_sources_v1(created.tenant, created.file_no, created.settings ->> 'upstream', batch) AS s
+    FROM batchline.reuse_sources_v1(created.tenant, created.file_no, created.settings, batch) AS s
     JOIN batchline.lanes AS n ON n.batch_id = batch AND n.lane_no = s.target_lane_no;
 
-    FOR source_lanes IN SELECT array_agg(s.lane_id) FROM reuse_sources AS s GROUP BY s.part ORDER BY s.part LOOP
+    -- Until the end of this function, which sets it, too.
+    PERFORM set_config('enable_nestloop', 'off', true);
+    FOR source IN
+        SELECT array_agg(s.lane_id) AS lanes, array_agg(DISTINCT s.batch_id) AS batches
+        FROM reuse_sources AS s
+        GROUP BY s.part
+        ORDER BY s.part
+    LOOP
         WITH
         candidate AS (
             SELECT
@@ -64,10 +74,16 @@ BEGIN
                 s.complete,
                 s.nth
             FROM reuse_sources AS s
-            JOIN batchline.line_hashes AS h ON h.file_no = s.file_no AND h.lane_no = s.lane_no
+            CROSS JOIN LATERAL (
+                SELECT part.hashes, part.proofs, part.line_nos
+                FROM batchline.line_hashes AS part
+                WHERE part.file_no = s.file_no AND part.lane_no = s.lane_no
+                OFFSET 0
+            ) AS h
             CROSS JOIN LATERAL unnest(h.hashes, h.proofs, h.line_nos) AS line (hash, proof, line_no)
             JOIN reuse_left AS l ON l.hash = line.hash AND l.proof = line.proof AND l.lane_id = s.target
-            WHERE s.lane_id = ANY (source_lanes)
+            WHERE s.lane_id = ANY (source.lanes)
+              AND s.batch_id = ANY ((SELECT batchline.still_reusable_v1(source.batches))::uuid[])
         ),
         -- The newest, in the order of the lines.
         chosen AS (
@@ -119,6 +135,7 @@ BEGIN
             ANALYZE reuse_left;
         END IF;
     END LOOP;
+    PERFORM set_config('enable_nestloop', 'on', true);
 
     UPDATE batchline.lanes AS n
     SET next = last.ordinal + 1, drained = last.ordinal + 1 = n.total
@@ -130,7 +147,7 @@ BEGIN
         ) AS answer
         WHERE n.batch_id = batch
     ) AS last
-    WHERE n.id = last.id;
+    WHERE n.id = last.id AND n.batch_id = batch;
 
     INSERT INTO batchline.spans (lane_id, batch_id, outstanding)
     SELECT numbered.lane_id, batch, range_agg(int4range(numbered.ordinal, numbered.ordinal + 1))
@@ -141,7 +158,7 @@ BEGIN
             row_number() OVER (PARTITION BY l.lane_id ORDER BY l.ordinal) - 1 AS nth,
             count(*) OVER (PARTITION BY l.lane_id) AS size
         FROM reuse_left AS l
-        JOIN batchline.lanes AS n ON n.id = l.lane_id
+        JOIN batchline.lanes AS n ON n.id = l.lane_id AND n.batch_id = batch
         WHERE l.ordinal < n.next
     ) AS numbered
     GROUP BY numbered.lane_id, numbered.nth / greatest(500, numbered.size / 1000)

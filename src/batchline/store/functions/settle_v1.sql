@@ -6,12 +6,13 @@
 -- ones are dropped. No two groups of one call name the same line.
 --
 -- Locks: spans in id order, then the batch rows in id order, as late as possible: results are inserted before, so settles
--- of one batch wait for no more than each other's commit.
+-- of one batch wait for no more than each other's commit. Then the lanes of all batches that are closed here, in id order. A
+-- conclusion locks lanes, too, so only a settle of a single batch concludes.
 --
 -- Returns each batch touched: `finished` if it is frozen now, `paused` if this settle has paused it because of its failures,
 -- `closing` if it is being cancelled or has expired. A closing
--- batch is concluded here unless a group was refused; then the caller does it, after it has sent that group again. And a row
--- with nothing but `refused` for each group that did not count.
+-- batch is concluded here unless a group was refused, or other batches are settled, too; then the caller does it, after it has
+-- sent that group again. And a row with nothing but `refused` for each group that did not count.
 CREATE FUNCTION batchline.settle_v1(
     worker uuid,
     -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt), 4 as 3, but
@@ -37,6 +38,7 @@ DECLARE
     tally record;
     counted record;
     accepted_groups bigint[] := '{}';
+    closed uuid[] := '{}';
 BEGIN
     PERFORM batchline.require_read_committed_v1();
     FOR tally IN
@@ -52,9 +54,9 @@ BEGIN
         ORDER BY batch_id
     LOOP
         accepted_groups := accepted_groups || tally.groups;
-        IF cardinality(cause_keys) > 0 THEN
+        IF tally.caused IS NOT NULL THEN
             PERFORM batchline.count_causes_v1(
-                tally.batch_id, tally.groups, kinds, sizes, ordinals, lanes, causes,
+                tally.batch_id, tally.caused, kinds, sizes, ordinals, lanes, causes,
                 cause_keys, cause_codes, cause_messages
             );
         END IF;
@@ -69,7 +71,17 @@ BEGIN
         ended := tally.completed + tally.failed;
         closing := counted.closing;
         finished := counted.finished;
-        paused := tally.failed > 0 AND NOT finished AND NOT closing AND batchline.pause_after_failures_v1(tally.batch_id);
+        paused := tally.failed > 0 AND NOT finished AND NOT closing AND batchline.pause_after_failures_v1(
+            tally.batch_id,
+            ARRAY (
+                SELECT DISTINCT cause_codes[array_position(cause_keys, causes[no])]
+                FROM unnest(tally.caused) AS no
+                WHERE kinds[no] = 1
+            )
+        );
+        IF paused OR counted.left_out THEN
+            closed := closed || batch_id;
+        END IF;
         IF counted.governed AND ended > 0 THEN
             PERFORM batchline.audit_ended_v1(tally.batch_id, ARRAY (
                 SELECT line_no
@@ -77,11 +89,15 @@ BEGIN
                 WHERE no = ANY (tally.groups)
             ));
         END IF;
-        IF closing AND NOT finished AND tally.all_accepted THEN
+        IF closing AND NOT finished AND tally.all_accepted AND tally.alone THEN
             finished := batchline.conclude_now_v1(tally.batch_id);
         END IF;
         RETURN NEXT;
     END LOOP;
+    IF cardinality(closed) > 0 THEN
+        PERFORM FROM batchline.lanes AS n WHERE n.batch_id = ANY (closed) ORDER BY n.id FOR NO KEY UPDATE;
+        UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = ANY (closed) AND n.open;
+    END IF;
 
     RETURN QUERY
     SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, NULL::boolean, nth::bigint

@@ -1,8 +1,9 @@
 """An ended batch can be opened again by a retry.
 
 `earlier_files` are the files of its earlier ends. `left_out` counts the lines that an earlier end left
-without a result and that the running retry has left out. `spans.attempt_limit` is the last attempt of lines
-that a retry has put back; NULL: as the settings of the batch say.
+without a result and that the running retry has left out. `spans.attempts_before` are the attempts of lines
+from before a retry has put them back: the maximum of attempts does not count them. `lost_submissions` keeps
+what an ended batch knows of lines that a provider may have accepted, for a retry.
 """
 
 from alembic import op
@@ -23,7 +24,16 @@ ALTER TABLE batches
     ADD COLUMN left_out integer NOT NULL DEFAULT 0 CHECK (left_out >= 0),
     ADD COLUMN left_out_as text CHECK (left_out_as IN ('cancelled', 'expired')),
     ADD CONSTRAINT batches_left_out CHECK ((left_out > 0) = (left_out_as IS NOT NULL));
-ALTER TABLE spans ADD COLUMN attempt_limit integer;
+ALTER TABLE spans ADD COLUMN attempts_before integer NOT NULL DEFAULT 0;
+
+CREATE TABLE lost_submissions (
+    batch_id    uuid NOT NULL REFERENCES batches (id) ON DELETE CASCADE,
+    lane_id     bigint NOT NULL,
+    -- As in `spans`.
+    submission  text NOT NULL,
+    ordinals    int4multirange NOT NULL,
+    PRIMARY KEY (batch_id, lane_id, submission)
+);
 """
 
 CURRENT_BATCHES = """
@@ -141,7 +151,8 @@ SET cancelling_at = CASE left_out_as WHEN 'cancelled' THEN now() END,
 WHERE left_out > 0 AND cancelling_at IS NULL AND expiring_at IS NULL;
 """
 DROP = """
-ALTER TABLE spans DROP COLUMN attempt_limit;
+DROP TABLE lost_submissions;
+ALTER TABLE spans DROP COLUMN attempts_before;
 ALTER TABLE batches DROP COLUMN earlier_files, DROP COLUMN left_out, DROP COLUMN left_out_as;
 """
 

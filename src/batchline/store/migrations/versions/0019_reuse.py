@@ -13,7 +13,7 @@ branch_labels = None
 depends_on = None
 
 # In the order in which they use each other.
-FUNCTIONS = ("hash_lines_v1", "reuse_sources_v1", "reuse_v1")
+FUNCTIONS = ("hash_lines_v1", "answered_by_v1", "reuse_sources_v1", "still_reusable_v1", "reuse_v1")
 
 TABLES = """
 ALTER TABLE batches ADD COLUMN reused integer NOT NULL DEFAULT 0;
@@ -44,9 +44,37 @@ ALTER TABLE line_hashes
     ALTER COLUMN proofs SET STORAGE EXTERNAL,
     ALTER COLUMN ordinals SET STORAGE EXTERNAL,
     ALTER COLUMN line_nos SET STORAGE EXTERNAL;
+
+-- Batches with answers that a later batch may take. Not: batches that are purged or will be, batches whose
+-- output or input file is deleted or has expired, governed batches, and batches of asynchronous providers.
+-- Whatever is not in the row is looked up by key: no plan can read all files.
+CREATE VIEW reusable_batches AS
+SELECT b.id, b.tenant, b.settings, b.created_at, b.completed = b.total AS complete
+FROM batches AS b
+WHERE b.submitted_by IS NULL
+  AND b.purging_at IS NULL
+  AND NOT b.settings ? 'provider'
+  AND (
+      b.completed > 0
+      OR (SELECT c.completed > 0 FROM counters AS c WHERE c.batch_id = b.id ORDER BY c.seq DESC LIMIT 1)
+  )
+  AND (
+      SELECT f.deleted_at IS NULL AND coalesce(f.expires_at > now(), true)
+      FROM files AS f
+      WHERE f.id = b.file_id
+  )
+  AND coalesce(
+      (
+          SELECT f.deleted_at IS NULL AND coalesce(f.expires_at > now(), true)
+          FROM files AS f
+          WHERE f.id = b.output_file_id
+      ),
+      true
+  );
 """
 
 BACK = """
+DROP VIEW reusable_batches;
 DROP TABLE line_hashes, hash_seeds;
 ALTER TABLE batches DROP COLUMN reused;
 -- To older programs, every result has had an attempt.

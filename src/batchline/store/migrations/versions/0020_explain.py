@@ -67,7 +67,9 @@ CREATE TABLE failure_pauses (
     threshold         integer,
     -- What had failed and completed when the batch was last continued.
     failed_before     integer NOT NULL DEFAULT 0,
-    completed_before  integer NOT NULL DEFAULT 0
+    completed_before  integer NOT NULL DEFAULT 0,
+    -- The code of all failures since then; `several`. NULL: none has failed, or the batch has no such rule.
+    only_code         text
 );
 
 CREATE VIEW current_failure_causes AS

@@ -18,6 +18,10 @@ line AS (
     DELETE FROM batchline.lines
     WHERE file_no = %(file_no)s AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = %(file_no)s)
 ),
+hash AS (
+    DELETE FROM batchline.line_hashes
+    WHERE file_no = %(file_no)s AND NOT EXISTS (SELECT FROM batchline.files AS f WHERE f.no = %(file_no)s)
+),
 numbered AS (
     DELETE FROM batchline.adopted_lines WHERE file_no = %(file_no)s
 ),

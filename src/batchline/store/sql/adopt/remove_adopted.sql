@@ -40,6 +40,9 @@ cursor_row AS (
 counter AS (
     DELETE FROM batchline.counters AS c USING lane WHERE c.batch_id = lane.batch_id
 ),
+cause AS (
+    DELETE FROM batchline.cause_counts AS c USING lane WHERE c.batch_id = lane.batch_id
+),
 attempt AS (
     DELETE FROM batchline.retry_attempts AS r USING lane WHERE r.lane_id = lane.lane_id
 ),
@@ -65,5 +68,8 @@ file AS (
 ),
 part AS (
     DELETE FROM batchline.file_lanes AS p USING file WHERE p.file_no = file.no
+),
+hash AS (
+    DELETE FROM batchline.line_hashes AS h USING file WHERE h.file_no = file.no
 )
 SELECT count(*)::integer FROM batch

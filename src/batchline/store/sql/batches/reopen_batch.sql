@@ -1,5 +1,6 @@
 -- reopen_batch: open an ended batch again after put_back_unrun and put_back_failed: `failed` lines have not failed any more,
 -- its end and its files are removed from its row, and it has a whole window again if it had a deadline. Tokens and cost stay.
+-- `max_attempts` replaces that of its settings, unless it is NULL.
 --
 -- Lines that never ran and that the retry leaves out (`unrun` is false) stay out: the cursors pass them, and `left_out` counts
 -- them, so that the batch ends without them, as cancelled or expired as before (freeze). The files of its earlier end stay,
@@ -17,6 +18,10 @@ old AS (
 batch AS (
     UPDATE batchline.batches AS b
     SET failed = b.failed - %(failed)s,
+        settings = b.settings || CASE
+            WHEN %(max_attempts)s::integer IS NULL THEN '{}'
+            ELSE jsonb_build_object('max_attempts', %(max_attempts)s::integer)
+        END,
         left_out = CASE WHEN %(unrun)s THEN 0 ELSE old.unrun END,
         left_out_as = CASE
             WHEN %(unrun)s OR old.unrun = 0 THEN NULL

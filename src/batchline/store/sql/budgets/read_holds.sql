@@ -1,10 +1,10 @@
 -- read_holds: what is reserved of a batch's caps. `reserved`: for requests in flight of live workers. `unconfirmed`: for
 -- requests that may have been charged, though no answer says so: of lost workers, of time-outs. No locks.
 SELECT
-    coalesce(sum(h.cost) FILTER (WHERE h.live), 0)::bigint AS reserved_cost,
-    coalesce(sum(h.tokens) FILTER (WHERE h.live), 0)::bigint AS reserved_tokens,
-    coalesce(sum(h.cost) FILTER (WHERE NOT h.live), 0)::bigint AS unconfirmed_cost,
-    coalesce(sum(h.tokens) FILTER (WHERE NOT h.live), 0)::bigint AS unconfirmed_tokens
+    least(coalesce(sum(h.cost) FILTER (WHERE h.live), 0), 9223372036854775807)::bigint AS reserved_cost,
+    least(coalesce(sum(h.tokens) FILTER (WHERE h.live), 0), 9223372036854775807)::bigint AS reserved_tokens,
+    least(coalesce(sum(h.cost) FILTER (WHERE NOT h.live), 0), 9223372036854775807)::bigint AS unconfirmed_cost,
+    least(coalesce(sum(h.tokens) FILTER (WHERE NOT h.live), 0), 9223372036854775807)::bigint AS unconfirmed_tokens
 FROM (
     SELECT
         DISTINCT ON (each.holder)

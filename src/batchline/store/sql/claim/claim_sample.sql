@@ -1,22 +1,55 @@
 -- claim_sample: give up to `limit` drawn lines of a batch to `worker`, though the batch is paused (draw_sample). As claim
 -- otherwise; spans are small and are taken whole. A line that must be tried again waits for the rest of the batch.
 --
--- Locks: the worker's row; spans, never waiting.
+-- The rest of the batch is in spans that are available since the pause. All others are of the sample: not sent yet, given back
+-- by a worker that stopped, or held by one whose lease has ended. Lines of the latter may have been submitted to a provider,
+-- and their span says so then, as after claim_returned.
+--
+-- Locks: the worker's row; spans, never waiting. Free and abandoned ones are looked for apart: a span that was free when this
+-- statement began, and that another worker has claimed since, is not taken for an abandoned one, whatever is known here of
+-- that worker's lease.
 WITH
 renewed AS MATERIALIZED (
     SELECT batchline.renew_lease_v1(%(worker)s, %(name)s, %(lease)s) IS NULL AS done
 ),
-due AS (
+sampled AS (
+    SELECT b.id, b.paused_at, greatest(1, %(limit)s::integer / 16) AS spans
+    FROM batchline.batches AS b
+    WHERE b.id = %(batch)s AND b.paused_by = 'sample'
+),
+free AS MATERIALIZED (
     SELECT s.id
     FROM batchline.spans AS s
+    JOIN sampled AS b ON b.id = s.batch_id
     JOIN batchline.lanes AS n ON n.id = s.lane_id AND n.deadline > now()
-    WHERE s.batch_id = %(batch)s AND s.worker_id IS NULL AND s.available_at = to_timestamp(0)
+    WHERE s.worker_id IS NULL AND s.available_at <> b.paused_at AND s.available_at <= now() AND s.attempt = 1
     ORDER BY s.id
-    LIMIT greatest(1, %(limit)s::integer / 16)
+    LIMIT (SELECT sampled.spans FROM sampled)
     FOR UPDATE OF s SKIP LOCKED
+),
+abandoned AS MATERIALIZED (
+    SELECT s.id
+    FROM batchline.spans AS s
+    JOIN sampled AS b ON b.id = s.batch_id
+    JOIN batchline.lanes AS n ON n.id = s.lane_id AND n.deadline > now()
+    JOIN batchline.workers AS w ON w.id = s.worker_id AND w.lease_until < now()
+    WHERE s.worker_id <> %(worker)s AND s.attempt = 1
+    ORDER BY s.id
+    LIMIT (SELECT sampled.spans - (SELECT count(*) FROM free) FROM sampled)
+    FOR UPDATE OF s SKIP LOCKED
+),
+due AS (
+    SELECT free.id, false AS abandoned FROM free
+    UNION ALL
+    SELECT abandoned.id, true FROM abandoned
 )
 UPDATE batchline.spans AS s
-SET worker_id = %(worker)s, claimed_at = now()
+SET worker_id = %(worker)s,
+    claimed_at = now(),
+    submission = CASE
+        WHEN due.abandoned AND s.task_id IS NULL THEN coalesce(s.submission, 'interrupted')
+        ELSE s.submission
+    END
 FROM due, renewed, batchline.batches AS b, batchline.lanes AS n
 WHERE s.id = due.id AND b.id = s.batch_id AND n.id = s.lane_id AND renewed.done IS NOT NULL
 RETURNING

@@ -19,7 +19,8 @@ SELECT
                 jsonb_build_object(
                     'attempt', a.attempt,
                     'error_code', a.error_code,
-                    'message', a.message,
+                    -- Of a result that a retry has put back, the whole line.
+                    'message', left(a.message, 65536),
                     'not_before', a.not_before,
                     'created_at', a.created_at,
                     'times', CASE

@@ -14,7 +14,7 @@
 -- Locks: the spans in id order.
 WITH
 span AS (
-    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempt_limit, s.upstream, s.task_id
+    SELECT s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempts_before, s.upstream, s.task_id
     FROM batchline.spans AS s
     WHERE s.id = ANY (%(spans)b) AND s.worker_id = %(worker)s
     ORDER BY s.id
@@ -26,7 +26,7 @@ accepted AS (
         s.lane_id,
         s.batch_id,
         s.attempt,
-        s.attempt_limit,
+        s.attempts_before,
         s.outstanding * p.ordinals AS ordinals,
         p.upstream,
         p.task_id,
@@ -63,8 +63,8 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 parked AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit, upstream, task_id, available_at)
-    SELECT lane_id, batch_id, ordinals, attempt, attempt_limit, upstream, task_id, available_at
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, upstream, task_id, available_at)
+    SELECT lane_id, batch_id, ordinals, attempt, attempts_before, upstream, task_id, available_at
     FROM accepted
     WHERE NOT same
 )

@@ -3,7 +3,7 @@
 -- cost stay counted: they were spent.
 --
 -- Each becomes a row of retry_attempts, whole, and is outstanding again in a free span of the next attempt. So the history is
--- kept, and so is the invariant. `more_attempts` is how many attempts it gets from now on; NULL: what is left of the batch's.
+-- kept, and so is the invariant. `anew`: its attempts so far do not count against the maximum (`attempts_before`).
 -- A span covers at most `span_items` ordinals, so that no claim has to rewrite a large multirange.
 --
 -- Runs under the lock on the batch row, before reopen_batch in the same transaction. The batch has ended and has no spans, so
@@ -29,7 +29,9 @@ history AS (
         cause, held_seconds, upstream_seconds, settling_seconds
     )
     SELECT
-        %(batch)s, lane_id, ordinal, attempt, batchline.failure_code_v1(status_code, output), output, now(), finished_at,
+        %(batch)s, lane_id, ordinal, attempt, batchline.failure_code_v1(status_code, output), output,
+        -- It could run at once. Nobody backed off until the retry.
+        finished_at, finished_at,
         cause, held_seconds, upstream_seconds, settling_seconds
     FROM failed
 ),
@@ -40,13 +42,13 @@ uncounted AS (
     WHERE f.batch_id = %(batch)s AND f.key = gone.cause
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before)
     SELECT
         lane_id,
         %(batch)s,
         range_agg(int4range(ordinal, ordinal + 1)),
         attempt + 1,
-        attempt + %(more_attempts)s::integer
+        CASE WHEN %(anew)s THEN attempt ELSE 0 END
     FROM failed
     GROUP BY lane_id, attempt, ordinal / %(span_items)s::integer
 )

@@ -2,11 +2,17 @@
 -- were in were deleted when the batch was cancelled or expired. Lines past the cursors need nothing: an open lane is enough.
 -- Returns how many lines were put back.
 --
--- A line that had failed attempts continues after them. `more_attempts` and `span_items` as in put_back_failed.
+-- A line that had failed attempts continues after them. A line that a provider may have accepted has the same attempt as then,
+-- and its span says so again (`lost_submissions`). `anew` and `span_items` as in put_back_failed.
 --
--- Runs under the lock on the batch row, and before put_back_failed, which deletes results. Locks: none.
+-- Runs under the lock on the batch row, and before put_back_failed, which deletes results. Locks: the rows of lost_submissions.
 -- Cost: one pass over the ordinals of the results.
 WITH
+lost AS (
+    DELETE FROM batchline.lost_submissions AS l
+    WHERE l.batch_id = %(batch)s
+    RETURNING l.lane_id, l.submission, l.ordinals
+),
 claimed AS (
     SELECT
         n.id AS lane_id,
@@ -33,15 +39,26 @@ line AS (
     ) AS past ON true
     WHERE c.before + 1 < c.ordinal
 ),
-again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempt_limit)
-    SELECT
-        lane_id,
-        %(batch)s,
-        range_agg(int4range(ordinal, ordinal + 1)),
-        attempt,
-        attempt - 1 + %(more_attempts)s::integer
+block AS (
+    SELECT lane_id, attempt, range_agg(int4range(ordinal, ordinal + 1)) AS ordinals, count(*) AS size
     FROM line
     GROUP BY lane_id, attempt, ordinal / %(span_items)s::integer
+),
+again AS (
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, submission)
+    SELECT
+        block.lane_id,
+        %(batch)s,
+        part.ordinals,
+        block.attempt,
+        CASE WHEN %(anew)s THEN block.attempt - 1 ELSE 0 END,
+        part.submission
+    FROM block
+    CROSS JOIN LATERAL (
+        SELECT lost.submission, block.ordinals * lost.ordinals AS ordinals FROM lost WHERE lost.lane_id = block.lane_id
+        UNION ALL
+        SELECT NULL, block.ordinals - coalesce(range_agg(lost.ordinals), '{}') FROM lost WHERE lost.lane_id = block.lane_id
+    ) AS part
+    WHERE NOT isempty(part.ordinals)
 )
-SELECT count(*)::integer AS lines FROM line
+SELECT coalesce(sum(size), 0)::integer AS lines FROM block

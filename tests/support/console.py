@@ -1,27 +1,56 @@
 """Console blocks of the documentation: what they run, and what they say that it prints.
 
 A page is one session of bash in an empty folder. Comments in the Markdown, which no reader sees, say what
-else a page needs:
+else a page needs. Each is for the next block:
 
-    <!-- file: reviews.csv -->      the next block is written to this file
-    <!-- setup: COMMAND -->         run before the next block, unchecked
-    <!-- not run: REASON -->        the next block is not run
+    <!-- file: reviews.csv -->      the block is the content of this file
+    <!-- setup: COMMAND -->         is run before the block, and must end with 0
+    <!-- server: COMMAND -->        the same, but it stays: what the page needs in the background
+    <!-- server -->                 the commands of the block stay: a reader runs them in another terminal
+    <!-- numbers vary -->           digits in the block's output are not compared
+    <!-- not run: REASON -->        the block is not run
+
+`prompts 20 [MODEL]` prints 20 request lines; `stop` ends the last server. CHECKOUT is the repository.
 
 In the expected output, `…` stands for any text and a line `…` for any lines. Lines that differ from run to
-run are left out on both sides: the progress of batches, and the start of PostgreSQL.
+run are left out on both sides: the progress of batches and workers, the start of PostgreSQL, and what bash says about
+processes in the background. Ids are not compared.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)\s*$")
-_DIRECTIVE = re.compile(r"^ *<!-- (?P<kind>file|setup|not run): (?P<value>.+) -->$")
+_DIRECTIVE = re.compile(r"^ *<!-- (?P<kind>file|setup|server|numbers vary|not run)(?:: (?P<value>.+))? -->$")
 _VARYING = re.compile(
-    r"(starting PostgreSQL|looking for answers of earlier runs|\[\d+\]|.*: [\d,]+ of [\d,]+ done \()"
+    r"starting PostgreSQL|looking for answers of earlier runs|\[\d+\]|bash: line \d+: +\d+ "
+    r"|.*: [\d,]+ of [\d,]+ done \(|\d\d:\d\d:\d\d  "
 )
-_ID = re.compile(r"(batch_|batch_req_)[0-9a-f]{32}")
+_NUMBER = re.compile(r" *\d[\d,.]*")
+_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+
+# `server` waits until the command has printed as many lines as the page shows.
+PRELUDE = """
+prompts() {
+    for number in $(seq 1 $1); do
+        echo '{"custom_id": "q-'$number'", "method": "POST", "url": "/v1/chat/completions", "body":' \
+            '{"model": "'${2:-my-model}'", "max_tokens": 100,' \
+            '"messages": [{"role": "user", "content": "What is '$number' squared?"}]}}'
+    done
+}
+trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT
+server() {
+    > .server.$1
+    bash -c "$2" >> .server.$1 2>&1 &
+    server=$!
+    until [ $(wc -l < .server.$1) -ge $3 ] || ! kill -0 $server 2> /dev/null; do sleep 0.05; done
+    cat .server.$1
+    kill -0 $server
+}
+stop() { kill $server; wait $server; }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +60,7 @@ class Command:
     line: int
     text: str
     expected: tuple[str, ...] = ()
-    # Neither its output nor its exit code matters.
-    checked: bool = True
+    numbers_vary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +68,10 @@ class Block:
     line: int
     kind: str
     content: tuple[str, ...]
-    directives: tuple[tuple[str, str], ...] = ()
+    directives: tuple[tuple[str, str | None], ...] = ()
 
-    def directive(self, kind: str) -> str | None:
-        return next((value for name, value in self.directives if name == kind), None)
+    def has(self, kind: str) -> bool:
+        return any(name == kind for name, _value in self.directives)
 
 
 @dataclass(slots=True)
@@ -51,12 +79,12 @@ class Script:
     """What a page runs, in order."""
 
     commands: list[Command] = field(default_factory=list)
-    not_run: list[tuple[int, str]] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
 
 
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page, with the directives before them."""
-    directives: list[tuple[str, str]] = []
+    directives: list[tuple[str, str | None]] = []
     fence: re.Match[str] | None = None
     content: list[str] = []
     start = 0
@@ -71,21 +99,29 @@ def blocks(page: Path) -> Iterator[Block]:
             content.append(line.removeprefix(fence["indent"]))
         elif (said := _DIRECTIVE.match(line)) is not None:
             directives.append((said["kind"], said["value"]))
+        elif line.startswith("    ") and re.match(r" +(\$ )?(batchline|curl|pip) ", line):
+            raise ValueError(f"{page}:{number}: a command outside of a console block")
+        elif line.lstrip().startswith("<!-- ") and re.match(r" *<!-- (file|setup|server|not run)", line):
+            raise ValueError(f"{page}:{number}: not a directive: {line}")
 
 
 def script_of(page: Path) -> Script:
     script = Script()
     for block in blocks(page):
-        if (reason := block.directive("not run")) is not None:
-            script.not_run.append((block.line, reason))
-            continue
         for kind, value in block.directives:
+            if value is None and kind not in ("server", "numbers vary"):
+                raise ValueError(f"{page}:{block.line}: `{kind}` of this block says nothing")
             if kind == "setup":
-                script.commands.append(Command(block.line, value, checked=False))
-        if (name := block.directive("file")) is not None:
-            script.commands.append(Command(block.line, _written(name, block.content), checked=False))
-        elif block.kind == "console":
-            script.commands += _commands(block)
+                script.commands.append(Command(block.line, value or ""))
+            elif kind == "server" and value is not None:
+                script.commands.append(_server(Command(block.line, value)))
+            elif kind == "file":
+                script.commands.append(Command(block.line, _written(value or "", block.content)))
+            elif kind == "not run":
+                script.not_run.append(f"{page.name}:{block.line}: {value}")
+        if block.kind == "console" and not block.has("not run"):
+            stays = ("server", None) in block.directives
+            script.commands += [_server(each) if stays else each for each in _commands(page, block)]
     return script
 
 
@@ -93,7 +129,14 @@ def _written(name: str, content: Sequence[str]) -> str:
     return "\n".join([f"cat > {name} <<'END_OF_FILE'", *content, "END_OF_FILE"])
 
 
-def _commands(block: Block) -> Iterator[Command]:
+def _server(command: Command) -> Command:
+    text = command.text.replace("'", "'\\''")
+    count = max(len(command.expected), 1)
+    return replace(command, text=f"server {command.line} '{text}' {count}")
+
+
+def _commands(page: Path, block: Block) -> Iterator[Command]:
+    numbers_vary = block.has("numbers vary")
     text: list[str] = []
     expected: list[str] = []
     start, continued = 0, False
@@ -102,23 +145,27 @@ def _commands(block: Block) -> Iterator[Command]:
             text.append(line)
         elif line.startswith("$ "):
             if text:
-                yield Command(start, "\n".join(text), tuple(expected))
+                yield Command(start, "\n".join(text), tuple(expected), numbers_vary)
             start, text, expected = number, [line.removeprefix("$ ")], []
+        elif not text:
+            raise ValueError(f"{page}:{number}: output without a command")
         else:
             expected.append(line)
-        continued = bool(text) and line.endswith("\\") and not expected
+        continued = line.endswith("\\") and not expected
     if text:
-        yield Command(start, "\n".join(text), tuple(expected))
+        yield Command(start, "\n".join(text), tuple(expected), numbers_vary)
 
 
-def differs(expected: Sequence[str], printed: str) -> bool:
+def differs(command: Command, printed: str) -> bool:
     """Whether the output is not what the page shows. A page that shows nothing says nothing about it."""
-    wanted = _constant(expected)
-    return bool(wanted) and _pattern(wanted).fullmatch("\n".join(_constant(printed.splitlines()))) is None
+    wanted, got = _constant(command.expected), _constant(printed.splitlines())
+    if command.numbers_vary:
+        wanted, got = ([_NUMBER.sub(" N", line) for line in lines] for lines in (wanted, got))
+    return bool(wanted) and _pattern(wanted).fullmatch("".join(f"{line}\n" for line in got)) is None
 
 
 def _constant(lines: Sequence[str]) -> list[str]:
-    return [_ID.sub(r"\1…", line).rstrip() for line in lines if line.strip() and not _VARYING.match(line)]
+    return [_ID.sub("…", line).rstrip() for line in lines if line.strip() and not _VARYING.match(line)]
 
 
 def _pattern(lines: Sequence[str]) -> re.Pattern[str]:
@@ -128,6 +175,4 @@ def _pattern(lines: Sequence[str]) -> re.Pattern[str]:
             parts.append(r"(?:.*\n)*?")
         else:
             parts.append(".*?".join(re.escape(part) for part in line.split("…")) + r"\n")
-    text = "".join(parts)
-    # The last line may have no end.
-    return re.compile(text.removesuffix(r"\n") + r"\n?")
+    return re.compile("".join(parts))

@@ -74,8 +74,8 @@ async def a_batch(session: Session, file_id: UUID, upstream: str | None = None) 
     return await batches.create(session, NewBatch(new_id(), DEFAULT_TENANT, file_id, "24h", WINDOW, settings))
 
 
-def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500) -> Path:
-    """Write an input file; every line has about `line_bytes` bytes."""
+def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500, first: int = 0) -> Path:
+    """Write an input file; every line has about `line_bytes` bytes. Lines are numbered from `first`."""
     line = (
         '{{"custom_id":"line-{nth:08}","method":"POST","url":"' + URL + '","body":{{"model":"' + MODEL + '",'
         '"messages":[{{"role":"user","content":"Line {nth:08}: {words}"}}]}}}}\n'
@@ -84,5 +84,5 @@ def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500) -> Path:
     room = line_bytes - len(line.format(nth=0, words=""))
     words = (words * (room // len(words) + 1))[:room]
     with path.open("w") as file:
-        file.writelines(line.format(nth=nth, words=words) for nth in range(lines))
+        file.writelines(line.format(nth=nth, words=words) for nth in range(first, first + lines))
     return path

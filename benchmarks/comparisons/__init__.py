@@ -5,6 +5,7 @@ from types import ModuleType
 from benchmarks.comparisons import (
     adopt,
     baselines,
+    command,
     create,
     create_eager,
     flight_memory,
@@ -41,6 +42,7 @@ COMPARISONS: dict[str, ModuleType] = {
     "ingest-memory": ingest_memory,
     "rows": rows,
     "run": run,
+    "command": command,
     "output": output,
     "reuse": reuse,
     "tables": tables,

@@ -13,8 +13,8 @@ else a page needs. Each is for the next block:
 `prompts 20 [MODEL]` prints 20 request lines; `stop` ends the last server. CHECKOUT is the repository.
 
 In the expected output, `…` stands for any text and a line `…` for any lines. Lines that differ from run to
-run are left out on both sides: the progress of batches and workers, the start of PostgreSQL, and what bash says about
-processes in the background. Ids are not compared.
+run are left out on both sides: the progress of batches and workers, the start of PostgreSQL, and what bash
+says about processes in the background. Ids are not compared.
 """
 
 import re

@@ -38,8 +38,8 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path, 
     printed = run(commands, tmp_path, database_url, ports) if commands else []
     for command, (output, code) in zip(commands, printed, strict=False):
         said = f"{name_of(page)}:{command.line}: {command.text}\nexit code {code}, printed:\n{output}"
-        shown = replace(command, expected=tuple(with_ports(line, ports) for line in command.expected))
-        assert not differs(shown, output), said
+        displayed = replace(command, expected=tuple(with_ports(line, ports) for line in command.expected))
+        assert not differs(displayed, output), said
         assert code == 0 or command.expected, said
     assert len(printed) == len(commands), f"{name_of(page)}: it ended at {commands[len(printed)]}"
 

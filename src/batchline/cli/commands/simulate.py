@@ -26,12 +26,13 @@ def _parameters() -> Iterator[inspect.Parameter]:
     for each in simulate_options():
         about = dict(each.metadata)
         option = typer.Option(about.pop("flag", f"--{each.name.replace('_', '-')}"), **about)
+        default: Any = _PORT if each.name == "port" else each.default
         # typer takes a list for an option that may be repeated.
-        repeated = isinstance(each.default, tuple)
+        repeated = isinstance(default, tuple)
         yield inspect.Parameter(
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=_PORT if each.name == "port" else list(each.default) if repeated else each.default,
+            default=list(default) if repeated else default,
             annotation=Annotated[list[str] if repeated else each.type, option],
         )
     yield inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.Json)

@@ -47,11 +47,12 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/python -m tools.retired_names
 
-# Fixes what ruff can fix, and writes the settings reference from the definitions.
+# Fixes what ruff can fix, and writes the references of settings and commands from their definitions.
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python -m tools.settings_reference
+	$(BIN)/python -m tools.command_reference
 
 # Runs all benchmarks, or some of them: make bench NAMES="steady wake".
 bench: setup

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ready(host: str, port: int, as_json: bool) -> None:
     url = f"http://{host}:{port}"
-    said = json.dumps({"url": url}) if as_json else f"simulated Kubernetes API at {url}, Ctrl-C ends it"
+    said = json.dumps({"url": url}) if as_json else f"simulated Kubernetes API at {url}, Ctrl-C stops it"
     print(said, flush=True)
 
 

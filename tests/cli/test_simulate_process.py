@@ -1,13 +1,16 @@
 """The simulated upstream as a process."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
 from batchline.simulate import answer_to
+from tests.support.processes import simulated
 from tests.support.simulated_client import CHAT, DEADLINE_S, Upstream, chat, run
 
 SERVE = """
@@ -35,3 +38,15 @@ def test_serve_says_where_it_listens_and_ends_well_on_a_signal(stopped_by: signa
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "listed"),
+    [((), ["sim-small", "sim-large"]), (("--model", "a", "--model", "b"), ["a", "b"])],
+)
+def test_the_command_says_which_models_are_listed(options: tuple[str, ...], listed: list[str]) -> None:
+    with (
+        simulated(*options) as upstream,
+        urllib.request.urlopen(f"{upstream.url}/v1/models", timeout=DEADLINE_S) as answer,
+    ):
+        assert [each["id"] for each in json.load(answer)["data"]] == listed

@@ -64,4 +64,4 @@ def test_the_page_shows_the_settings_of_the_example() -> None:
     for line in displayed.splitlines():
         assert line.rstrip() in written, f"{line!r} is not in the example"
     for operation in packs.registry(load(path, {}).server).all():
-        assert f"\n{operation.name} " in text, f"{operation.name} is not on the page"
+        assert f"\n {operation.name} " in text, f"{operation.name} is not on the page"

@@ -71,8 +71,12 @@ class SimulateSettings:
     )
     vanish_rate: float = _option(0.0, "Share accepted in the background and never found again.", min=0, max=1)
     tasks_file: str = _option("", "Keeps background responses over restarts.", metavar="FILE")
-    models: tuple[str, ...] = ("sim-small", "sim-large")
-    """What GET /v1/models lists. A request may name any model."""
+    models: tuple[str, ...] = _option(
+        ("sim-small", "sim-large"),
+        "What GET /v1/models lists; may be repeated. Without --only-listed, a request may name any model.",
+        flag="--model",
+        metavar="NAME",
+    )
     max_keys: int = 1_000_000
     """Remembered Idempotency-Keys. Beyond that, the oldest is forgotten and would be executed again."""
 

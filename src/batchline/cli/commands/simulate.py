@@ -26,16 +26,19 @@ def _parameters() -> Iterator[inspect.Parameter]:
     for each in simulate_options():
         about = dict(each.metadata)
         option = typer.Option(about.pop("flag", f"--{each.name.replace('_', '-')}"), **about)
+        default: Any = _PORT if each.name == "port" else each.default
+        # typer takes a list for an option that may be repeated.
+        repeated = isinstance(default, tuple)
         yield inspect.Parameter(
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=_PORT if each.name == "port" else each.default,
-            annotation=Annotated[each.type, option],
+            default=list(default) if repeated else default,
+            annotation=Annotated[list[str] if repeated else each.type, option],
         )
     yield inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.Json)
 
 
-def simulate(*, as_json: bool, **settings: Any) -> None:
+def simulate(*, as_json: bool, models: list[str], **settings: Any) -> None:
     """Serve an OpenAI-compatible upstream that answers at once, slowly, or not at all, by its options.
 
     GET /stats reports what it executed, GET /tasks its background responses.
@@ -45,7 +48,7 @@ def simulate(*, as_json: bool, **settings: Any) -> None:
 
     with reported_errors(as_json):
         try:
-            chosen = SimulateSettings(**settings)
+            chosen = SimulateSettings(**settings, models=tuple(models))
         except ValueError as error:
             raise CommandError(str(error)) from error
         try:

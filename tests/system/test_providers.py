@@ -162,7 +162,7 @@ def test_a_worker_that_drains_says_what_is_held_and_what_to_do(database_url: str
         )
         submitted(6, upstream, tmp_path, location)
         done = batchline("worker", "--drain", "--config", str(config), *location)
-        assert (done.returncode, done.stdout) == (0, "worked on 2 items\n")
+        assert (done.returncode, done.stdout) == (0, "worked on 2 items: 0 completed, 0 failed\n")
         assert "2 lines are held as submission_unknown" in done.stderr
         assert "They fill its limit of tasks" in done.stderr
         assert "set provider_recovery to resubmit" in done.stderr

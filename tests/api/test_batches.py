@@ -566,7 +566,7 @@ def test_an_upstream_for_all_models_serves_only_the_models_that_it_lists(
         settings = ServerSettings(upstreams=(anything,), sessions=4, streams=2)
         with serving(database_url, tmp_path, settings) as server:
             client = server.client()
-            # An upstream that is late is asked again after a while.
+            # If the upstream was late, the server requests its list again after a while.
             listed = wait_for("the upstream's models", lambda: client.models.list().data)
             for model in listed:
                 assert client.models.retrieve(model.id).owned_by == "any"

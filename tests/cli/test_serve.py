@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from batchline.model import ids
 from batchline.store.session import Session
 from tests.support.builders import overrun
 from tests.support.processes import batchline, simulated, wait_for_executions, write_requests
-from tests.support.server_process import ended, served, submit
+from tests.support.server_process import Served, ended, served, submit
 from tests.support.waiting import LIMIT, wait_for
 
 
@@ -265,14 +266,7 @@ def test_a_head_that_does_not_end_is_refused(database_url: str, tmp_path: Path) 
 
 
 def test_a_second_signal_ends_it_at_once(database_url: str, tmp_path: Path) -> None:
-    path = write_requests(tmp_path / "in.jsonl", 10)
-    with (
-        simulated("--hang-rate", "1") as upstream,
-        served(database_url, tmp_path, "--upstream", upstream.url) as server,
-    ):
-        submit(server.client(), path)
-        worker = server.wait_for_worker()
-        wait_for("requests that hang", lambda: upstream.stats()["requests"])
+    with server_with_hanging_requests(database_url, tmp_path) as (server, worker):
         server.process.send_signal(signal.SIGTERM)
         wait_for("the server to close its door", lambda: not listens(server.url))
         server.process.send_signal(signal.SIGINT)
@@ -281,14 +275,7 @@ def test_a_second_signal_ends_it_at_once(database_url: str, tmp_path: Path) -> N
 
 
 def test_two_signals_reach_a_worker_that_has_not_handled_the_first(database_url: str, tmp_path: Path) -> None:
-    path = write_requests(tmp_path / "in.jsonl", 10)
-    with (
-        simulated("--hang-rate", "1") as upstream,
-        served(database_url, tmp_path, "--upstream", upstream.url) as server,
-    ):
-        submit(server.client(), path)
-        worker = server.wait_for_worker()
-        wait_for("requests that hang", lambda: upstream.stats()["requests"])
+    with server_with_hanging_requests(database_url, tmp_path) as (server, worker):
         worker.suspend()
         try:
             wait_for("the worker to be suspended", lambda: set(states_of_threads(worker)) == {"T"})
@@ -301,6 +288,20 @@ def test_two_signals_reach_a_worker_that_has_not_handled_the_first(database_url:
             worker.resume()
         assert server.process.wait(LIMIT) == 0
         assert gone(worker)
+
+
+@contextmanager
+def server_with_hanging_requests(database_url: str, folder: Path) -> Iterator[tuple[Served, psutil.Process]]:
+    """A server and its worker, which waits for answers that never come."""
+    path = write_requests(folder / "in.jsonl", 10)
+    with (
+        simulated("--hang-rate", "1") as upstream,
+        served(database_url, folder, "--upstream", upstream.url) as server,
+    ):
+        submit(server.client(), path)
+        worker = server.wait_for_worker()
+        wait_for("requests that hang", lambda: upstream.stats()["requests"])
+        yield server, worker
 
 
 def states_of_threads(process: psutil.Process) -> list[str]:

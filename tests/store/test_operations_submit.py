@@ -377,7 +377,7 @@ async def test_a_status_waits_for_no_lock(database_url: str, db: Session) -> Non
     batch = await submit(db, rules, ANNA, 2)
     async with operations.changing(db, "acme", batch.id, pending_for="anna") as changing:
         await changing.close("pause", "anna")
-        # The database hangs up on whoever is idle for 10 s. A reader that waits must not outlast the lock.
+        # Otherwise the database ends a transaction that is idle for 10 s, and a waiting reader gets its lock.
         await changing._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         async with Session(database_url, "reader", timeout=20) as reader:
             assert (await now(reader, batch)).paused_at is None

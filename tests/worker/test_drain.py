@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -15,6 +16,8 @@ from batchline.model import Batch, BatchStatus, Item, PollResult, Retry, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.worker.drain import Drain
+from batchline.worker.pause import Pause
 from batchline.worker.worker import Worker
 from tests.support.builders import a_batch, a_worker, deferred, overrun, read, sql, take
 from tests.support.executors import Answering
@@ -97,6 +100,30 @@ async def test_it_waits_for_what_another_worker_has_put_off(
     await drain(database_url, tmp_path, Answering())
     assert (await read(db, batch)).status is BatchStatus.COMPLETED
     assert len(polls) <= 6
+
+
+async def test_it_waits_without_a_pause_for_the_poll_that_is_due(
+    db: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll that came and went during a pause was missed: the drain waited for the one after it."""
+    acts: list[str] = []
+
+    class DuePoller:
+        only_claimable = False
+
+        async def sees_work(self, *, now: bool) -> bool:
+            acts.append("poll" if now else "wait for the poll that is due")
+            return len(acts) == 1
+
+    class NoProducers(list[Any]):
+        claimed = 0
+
+    async def pause(_: Pause) -> None:
+        acts.append("pause")
+
+    monkeypatch.setattr(Pause, "wait", pause)
+    await Drain(db, Scope(), cast(Any, DuePoller()), cast(Any, NoProducers()), lambda: []).wait()
+    assert acts == ["poll", "wait for the poll that is due"]
 
 
 async def test_it_runs_the_maintenance_that_is_due_and_ends_the_batch_that_this_closes(

@@ -97,7 +97,7 @@ async def test_a_worker_that_stops_settles_what_its_settler_holds(
 async def test_what_an_interrupted_claim_has_taken_counts_as_never_sent(
     database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker stops before the answer to its claim has come. No provider is asked for these lines."""
+    """A worker stops before its claim is answered. Nobody has to look for these lines at a provider."""
     true_claim, claimed = spans.claim, asyncio.Event()
 
     async def claim(*arguments: Any) -> list[Claim]:

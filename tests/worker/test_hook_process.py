@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from batchline.hooks import process
 from batchline.hooks.hook import Hook
 from batchline.hooks.process import KEPT, run_hook
 from batchline.store.hooks import HookOutcome
@@ -65,6 +66,15 @@ async def test_the_end_of_the_output_is_kept_with_the_reason_of_the_failure() ->
     assert not outcome.delivered
     assert outcome.error == "it ended with exit code 1"
     assert sorted(outcome.output.splitlines()) == ["no route to host", "started"]
+
+
+async def test_output_that_the_worker_had_no_time_to_read_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the worker had been stopped from the start of the hook until after its end."""
+    never = asyncio.Event()
+    monkeypatch.setattr(process, "_next_block", lambda descriptor: never.wait())
+    monkeypatch.setattr(process, "_LAST_OUTPUT", 0.0)
+    outcome = await run(python_hook("quick", "print('last words')"))
+    assert (outcome.delivered, outcome.output) == (True, "last words\n")
 
 
 async def test_a_hook_that_a_signal_ends_has_failed() -> None:

@@ -117,7 +117,9 @@ class _Output:
         """What the pipe still holds: a worker that was stopped for a moment has not read it yet."""
         with suppress(BlockingIOError):
             for _ in range(_MAX_REST):
-                self._last = (self._last + os.read(descriptor, _BLOCK))[-KEPT:]
+                if not (block := os.read(descriptor, _BLOCK)):
+                    return
+                self._last = (self._last + block)[-KEPT:]
 
     def text(self) -> str:
         """As the database stores it: without NUL, and without secrets that can be recognized."""

@@ -330,7 +330,7 @@ class Worker:
             _log.warning("left without releasing; the lease will end by itself", reason=str(error))
 
     async def _release_unsent(self) -> list[UUID]:
-        """Free what an interrupted claim has taken, as never sent: no provider needs to be asked for it."""
+        """Free what an interrupted claim has taken, as never sent: it need not be looked up at a provider."""
         if self._last_known is None:
             return []
         session, worker_id = self._sessions["settle"], self.lease.worker.id

@@ -5,8 +5,8 @@
 -- `tasks_only`: only lines that count as tasks already: a provider has them, or may have them. Lines of an expired worker may
 -- have been submitted to a provider, and their span says so then.
 --
--- An idle worker lets its lease end, and renews it in the transaction that claims again. So who is `expired` may have claimed
--- since that was read: the lease that was committed with a span decides.
+-- An idle worker lets its lease end, and renews it in the transaction that claims again. So a worker in `expired` may
+-- have claimed since the list was read: the lease that was committed with a span decides.
 --
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --

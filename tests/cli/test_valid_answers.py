@@ -1,5 +1,6 @@
 """`--schema` and `--require`: answers are checked, asked for again, and kept if they never pass."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_bad_answers_are_asked_for_again_until_they_match(
     used = [line["response"]["body"]["usage"] for line in read_lines(tmp_path / "in.output.jsonl")]
     assert counted is not None
     assert counted[0] > sum(each["prompt_tokens"] for each in used), "the tokens of bad answers count, too"
+
+
+def test_the_manifest_of_checked_answers_has_the_digest_of_the_input(
+    tmp_path: Path, location: tuple[str, ...], schema: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 2)
+    with simulated(*GOOD) as upstream:
+        done = batchline("run", str(inputs), "--upstream", upstream.url, *schema, *location)
+        assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "in.output.jsonl.manifest.json").read_text())
+    digest = hashlib.sha256(inputs.read_bytes()).hexdigest()
+    assert [(each["name"], each["sha256"]) for each in manifest["inputs"]] == [("in.jsonl", digest)]
 
 
 def test_a_line_that_never_passes_fails_keeps_its_last_answer_and_can_be_retried(

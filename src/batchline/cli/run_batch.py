@@ -259,8 +259,7 @@ async def _patiently(act: Callable[[], Awaitable[Result]]) -> Result:
 async def _find_or_create(
     order: RunOrder, runtime: Runtime, session: Session, known: Fingerprint
 ) -> tuple[Batch, bool]:
-    upstream = order.settings.upstream or ""
-    key = ordering.resume_key(known.digest, upstream, order.settings.answers)
+    key = _resume_key(order, known)
     found = None if order.fresh else await _patiently(lambda: batches.find(session, DEFAULT_TENANT, key))
     if found is not None and _is_done(order, found):
         return found, True
@@ -270,6 +269,10 @@ async def _find_or_create(
     # Forget the old batch only now that nothing prevents a new one.
     await _patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     return await _patiently(lambda: _create(order, runtime, session, known, key)), False
+
+
+def _resume_key(order: RunOrder, known: Fingerprint) -> str:
+    return ordering.resume_key(known.digest, order.settings.upstream or "", order.settings.answers)
 
 
 def _is_done(order: RunOrder, found: Batch) -> bool:
@@ -534,7 +537,7 @@ async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> lis
         known = await asyncio.to_thread(order.inputs.fingerprint)
     except InputUnreadable:
         return []
-    key = ordering.resume_key(known.digest, order.settings.upstream or "")
+    key = _resume_key(order, known)
     same = await batches.find(session, DEFAULT_TENANT, key)
     if same is None or same.id != batch.id:
         return []

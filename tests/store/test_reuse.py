@@ -9,8 +9,9 @@ import pytest
 
 from batchline.batches import creation, reuse
 from batchline.batches.creation import BatchRequest, create_requested
+from batchline.batches.retry import retry
 from batchline.config.settings import ServerSettings, UpstreamSettings
-from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, ProviderSettings, RunSettings
+from batchline.model import DEFAULT_TENANT, Batch, BatchStatus, ProviderSettings, RetrySelection, RunSettings
 from batchline.model.ids import new_id
 from batchline.store import batches, deletion, doctor, files, retention, spans
 from batchline.store.batches import NewBatch
@@ -281,6 +282,33 @@ async def test_deleted_answers_are_never_reused(
     await lost(db, first)
 
     assert (await a_reusing_batch(db, await a_file_of(db, ABC))).reused == 0
+
+
+async def test_a_retry_does_not_bring_deleted_answers_back(db: Session) -> None:
+    first = await a_reusing_batch(db, await a_file_of(db, [*ABC, "fails"]))
+    *others, last = await take(db, WORKER)
+    await answer(db, WORKER, others)
+    await spans.settle(db, WORKER.id, [failed(last)])
+    await finalize(db, WORKER, first)
+    await without_output_file(db, first)
+
+    await retry(db, first, RetrySelection())
+    assert (await a_reusing_batch(db, await a_file_of(db, ABC))).reused == 0
+
+    # They are in the new output, which is not deleted.
+    await answer_all(db, WORKER, first)
+    await finalize(db, WORKER, first)
+    assert (await a_reusing_batch(db, await a_file_of(db, ABC))).reused == 5
+
+
+async def test_answers_are_reused_while_their_batch_is_retried(db: Session) -> None:
+    first = await a_reusing_batch(db, await a_file_of(db, [*ABC, "fails"]))
+    *others, last = await take(db, WORKER)
+    await answer(db, WORKER, others)
+    await spans.settle(db, WORKER.id, [failed(last)])
+    await finalize(db, WORKER, first)
+    await retry(db, first, RetrySelection())
+    assert (await a_reusing_batch(db, await a_file_of(db, ABC))).reused == 5
 
 
 async def test_the_hashes_of_a_file_are_deleted_with_its_lines(db: Session) -> None:

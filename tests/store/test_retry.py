@@ -31,7 +31,7 @@ from batchline.model import (
     Verdict,
 )
 from batchline.model.ids import new_id
-from batchline.store import attempts, batches, doctor, files, spans
+from batchline.store import attempts, batches, disk_use, doctor, files, spans
 from batchline.store import deletion as store_deletion
 from batchline.store import retry as store_retry
 from batchline.store.batches import NewBatch
@@ -167,6 +167,23 @@ async def test_earlier_files_stay_until_the_batch_is_deleted(db: Session, object
     deleted = await deletion.delete(db, objects, second, force=False)
     assert deleted.files == 4, "two of the first end, one of the second, and the input"
     assert [key async for page in objects.pages(OUTPUTS) for key in page] == []
+
+
+async def test_files_of_earlier_ends_are_part_of_the_size_of_their_batch(
+    db: Session, objects: Objects
+) -> None:
+    async def size() -> int:
+        (found,) = await disk_use.largest_batches(db, 10)
+        return found.output_bytes
+
+    first = await some_failed(db, objects)
+    before = await size()
+    assert before > 0
+    await retry(db, first, ALL)
+    assert await size() == before
+    await work(db, first)
+    await end(db, objects, first)
+    assert await size() > before
 
 
 async def test_an_earlier_file_that_is_deleted_deletes_no_results(db: Session, objects: Objects) -> None:
@@ -555,6 +572,25 @@ async def test_a_batch_whose_results_were_deleted_is_refused(db: Session, object
     assert (await refused(db, await read(db, batch))).code == "results_deleted"
 
 
+@pytest.mark.parametrize(
+    "lost", ["deleted_at = now()", "expires_at = now() - interval '1 second'"], ids=["deleted", "expired"]
+)
+async def test_a_batch_whose_results_are_about_to_be_deleted_with_its_files_is_refused(
+    db: Session, objects: Objects, lost: str
+) -> None:
+    batch = await some_failed(db, objects)
+    made = "UPDATE batchline.files SET " + lost + " WHERE id = %(file)s"
+    await sql(db, made, file=batch.output_file_id)
+    async with store_retry.retrying(db, batch, None) as held:
+        assert held is not None
+        assert await held.keep_input() == store_retry.Kept(adopted=False, results_deleted=False)
+    await sql(db, made, file=batch.error_file_id)
+    assert (await refused(db, batch)).code == "results_deleted"
+    # As after the next maintenance.
+    await retention.enforce(db, objects, None)
+    assert (await refused(db, await read(db, batch))).code == "results_deleted"
+
+
 async def test_an_adopted_batch_is_refused_until_the_adoption_is_finished(
     db: Session, objects: Objects
 ) -> None:
@@ -655,7 +691,7 @@ async def test_the_input_cannot_be_deleted_while_a_retry_is_about_to_use_it(
         batch = await some_failed(one, objects)
         async with store_retry.retrying(one, batch, None) as held:
             assert held is not None
-            assert await held.input_kept() == (True, False)
+            assert await held.keep_input() == store_retry.Kept(adopted=False, results_deleted=False)
             second = asyncio.create_task(files.delete(two, batch.tenant, batch.file_id))
             await waits_for_a_lock(database_url, second)
             await held.put_back(store_retry.PutBack(LATER))

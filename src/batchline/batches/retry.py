@@ -98,17 +98,17 @@ async def _check(held: Retrying) -> None:
             "it is writing its files" if batch.finalizing_at is not None else f"it is {batch.status.value}"
         )
         raise NotRetryable(_RUNNING, f"{doing}; wait until it has ended")
-    if batch.purging_at is not None:
+    kept = await held.keep_input()
+    if batch.purging_at is not None or (kept is not None and kept.results_deleted):
         raise NotRetryable(
             "results_deleted", "its results were deleted, when their retention time ended or with its files"
         )
-    kept, adopted = await held.input_kept()
-    if not kept:
+    if kept is None:
         raise NotRetryable(
             "input_deleted",
             "its input file was deleted or has expired; upload it again, and create a new batch",
         )
-    if adopted:
+    if kept.adopted:
         raise NotRetryable(
             "adoption_unfinished",
             "it was adopted, and a rollback needs its results; run `batchline adopt finish` first",

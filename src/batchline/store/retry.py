@@ -43,6 +43,15 @@ class PutBack(msgspec.Struct, frozen=True):
     new_max_attempts: int | None = None
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What is known of the files of a batch whose input exists."""
+
+    # Part of an adoption that can be rolled back.
+    adopted: bool
+    # Its output and error files are deleted, so its results are about to be.
+    results_deleted: bool
+
+
 class Retrying:
     """A retry in progress. The batch's row is locked, so `batch` stays true until the transaction ends."""
 
@@ -50,12 +59,12 @@ class Retrying:
         self._connection = connection
         self.batch = batch
 
-    async def input_kept(self) -> tuple[bool, bool]:
-        """Whether the input file exists, which it then does until the transaction ends; and whether the batch
-        is part of an adoption that can be rolled back."""
+    async def keep_input(self) -> Kept | None:
+        """What a retry needs; None if the input file does not exist. If it does, it does so until the
+        transaction ends."""
         params = {"file": self.batch.file_id, "batch": self.batch.id}
         rows = await run(self._connection, statement("keep_input"), params)
-        return bool(rows), any(adopted for (adopted,) in rows)
+        return Kept(*rows[0]) if rows else None
 
     async def failure_codes(self) -> list[tuple[str, int]]:
         """The most frequent codes of failed lines, and how many lines have each."""

@@ -31,14 +31,14 @@ PROVIDERS = (
     ),
     Mutant(
         "two claims at once both take the last room for tasks",
-        f"{_FUNCTIONS}/claim_tasks_v1.sql",
+        f"{_FUNCTIONS}/task_room_v1.sql",
         "PERFORM pg_advisory_xact_lock(",
         "PERFORM (",
         _STORE,
     ),
     Mutant(
         "lines that are being submitted do not count as tasks",
-        f"{_FUNCTIONS}/claim_tasks_v1.sql",
+        f"{_FUNCTIONS}/task_room_v1.sql",
         "WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL",
         "WHERE false",
         _STORE,

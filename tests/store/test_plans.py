@@ -814,7 +814,8 @@ def test_a_claim_of_a_sample_reads_the_spans_of_its_batch_only(ground: Ground, b
     try:
         plan = ground.explain(
             "claim_sample",
-            batch=busy_batch,
+            **Scope(batch_id=busy_batch).params(),
+            max_tasks=None,
             worker=new_id(),
             name="worker",
             lease=timedelta(seconds=60),

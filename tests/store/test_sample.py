@@ -194,3 +194,36 @@ def test_two_claims_of_a_sample_at_once_share_it(stage: Stage) -> None:
     assert bert.claim_sample(1000, batch.id) == []
     assert len({item.ordinal for item in (*mine, *theirs)}) == 40
     assert not stage.broken()
+
+
+PROVIDER = '{"provider": {"name": "openai-background"}}'
+
+
+def test_a_sample_keeps_to_the_limit_of_tasks_and_its_tasks_are_polled_though_that_is_full(
+    stage: Stage,
+) -> None:
+    batch = stage.batch(100, settings=PROVIDER)
+    stage.db.execute("SELECT batchline.draw_sample_v1(%s, 10)", (batch.id,))
+    anna = stage.hand()
+
+    first, *rest = anna.items(anna.claim_sample(100, batch.id, max_tasks=3))
+    assert len(rest) == 2
+    assert anna.claim_sample(100, batch.id, max_tasks=3) == []
+    anna.park([first], "task", 0.0)
+    (task,) = anna.items(anna.claim_sample(100, batch.id, max_tasks=3))
+    assert task.claim.task_id == "task"
+    anna.settle([completed(task)])
+    assert len(anna.claim_sample(100, batch.id, max_tasks=3)) == 1
+    assert not stage.broken()
+
+
+def test_two_claims_of_a_sample_at_once_keep_to_the_limit_of_tasks_together(stage: Stage) -> None:
+    batch = stage.batch(100, settings=PROVIDER)
+    stage.db.execute("SELECT batchline.draw_sample_v1(%s, 40)", (batch.id,))
+    anna, bert = stage.hand(), stage.hand()
+    with anna.holding():
+        assert len(anna.claim_sample(8, batch.id, max_tasks=10)) == 8
+        later = stage.meanwhile(bert, lambda: bert.claim_sample(8, batch.id, max_tasks=10))
+        assert later.waits()
+    assert len(later.result()) == 2
+    assert not stage.broken()

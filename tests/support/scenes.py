@@ -177,8 +177,9 @@ class Hand:
         rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
         return rows[0][5] if rows else 0
 
-    def claim_sample(self, limit: int, batch: UUID) -> list[Claim]:
-        params = {"batch": batch, "worker": self.id, "name": "hand", "lease": self.lease, "limit": limit}
+    def claim_sample(self, limit: int, batch: UUID, *, max_tasks: int | None = None) -> list[Claim]:
+        worker = {"worker": self.id, "name": "hand", "lease": self.lease}
+        params = {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit, "max_tasks": max_tasks}
         return [spans.claim_of(row) for row in self.run("claim_sample", params)]
 
     def items(self, claims: Iterable[Claim]) -> list[Item]:

@@ -1,12 +1,9 @@
 -- claim_tasks: of a provider's upstream, give `worker` the tasks that are due, up to `max_items` lines, and say how many other
--- lines it may be given so that no more than `max_tasks` become tasks.
+-- lines it may be given so that no more than `max_tasks` become tasks (task_room).
 --
--- A line counts as a task from the moment that a worker holds it until it has a result: being submitted, or parked, or with
--- an unknown submission. So the limit holds across all workers, whenever one of them dies.
+-- What is claimed here counts as tasks before and after, so the room is the same.
 --
--- Locks: an advisory one for the scope, until the claim commits, so that two workers cannot both be given the last room;
--- nothing else is held before it. Then the worker's row and spans, as in claim.
--- Cost: one index entry per task of the upstream, up to `max_tasks`.
+-- Locks: that of task_room. Then the worker's row and spans, as in claim.
 CREATE FUNCTION batchline.claim_tasks_v1(
     worker uuid, worker_name text, lease interval,
     keys text[], excluded text[], below text[], batch uuid, expired uuid[], max_items integer, max_tasks integer
@@ -19,9 +16,8 @@ DECLARE
     lane bigint;
     claimed record;
     taken integer := 0;
-    tasks integer;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('batchline tasks ' || coalesce(keys::text, excluded::text), 0));
+    room := batchline.task_room_v1(keys, excluded, below, max_tasks);
     spans := '{}';
     due := ARRAY (SELECT r.lane_id FROM batchline.returned_lanes_v1(keys, excluded, below, batch, expired) AS r);
     IF cardinality(due) > 0 THEN
@@ -34,31 +30,7 @@ BEGIN
         spans := spans || claimed.spans;
         taken := taken + claimed.items;
     END LOOP;
-
-    SELECT count(*) INTO tasks
-    FROM (
-        SELECT
-        FROM batchline.spans AS s
-        WHERE s.task_id IS NOT NULL AND keys IS NULL AND batchline.in_scope_v1(s.upstream, keys, excluded, below)
-        UNION ALL
-        SELECT
-        FROM batchline.spans AS s
-        WHERE s.task_id IS NOT NULL AND s.upstream = ANY (keys)
-        LIMIT max_tasks
-    ) AS known;
-    SELECT tasks + coalesce(sum(batchline.span_size(s.outstanding)), 0)::integer INTO tasks
-    FROM (
-        SELECT s.lane_id, s.outstanding
-        FROM batchline.spans AS s
-        WHERE s.worker_id IS NOT NULL AND s.task_id IS NULL
-        UNION ALL
-        SELECT s.lane_id, s.outstanding
-        FROM batchline.spans AS s
-        WHERE s.submission IS NOT NULL AND s.worker_id IS NULL
-    ) AS s
-    CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
-    WHERE batchline.in_scope_v1(n.key, keys, excluded, below);
-    room := least(max_items - taken, max_tasks - tasks);
+    room := least(max_items - taken, room);
     RETURN NEXT;
 END
 $$;

@@ -12,14 +12,15 @@ CREATE FUNCTION batchline.draw_sample_v1(batch uuid, lines integer, chunk intege
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    few CONSTANT integer := 16;
+    few integer;
     all_lines integer;
     drawn integer;
 BEGIN
     UPDATE batchline.batches AS b
     SET paused_at = now(), paused_by = 'sample'
     WHERE b.id = batch AND b.finalizing_at IS NULL
-    RETURNING b.total - b.completed INTO all_lines;
+    -- Lines of a provider are claimed one by one, because they count as tasks.
+    RETURNING b.total - b.completed, CASE WHEN b.settings ? 'provider' THEN 1 ELSE 16 END INTO all_lines, few;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;

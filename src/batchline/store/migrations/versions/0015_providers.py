@@ -123,7 +123,8 @@ WHERE b.purging_at IS NULL
 def upgrade() -> None:
     bind = op.get_bind()
     schema = bind.exec_driver_sql("SELECT current_schema()").scalar_one()
-    for part in (COLUMNS, PROVIDER_ITEMS, function("claim_tasks_v1", schema)):
+    functions = (function(name, schema) for name in ("task_room_v1", "claim_tasks_v1"))
+    for part in (COLUMNS, PROVIDER_ITEMS, *functions):
         bind.exec_driver_sql(part)
 
 
@@ -132,6 +133,7 @@ def downgrade() -> None:
         DROP VIEW provider_items;
         DROP TABLE abandoned_tasks;
         DROP FUNCTION claim_tasks_v1;
+        DROP FUNCTION task_room_v1;
         ALTER TABLE results DROP COLUMN task_id;
         DROP INDEX spans_waiting;
         ALTER TABLE spans DROP COLUMN submission;

@@ -5,16 +5,35 @@
 -- by a worker that stopped, or held by one whose lease has ended. Lines of the latter may have been submitted to a provider,
 -- and their span says so then, as after claim_returned.
 --
--- Locks: the worker's row; spans, never waiting. Free and abandoned ones are looked for apart: a span that was free when this
+-- `max_tasks`, `keys`, `excluded`, `below`: as for claim. The sample of a provider's batch is in spans of one line. While there
+-- is no room for another task, only lines are given that count as tasks already.
+--
+-- Locks: with `max_tasks`, that of task_room; the worker's row; spans, never waiting. Free and abandoned ones are looked for apart: a span that was free when this
 -- statement began, and that another worker has claimed since, is not taken for an abandoned one, whatever is known here of
 -- that worker's lease.
 WITH
 renewed AS MATERIALIZED (
     SELECT batchline.renew_lease_v1(%(worker)s, %(name)s, %(lease)s) IS NULL AS done
 ),
-sampled AS (
-    SELECT b.id, b.paused_at, greatest(1, %(limit)s::integer / 16) AS spans
-    FROM batchline.batches AS b
+room AS MATERIALIZED (
+    SELECT CASE
+        WHEN %(max_tasks)s::integer IS NOT NULL THEN batchline.task_room_v1(
+            %(keys)s::text[], %(excluded)s::text[], %(below)s::text[], %(max_tasks)s::integer
+        )
+    END AS tasks
+),
+sampled AS MATERIALIZED (
+    SELECT
+        b.id,
+        b.paused_at,
+        room.tasks <= 0 AS full,
+        CASE
+            WHEN room.tasks > 0 THEN least(room.tasks, %(limit)s::integer)
+            WHEN room.tasks <= 0 THEN %(limit)s::integer
+            ELSE greatest(1, %(limit)s::integer / 16)
+        END AS spans
+    FROM room
+    CROSS JOIN batchline.batches AS b
     WHERE b.id = %(batch)s AND b.paused_by = 'sample'
 ),
 free AS MATERIALIZED (
@@ -23,6 +42,7 @@ free AS MATERIALIZED (
     JOIN sampled AS b ON b.id = s.batch_id
     JOIN batchline.lanes AS n ON n.id = s.lane_id AND n.deadline > now()
     WHERE s.worker_id IS NULL AND s.available_at <> b.paused_at AND s.available_at <= now() AND s.attempt = 1
+      AND (b.full IS NOT TRUE OR s.task_id IS NOT NULL OR s.submission IS NOT NULL)
     ORDER BY s.id
     LIMIT (SELECT sampled.spans FROM sampled)
     FOR UPDATE OF s SKIP LOCKED

@@ -48,7 +48,8 @@ ALTER TABLE line_hashes
 -- Batches with answers that a later batch may take. Not: batches that are purged or will be, batches whose
 -- output or input file is deleted or has expired, governed batches, and batches of asynchronous providers.
 -- While a batch runs again, it has no output file, and a deleted file of an earlier end counts: its answers
--- were deleted. Its next output has them again, because its owner has retried it. Whatever is not in the row is looked up by key: no plan can read all files.
+-- were deleted. Its next output has them again, because its owner has retried it.
+-- Whatever is not in the row is looked up by key: no plan can read all files.
 CREATE VIEW reusable_batches AS
 SELECT b.id, b.tenant, b.settings, b.created_at, b.completed = b.total AS complete
 FROM batches AS b

@@ -534,7 +534,7 @@ async def _input_digests(order: RunOrder, session: Session, batch: Batch) -> lis
         known = await asyncio.to_thread(order.inputs.fingerprint)
     except InputUnreadable:
         return []
-    key = ordering.resume_key(known.digest, order.settings.upstream or "")
+    key = ordering.resume_key(known.digest, order.settings.upstream or "", order.settings.answers)
     same = await batches.find(session, DEFAULT_TENANT, key)
     if same is None or same.id != batch.id:
         return []

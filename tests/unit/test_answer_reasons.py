@@ -44,14 +44,14 @@ def deep(levels: int) -> str:
 
 
 async def test_a_reason_says_where_and_why(reasons: AnswerReasons) -> None:
-    (why,) = await reasons.find(LABEL, '{"label": "eggs"}') or []
-    assert why.startswith('at /label: "eggs" is not one of')
+    found = await reasons.find(LABEL, '{"label": "eggs"}')
+    assert found == ['at /label: the value is not one of "spam" or "ham"']
     assert await reasons.find(LABEL, "{}") == ['"label" is a required property']
 
 
 async def test_reasons_are_few_and_short(reasons: AnswerReasons) -> None:
-    schema = json.dumps({"type": "array", "items": {"type": "integer"}})
-    found = await reasons.find(schema, json.dumps(["x" * 10_000] * 100)) or []
+    schema = json.dumps({"type": "array", "items": {"enum": ["x" * 10_000]}})
+    found = await reasons.find(schema, json.dumps(["y" * 10_000] * 100)) or []
     assert len(found) == 3
     assert all(len(each) < 300 for each in found)
 

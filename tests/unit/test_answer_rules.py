@@ -182,8 +182,8 @@ def test_the_model_is_told_its_last_answer_and_what_was_wrong() -> None:
 def test_a_body_without_messages_stays_as_it_is(given: bytes) -> None:
     correction = Correction("spam!", "The answer is not JSON.")
     assert checked_request(CHAT, given, None, correction).body == given
-    asked = checked_request("/v1/completions", given, AnswerFormat("{}"), correction)
-    assert (asked.body, asked.formatted) == (given, False)
+    request = checked_request("/v1/completions", given, AnswerFormat("{}"), correction)
+    assert (request.body, request.formatted) == (given, False)
 
 
 def test_the_rest_of_a_body_is_sent_byte_for_byte() -> None:

@@ -22,6 +22,8 @@ from batchline.host.subprocesses import Subprocesses, begin_child, receive, send
 MAX_SECONDS = 0.5
 """CPU time for one answer."""
 
+# The model and the user have the answer. Without its values, answers that are wrong alike have one cause.
+_VALUE = "the value"
 _CHILDREN = 2
 _MAX_REASONS = 3
 _MAX_MEMORY = 2 * 1024**3
@@ -76,7 +78,7 @@ def reasons(request: _ReasonRequest) -> list[str]:
 
 @lru_cache(_CACHED)
 def _validator(schema: str) -> Draft202012Validator:
-    return answer_validator(schema)
+    return answer_validator(schema, _VALUE)
 
 
 def _limit_memory() -> None:

@@ -173,7 +173,7 @@ def _against(validator: Draft202012Validator, text: str) -> AnswerProblem | None
 
 
 def reason(error: ValidationError) -> str:
-    """Where a text does not match, and why. A reader needs no large value."""
+    """Where a text does not match, and why."""
     where = "".join(f"/{part}" for part in error.instance_path)
     return f"{f'at {where}: ' if where else ''}{_cut(error.message)}"
 
@@ -184,12 +184,14 @@ def with_reasons(problem: AnswerProblem, reasons: list[str]) -> str:
     return f"{problem.message.removesuffix('.')}: {'; '.join(reasons)}."
 
 
-def answer_validator(schema: str) -> Draft202012Validator:
-    """Raises InvalidAnswerSchema."""
+def answer_validator(schema: str, mask: str | None = None) -> Draft202012Validator:
+    """Messages of its errors have `mask` instead of values. Raises InvalidAnswerSchema."""
     # Patterns run in linear time, and references to other documents are not fetched.
     options = RegexOptions(size_limit=_MAX_PATTERN)
     try:
-        return Draft202012Validator(msgspec.json.decode(schema), offline=True, pattern_options=options)
+        return Draft202012Validator(
+            msgspec.json.decode(schema), offline=True, pattern_options=options, mask=mask
+        )
     except ValidationError as error:
         raise InvalidAnswerSchema(_invalid(error)) from None
     except ValueError as error:

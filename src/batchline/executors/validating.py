@@ -101,7 +101,7 @@ class ValidatingExecutor:
             correction = await self._correction(item, applied.check)
         except InvalidAnswersUnavailable:
             return Deferred(item, _UNREADABLE_DELAY)
-        ran = await self._asked(item, applied, correction)
+        ran = await self._answer(item, applied, correction)
         return await self._judged(item, applied, ran) if isinstance(ran, Completed) else ran
 
     def _apply(self, rules: AnswerRules) -> _Applied:
@@ -127,7 +127,7 @@ class ValidatingExecutor:
         problem = check.problem(body) if len(body) <= _MAX_SENT_BACK else None
         return Correction(None if problem is None else problem.text, message)
 
-    async def _asked(self, item: Item, applied: _Applied, correction: Correction | None) -> Ran:
+    async def _answer(self, item: Item, applied: _Applied, correction: Correction | None) -> Ran:
         """The upstream's answer. If it refuses the format, this asks without it: in another attempt if one is
         left, else now, because the line is not to blame."""
         name, answer_format = self._fence(), applied.format_for(item)

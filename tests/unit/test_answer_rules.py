@@ -129,6 +129,27 @@ def test_a_schema_that_cannot_be_used_is_refused(schema: dict[str, Any]) -> None
         AnswerCheck(schema_rules(schema))
 
 
+def doubling(levels: int) -> dict[str, Any]:
+    """A small schema that applies its last part twice as often for each level."""
+    parts: dict[str, Any] = {
+        f"p{level}": {"allOf": [{"$ref": f"#/$defs/p{level + 1}"}] * 2} for level in range(levels)
+    }
+    return {"$defs": parts | {f"p{levels}": {"type": "integer"}}, "$ref": "#/$defs/p0"}
+
+
+def test_a_schema_whose_references_multiply_is_refused() -> None:
+    assert problem(chat("1"), schema_rules(doubling(8))) is None
+    with pytest.raises(InvalidAnswerSchema, match="its references multiply"):
+        AnswerCheck(schema_rules(doubling(40)))
+
+
+@pytest.mark.parametrize("reference", ["#", "#/$defs/a~1b", "#/$defs/c%20d", "#/allOf/0", "#name"])
+def test_schemas_may_refer_to_their_parts(reference: str) -> None:
+    parts = {"a/b": {"type": "object"}, "c d": {"type": "object"}, "e": {"$anchor": "name"}}
+    schema = {"allOf": [{"type": "object"}], "$defs": parts, "properties": {"x": {"$ref": reference}}}
+    assert problem(chat('{"x": {}}'), schema_rules(schema)) is None
+
+
 # --- The request ------------------------------------------------------------------------------------------
 
 REQUEST = {"model": "m", "messages": [{"role": "user", "content": "Is it spam?"}], "seed": 2**60}

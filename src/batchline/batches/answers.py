@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError, ValidationErrorKind
@@ -15,6 +16,8 @@ CHECKED_ENDPOINTS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/r
 _MAX_CHECKED = 2**20
 _MAX_QUOTED = 200
 _MAX_REASON = 200
+# Parts of a schema with its references replaced. More take longer than a second, for each value of an answer.
+_MAX_EXPANDED = 1_000_000
 # Of each pattern of a schema, compiled.
 _MAX_PATTERN = 2**20
 # Parts that are text; a part without a type is, too. Not the model's thoughts.
@@ -184,18 +187,47 @@ def with_reasons(problem: AnswerProblem, reasons: list[str]) -> str:
     return f"{problem.message.removesuffix('.')}: {'; '.join(reasons)}."
 
 
+def _expanded(root: Any, part: Any, sizes: dict[int, int]) -> int:
+    """How many parts a schema has if each reference is replaced by what it refers to, about."""
+    if isinstance(part, list):
+        return sum(_expanded(root, each, sizes) for each in part)
+    if not isinstance(part, dict):
+        return 1
+    if id(part) not in sizes:
+        # For a reference to itself: the validator remembers what it has checked there.
+        sizes[id(part)] = 0
+        size = sum(_expanded(root, each, sizes) for each in part.values())
+        sizes[id(part)] = size + _expanded(root, _referred(root, part.get("$ref")), sizes)
+    return sizes[id(part)]
+
+
+def _referred(root: Any, reference: Any) -> Any:
+    """What a reference to a part of the same schema refers to; None if it is another one."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found = root
+    for name in unquote(reference[2:]).split("/"):
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
 def answer_validator(schema: str, mask: str | None = None) -> Draft202012Validator:
     """Messages of its errors have `mask` instead of values. Raises InvalidAnswerSchema."""
     # Patterns run in linear time, and references to other documents are not fetched.
-    options = RegexOptions(size_limit=_MAX_PATTERN)
+    options, decoded = RegexOptions(size_limit=_MAX_PATTERN), msgspec.json.decode(schema)
     try:
-        return Draft202012Validator(
-            msgspec.json.decode(schema), offline=True, pattern_options=options, mask=mask
-        )
+        validator = Draft202012Validator(decoded, offline=True, pattern_options=options, mask=mask)
     except ValidationError as error:
         raise InvalidAnswerSchema(_invalid(error)) from None
     except ValueError as error:
         raise InvalidAnswerSchema(_cut(" ".join(str(error).split()))) from None
+    if _expanded(decoded, decoded, {}) > _MAX_EXPANDED:
+        raise InvalidAnswerSchema("its references multiply: no answer could be checked in time")
+    return validator
 
 
 def _invalid(error: ValidationError) -> str:

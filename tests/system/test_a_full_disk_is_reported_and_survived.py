@@ -248,7 +248,8 @@ def with_full_stdout(*arguments: str) -> str:
 
 
 def test_a_full_disk_behind_stdout_is_named(tmp_path: Path, database_url: str) -> None:
-    said = with_full_stdout("list", "--json", "--database", database_url, "--data-dir", str(tmp_path / "data"))
+    location = ("--database", database_url, "--data-dir", str(tmp_path / "data"))
+    said = with_full_stdout("list", "--json", *location)
     assert said == "error: the output cannot be written: No space left on device\n"
 
 

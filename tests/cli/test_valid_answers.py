@@ -84,6 +84,69 @@ def test_a_line_that_never_passes_fails_keeps_its_last_answer_and_can_be_retried
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 8
 
 
+def test_the_manifest_of_a_run_with_a_schema_has_the_digests_of_its_inputs(
+    tmp_path: Path, location: tuple[str, ...], schema: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 2)
+    with simulated(*GOOD) as upstream:
+        done = batchline("run", str(inputs), "--upstream", upstream.url, *schema, *location)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "in.output.jsonl.manifest.json").read_text())
+    assert [each["name"] for each in manifest["inputs"]] == ["in.jsonl"]
+
+
+def test_the_fields_of_a_schema_keep_their_order(
+    tmp_path: Path, location: tuple[str, ...], database_url: str
+) -> None:
+    """Models write them in this order, and PostgreSQL would sort them: then the label would come first."""
+    fields = '{"reasoning": {"type": "string"}, "label": {"pattern": "\\u0000|[a-z]"}}'
+    schema = tmp_path / "answer.json"
+    schema.write_text(f'{{"type": "object", "properties": {fields}}}')
+    inputs = write_requests(tmp_path / "in.jsonl", 1)
+    done = batchline("submit", str(inputs), "--upstream", "http://a", "--schema", str(schema), *location)
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(
+            "SELECT settings -> 'answers' ->> 'schema' FROM batchline.batches"
+        ).fetchone()
+    assert row is not None
+    assert list(json.loads(row[0])["properties"]) == ["reasoning", "label"]
+
+
+def test_a_schema_that_refers_to_itself_does_not_stop_the_run(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    """To list what is wrong with a deep expression would take twice as long for each level: hours."""
+    alternatives = [
+        {"properties": {"left": {"$ref": "#"}, "op": {"const": op}}, "type": "object", "required": ["left"]}
+        for op in "+-*/"
+    ]
+    schema = tmp_path / "answer.json"
+    schema.write_text(json.dumps({"oneOf": [*alternatives, {"type": "number"}]}))
+    inputs = write_requests(tmp_path / "in.jsonl", 3)
+    answer = '{"op": "+", "left": ' * 40 + '"?"' + "}" * 40
+    with simulated("--answer", answer) as upstream:
+        done = batchline(
+            "run",
+            *(str(inputs), "--upstream", upstream.url, "--schema", str(schema), "--max-attempts", "2"),
+            *location,
+        )
+    assert done.returncode == 1, done.stderr
+    assert "3 × invalid_output The answer does not match the schema" in done.stdout
+    assert len(read_lines(tmp_path / "in.output.errors.jsonl")) == 3
+
+
+def test_an_upstream_without_response_format_fails_no_line_even_if_each_has_one_attempt(
+    tmp_path: Path, location: tuple[str, ...], schema: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 60)
+    with simulated(*GOOD, "--no-response-format") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "--max-attempts", "1", *schema, *location)
+        done = batchline(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(read_lines(tmp_path / "in.output.jsonl")) == 60
+
+
 def test_a_worker_checks_answers_of_submitted_batches(
     tmp_path: Path, location: tuple[str, ...], schema: tuple[str, ...]
 ) -> None:
@@ -144,7 +207,14 @@ def test_bad_options_are_refused(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not JSON"), ("[]", "a JSON Schema is an object"), ('{"type": "nonsense"}', "not a JSON Schema")],
+    [
+        ("{", "not JSON"),
+        ("[]", "a JSON Schema is an object"),
+        ('{"type": "nonsense"}', "not a JSON Schema: at /type: "),
+        ('{"properties": {"a": {"pattern": "(?=a)b"}}}', "at /properties/a/pattern"),
+        ('{"pattern": "(?=a)b"}', "without look-around and back-references"),
+        ('{"pattern": "(a{900}){900}"}', "write patterns short"),
+    ],
 )
 def test_a_bad_schema_is_refused(
     tmp_path: Path, location: tuple[str, ...], content: str, message: str

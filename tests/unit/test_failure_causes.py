@@ -32,6 +32,7 @@ DIFFERENT = {
     ),
     "parameters": ("Unsupported parameter: 'max_tokens'", "Unsupported parameter: 'seed'"),
     "words": ("no access", "no credit"),
+    "text between names": ('"a" is not one of "b", "c"', '"a" is none but one of "b", "c"'),
 }
 
 

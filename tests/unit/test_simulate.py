@@ -141,6 +141,16 @@ def test_an_array_of_tokens_is_one_input_of_as_many_tokens() -> None:
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
 
 
+async def test_the_first_answers_of_a_chat_are_bad_however_its_messages_are_written() -> None:
+    user = {"role": "user", "content": "?"}
+    async with simulating(answer="good", bad_answers=1) as upstream:
+        for separators in ((",", ":"), (", ", " : ")):
+            for messages, good in (([user], False), ([user, user], True)):
+                body = json.dumps({"model": "m", "messages": messages}, separators=separators).encode()
+                answer = json.loads((await upstream.post(body)).body)
+                assert (answer["choices"][0]["message"]["content"] == "good") is good
+
+
 async def test_models_lists_what_the_settings_name() -> None:
     async with simulating(models=("a", "b")) as upstream:
         for path in ("/v1/models", "/models"):

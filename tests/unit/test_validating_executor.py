@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from batchline.batches.output import answered_line
+import pytest
+
+from batchline.batches.output import answered_line, invalid_line
 from batchline.executors.executor import Executor
 from batchline.executors.validating import InvalidAnswersUnavailable, ValidatingExecutor
 from batchline.model import (
@@ -22,7 +24,7 @@ from batchline.model import (
 )
 from batchline.model.failure import error_of_line
 
-SCHEMA = {"type": "object", "required": ["label"]}
+SCHEMA = '{"type":"object","required":["label"]}'
 USAGE = Usage(3, 0, 5, 0)
 BODY = b'{"model":"m","messages":[{"role":"user","content":"?"}]}'
 
@@ -32,9 +34,9 @@ def answer(content: str) -> bytes:
 
 
 class Upstream(Executor):
-    """Answers with these, one after the other: a text, or a status and a message."""
+    """Answers with these, one after the other: a text, or a status and an error."""
 
-    def __init__(self, *answers: str | tuple[int, str]) -> None:
+    def __init__(self, *answers: str | tuple[int, object]) -> None:
         self._answers = list(answers)
         self.bodies: list[dict[str, Any]] = []
 
@@ -43,8 +45,8 @@ class Upstream(Executor):
         given = self._answers.pop(0)
         if isinstance(given, str):
             return Completed(item, 200, answered_line(item, 200, "r", answer(given)), USAGE)
-        status, message = given
-        body = json.dumps({"error": {"message": message}}).encode()
+        status, error = given
+        body = json.dumps({"error": {"message": error}} if isinstance(error, str) else error).encode()
         return Failed(item, answered_line(item, status, "r", body), status)
 
 
@@ -61,14 +63,28 @@ class Kept:
         return self.line
 
 
-def an_item(attempt: int = 1, rules: AnswerRules | None = None, upstream: str = "http://a") -> Item:
+class Explainer:
+    """Reasons, or none in time."""
+
+    def __init__(self, *reasons: str) -> None:
+        self._reasons = list(reasons)
+        self.calls = 0
+
+    async def find(self, schema: str, text: str) -> list[str] | None:
+        self.calls += 1
+        return self._reasons or None
+
+
+def an_item(
+    attempt: int = 1, rules: AnswerRules | None = None, upstream: str = "http://a", body: bytes = BODY
+) -> Item:
     settings = RunSettings(upstream=upstream, max_attempts=3, answers=rules or AnswerRules(schema=SCHEMA))
     claim = Claim(1, 1, UUID(int=1), attempt, None, 1, "/v1/chat/completions", "m", "m", 60.0, settings)
-    return Item(claim, 0, 1, b"q-1", BODY)
+    return Item(claim, 0, 1, b"q-1", body)
 
 
 async def run_all(upstream: Upstream, items: Sequence[Item], kept: Kept | None = None) -> list[Ran]:
-    executor = ValidatingExecutor(upstream, kept or Kept())
+    executor = ValidatingExecutor(upstream, kept or Kept(), Explainer("it is no label"))
     return [await executor.run(item) for item in items]
 
 
@@ -144,3 +160,82 @@ async def test_another_refusal_is_passed_on() -> None:
     (ran,) = await run_all(Upstream((400, "max_tokens is too large")), [an_item()])
     assert isinstance(ran, Failed)
     assert ran.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        (400, "This model does not support response format `json_schema`."),
+        (400, "The provided JSON schema contains features not supported by xgrammar."),
+        (400, {"error": {"message": "Invalid value", "param": "response_format"}}),
+        (422, {"detail": [{"loc": ["body", "response_format", "type"], "msg": "Input should be 'text'"}]}),
+    ],
+)
+async def test_upstreams_refuse_a_format_in_many_ways(error: tuple[int, object]) -> None:
+    upstream = Upstream(error, '{"label": 1}')
+    first, second = await run_all(upstream, [an_item(), an_item(2)])
+    assert isinstance(first, Retry)
+    assert isinstance(second, Completed)
+
+
+async def test_a_refusal_that_only_quotes_the_request_is_not_one_of_the_format() -> None:
+    quoted = {"detail": [{"loc": ["body", "top_p"], "msg": "too large", "input": {"response_format": 1}}]}
+    upstream = Upstream((422, quoted), '{"label": 1}')
+    first, _ = await run_all(upstream, [an_item(), an_item()])
+    assert isinstance(first, Failed)
+    assert ["response_format" in body for body in upstream.bodies] == [True, True]
+
+
+async def test_the_last_attempt_does_not_fail_because_of_the_format() -> None:
+    upstream = Upstream((400, "no response_format"), '{"label": 1}')
+    (ran,) = await run_all(upstream, [an_item(3)])
+    assert isinstance(ran, Completed)
+    assert ["response_format" in body for body in upstream.bodies] == [True, False]
+
+
+async def test_the_last_attempt_is_not_sent_again_after_the_lease_is_lost() -> None:
+    names = iter(["worker 1", "worker 2"])
+    upstream = Upstream((400, "no response_format"))
+    executor = ValidatingExecutor(upstream, Kept(), Explainer())
+    executor.fenced_by(lambda: next(names))
+    assert isinstance(await executor.run(an_item(3)), Deferred)
+
+
+async def test_a_schema_that_is_refused_does_not_affect_other_schemas() -> None:
+    upstream = Upstream((400, "Invalid schema for response_format"), '{"label": 1}', '{"label": 1}')
+    other = AnswerRules(schema='{"required":["label"]}')
+    await run_all(upstream, [an_item(), an_item(rules=other), an_item()])
+    assert ["response_format" in body for body in upstream.bodies] == [True, True, False]
+
+
+async def test_the_refusal_of_a_format_that_the_line_has_itself_is_its_own() -> None:
+    own = b'{"model": "m", "messages": [], "response_format": {"type": "nonsense"}}'
+    upstream = Upstream((400, "Invalid response_format"), '{"label": 1}')
+    first, _ = await run_all(upstream, [an_item(body=own), an_item()])
+    assert isinstance(first, Failed)
+    assert "response_format" in upstream.bodies[1]
+
+
+async def test_of_several_choices_the_wrong_one_is_sent_back() -> None:
+    choices = [{"message": {"content": text}} for text in ('{"label": 1}', "wrong")]
+    body = json.dumps({"choices": choices}).encode()
+    line = invalid_line(answered_line(an_item(), 200, "r", body), "invalid_output", "It is not JSON.")
+    upstream = Upstream('{"label": 1}')
+    await run_all(upstream, [an_item(2)], Kept(line))
+    assert upstream.bodies[0]["messages"][1] == {"role": "assistant", "content": "wrong"}
+
+
+async def test_the_reasons_of_a_mismatch_are_added() -> None:
+    (ran,) = await run_all(Upstream("{}"), [an_item()])
+    assert isinstance(ran, Retry)
+    assert ran.message == "The answer does not match the schema: it is no label."
+
+
+async def test_reasons_that_take_too_long_are_not_looked_for_again_and_again() -> None:
+    explainer = Explainer()
+    executor = ValidatingExecutor(Upstream(*["{}"] * 9), Kept(), explainer)
+    for _ in range(9):
+        ran = await executor.run(an_item())
+        assert isinstance(ran, Retry)
+        assert ran.message == "The answer does not match the schema."
+    assert explainer.calls == 5

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -77,7 +77,8 @@ async def check_endpoints(session: Session, file_id: UUID, settings: RunSettings
             )
 
 
-def _schema(path: Path) -> dict[str, Any]:
+def _schema(path: Path) -> str:
+    """Without white space between its parts, so that its layout does not matter."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -90,9 +91,7 @@ def _schema(path: Path) -> dict[str, Any]:
         raise CommandError(f"--schema {path}: not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise CommandError(f'--schema {path}: a JSON Schema is an object, such as {{"type": "object"}}')
-    if b"\\u0000" in content:
-        raise CommandError(f"--schema {path}: \\u0000 cannot be stored")
-    return schema
+    return msgspec.json.format(content, indent=-1).decode()
 
 
 def _finish_reasons(given: Sequence[str]) -> tuple[str, ...]:

@@ -56,7 +56,8 @@ class Subprocesses:
             return [child.pid for child in self._all]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", self._module]
+        # -P: a file of the current folder must not replace a module.
+        command = [sys.executable, "-P", "-m", self._module]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _give_back(self, child: subprocess.Popen[bytes], *, alive: bool) -> None:

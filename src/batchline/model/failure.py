@@ -25,8 +25,9 @@ _VARIABLE = re.compile(
     r"""
     (?P<time>(?<![\w\-])\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)
     | (?P<uuid>\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b)
-    # Quoted text of more than one word, or long. A short word is a name: of a model, or of a parameter.
-    | (?P<quote>(?P<mark>["`])(?![^\s"`]{1,60}(?P=mark))[^"`]*(?P=mark))
+    # Quoted text of more than one word, or long. A short word is a name: of a model, or of a parameter. What
+    # follows its end is not quoted.
+    | (?P<quote>(?<!\w)(?P<mark>["`])(?![^\s"`]{1,60}(?P=mark))[^"`]*(?P=mark))
     | (?P<single>(?<!\w)'(?![^\s']{1,60}')[^']*'(?!\w))
     # A number with a short unit, as 1,024, 0.5s, 1m30s, 10.0.0.1:80. The 5 of gpt-5-mini is part of a name.
     | (?P<number>(?<![\w.\-])\d[\d.,:]*(?<![.,:])(?:[a-zA-Z%]{1,2}(?:\d+[a-zA-Z]{1,2})*)?(?![\w\-]))

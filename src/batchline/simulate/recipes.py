@@ -18,7 +18,7 @@ from batchline.simulate.refusals import Refusal, unknown_url
 _BYTES_PER_TOKEN = 4
 _DIMENSIONS = 8
 _MAX_INPUTS = 2048
-_USER = b'"role":"user"'
+_USER = re.compile(rb'"role"\s*:\s*"user"')
 
 _ModelName = Annotated[str, Meta(min_length=1)]
 _TokenLimit = Annotated[int, Meta(ge=0)]
@@ -123,7 +123,7 @@ def _read_chat(body: bytes, digest: bytes) -> Recipe:
         prompt_tokens=_tokens(len(memoryview(request.messages))),
         limit=limit,
         choices=request.n or 1,
-        turns=max(0, bytes(request.messages).count(_USER) - 1),
+        turns=max(0, len(_USER.findall(memoryview(request.messages))) - 1),
         formatted=bool(memoryview(request.response_format)),
     )
 

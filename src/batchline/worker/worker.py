@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from batchline.batches.answer_reasons import AnswerReasons
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.executors.validating import ValidatingExecutor
@@ -113,9 +114,12 @@ class Worker:
 
         self.lease = Lease(settings, options.clock, self._let_go)
         self._spending = SpendingKeeper(self._sessions["spending"], self.lease)
+        self._reasons = AnswerReasons()
         # Checks answers first: what it adds to a request must be reserved, too.
         self._executor = ValidatingExecutor(
-            CappedExecutor(executor, self._spending), StoredInvalidAnswers(self._sessions["answers"])
+            CappedExecutor(executor, self._spending),
+            StoredInvalidAnswers(self._sessions["answers"]),
+            self._reasons,
         )
         self._executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, memory, router.settled)
@@ -208,6 +212,7 @@ class Worker:
             await self._leave()
         finally:
             self._router.retries.cancel()
+            self._reasons.close()
             for session in self._sessions.values():
                 await session.close()
 

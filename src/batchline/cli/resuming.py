@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchline.files.inputs import urls
@@ -29,6 +29,10 @@ class ResumeCommand:
 
     def plus(self, *flags: str) -> str:
         return shlex.join(("batchline", *self.words, *flags)) + (_AGAIN if self.hidden else "")
+
+    def without_sample(self) -> "ResumeCommand":
+        """For a batch of which more than the sample may run."""
+        return replace(self, words=_without_sample(self.words))
 
     @property
     def stored(self) -> RunCommand | None:
@@ -56,14 +60,31 @@ def _displayed(word: str, before: str, inputs: Sequence[str]) -> str:
     return urls.public_name(word) if word in inputs else word
 
 
-def continued_by(batch: Batch) -> str | None:
-    """The `run` command that continues an unfinished batch, if that is known."""
+def continued_by(batch: Batch, *flags: str) -> str | None:
+    """The `run` command that continues an unfinished batch, with these flags, if it is known.
+
+    `--sample` is for batches of which only the sample may run.
+    """
     command = batch.settings.command
     # Without a resume key, the same command would begin another batch.
     if command is None or batch.resume_key is None:
         return None
     here = command.folder == str(Path.cwd())
-    return command.text if here else f"cd {shlex.quote(command.folder)} && {command.text}"
+    words = shlex.split(command.text.removesuffix(_AGAIN))[1:]
+    if batch.pause_rule != "sample":
+        words = list(_without_sample(words))
+    missing = [flag for flag in flags if flag not in words]
+    text = ResumeCommand((*words, *missing), command.text.endswith(_AGAIN)).plus()
+    return text if here else f"cd {shlex.quote(command.folder)} && {text}"
+
+
+def _without_sample(words: Sequence[str]) -> tuple[str, ...]:
+    before = ("", *words)
+    return tuple(
+        word
+        for word, last in zip(words, before, strict=False)
+        if word not in ("--sample", "--yes") and not word.startswith("--sample=") and last != "--sample"
+    )
 
 
 def how_to_continue(batch: Batch) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -109,6 +110,20 @@ def test_watch_and_status_say_that_a_cap_has_paused_a_batch_and_how_to_continue(
     assert message in batchline("status", batch, *location).stdout
 
 
+def test_a_resumed_batch_of_run_is_continued_with_the_cap_that_resume_has_set(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 30, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *config, *location)
+        assert batchline(*command, "--max-cost", "0.0125").returncode == 3
+        shown = batchline("status", "@1", *location).stdout
+        resumed = batchline("resume", "@1", "--max-cost", "0.05", *location).stdout
+        assert batchline(*command, "--max-cost", "0.05").returncode == 0
+    assert shown.endswith(f"a higher --max-cost to\n    batchline {shlex.join(command)} --max-cost 0.0125\n")
+    assert f"continue with\n    batchline {shlex.join(command)} --max-cost 0.05\n" in resumed
+
+
 def test_answers_that_are_reused_cost_nothing_and_need_no_budget(
     tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
 ) -> None:
@@ -134,7 +149,7 @@ def test_a_sample_runs_lines_that_have_no_answer_to_reuse(
         stopped = batchline("run", str(more), "--sample", "10", *options)
         assert (stopped.returncode, upstream.stats()["executed"]) == (3, 30)
         assert "sample: 10 lines done; forecast for the other 30:" in stopped.stdout
-        assert "cost: about $0.0300 ($0.0300 to $0.0300)" in stopped.stdout
+        assert "cost: about $0.03 ($0.03 to $0.03)" in stopped.stdout
         assert "paused: only the sample was run; 30 of 60 done" in stopped.stderr
         assert batchline("run", str(more), "--sample", "10", "--yes", *options).returncode == 0
         assert upstream.stats()["executed"] == 60
@@ -348,8 +363,8 @@ def test_an_interrupted_sample_gives_no_forecast_and_says_how_to_continue_the_sa
     assert " of 200 done (0.0 %)  sample  " in said
     assert "forecast" not in said
     assert " interrupted: " in errors
-    assert errors.endswith(f"nothing is lost; continue with\n  batchline {' '.join(command)}\n")
-    assert f"continue with\n    batchline {' '.join(command)}\n" in shown
+    assert errors.endswith(f"nothing is lost; continue with\n  batchline {shlex.join(command)}\n")
+    assert f"continue with\n    batchline {shlex.join(command)}\n" in shown
     assert "only the sample was run" not in shown
     assert "left by run: nothing works on it; `batchline status` says how to continue it" in watched
 
@@ -370,8 +385,8 @@ def test_a_run_that_is_interrupted_after_its_sample_is_continued_by_the_same_com
         seen = upstream.stats()
     assert process.returncode == 130
     # `--sample` is for a batch that has not begun.
-    assert errors.endswith(f"continue with\n  batchline {' '.join(plain)} -c 1\n")
-    assert f"continue with\n    batchline {' '.join(plain)} -c 1\n" in shown
+    assert errors.endswith(f"continue with\n  batchline {shlex.join(plain)} -c 1\n")
+    assert f"continue with\n    batchline {shlex.join(plain)} -c 1\n" in shown
     assert asked.returncode == 2
     assert "lines are done; leave it out to continue" in asked.stderr
     assert continued.returncode == 0, continued.stderr
@@ -388,7 +403,7 @@ def test_status_of_a_sample_names_the_run_command_that_runs_the_rest(
         shown = batchline("status", "@1", *location).stdout
         resumed = batchline("resume", "@1", *location).stdout
         assert batchline(*command).returncode == 0
-    words = " ".join(command)
+    words = shlex.join(command)
     assert shown.endswith(f"to run the rest\n    batchline {words} --sample 4 --yes\n")
     # Only its own `run` works on it, so that a resume alone does nothing.
     assert (

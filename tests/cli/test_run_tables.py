@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import shlex
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -300,7 +301,7 @@ def test_a_run_whose_progress_nobody_reads_stops_and_says_how_to_continue(
         assert upstream.stats()["executed"] < 2_000
     assert said.endswith(
         "error: the reader of stdout has left; nothing is lost; continue with\n"
-        f"  batchline {' '.join(command)}\n"
+        f"  batchline {shlex.join(command)}\n"
     )
 
 

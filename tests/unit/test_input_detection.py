@@ -51,7 +51,7 @@ def test_without_a_suffix_the_content_tells_the_format(tmp_path: Path) -> None:
 
 
 def test_a_workbook_of_excel_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InputRefused, match="it is an Excel workbook .* save the table as CSV first"):
+    with pytest.raises(InputRefused, match=r"it is an Excel workbook .* save the table as CSV first"):
         detected(tmp_path / "x.xlsx", b"PK\x03\x04\x14\x00")
 
 

@@ -53,6 +53,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/python -m tools.settings_reference
 	$(BIN)/python -m tools.command_reference
+	$(BIN)/python -m tools.api_reference
 
 # Runs all benchmarks, or some of them: make bench NAMES="steady wake".
 bench: setup

@@ -101,8 +101,8 @@ def test_errors_of_an_earlier_run_go_and_a_file_of_yours_does_not(
 async def test_a_file_that_appears_while_the_batch_runs_stays(database_url: str, tmp_path: Path) -> None:
     inputs, output = requests(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
     unanswered: list[asyncio.Transport] = []
-    # The first request only checks the upstream. All others wait until the file is there.
-    async with upstream_that(answers(200), unanswered.append) as slow:
+    # The first two requests only check the upstream and its models. All others wait until the file is there.
+    async with upstream_that(answers(200), answers(200), unanswered.append) as slow:
         command = ("run", str(inputs), "--upstream", slow.url, "-o", str(output))
         process = start(*command, "--database", database_url, "--data-dir", str(tmp_path / "data"))
         await eventually("all requests at the upstream", lambda: len(unanswered) == 3)

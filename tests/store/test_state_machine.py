@@ -780,7 +780,8 @@ class LifeOfItems(RuleBasedStateMachine):
                 closing = batch.closing is not None
                 if batch.finished + batch.left_out == batch.total:
                     batch.freeze()
-                if not refused:
+                # A settle of several batches leaves it to the caller.
+                if not refused and len(touched) == 1:
                     self.concluded(batch)
                 outcome[batch.id] = (touched[batch.id], batch.frozen, closing)
         return outcome

@@ -170,6 +170,8 @@ def test_a_worker_that_drains_says_what_is_held_and_what_to_do(database_url: str
         done = batchline("worker", "--drain", "--json", "--config", str(config), *location)
     assert json.loads(done.stdout) == {
         "claimed": 0,
+        "completed": 0,
+        "failed": 0,
         "held": [{"upstream": upstream.url, "lines": 2, "limit_full": True}],
     }
 

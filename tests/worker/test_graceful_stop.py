@@ -119,6 +119,28 @@ async def test_what_an_interrupted_claim_has_taken_counts_as_never_sent(
     assert await sql(db, "SELECT worker_id, submission FROM batchline.spans") == [(None, None)]
 
 
+async def test_a_claim_that_ends_while_the_worker_stops_does_not_keep_it_waiting(
+    database_url: str, db: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await a_batch(db, {"m": 30})
+    objects, settings = Objects.at(tmp_path / "objects"), WorkerSettings(concurrency=4)
+    worker = Worker(database_url, Answering(), objects, settings, Scope())
+    (claimer,) = worker.producers.claimers
+    true_fetch = spans.fetch
+
+    async def fetch(*arguments: Any) -> list[Item]:
+        items = await true_fetch(*arguments)
+        worker.stop()
+        # It is told to stop now. The worker asks all services before it waits for the first of them.
+        await claimer.idle.wait()
+        return items
+
+    monkeypatch.setattr(spans, "fetch", fetch)
+    async with asyncio.timeout(LIMIT):
+        await worker.run()
+    assert not worker.aborting.is_set()
+
+
 def test_a_worker_that_stops_during_slow_commits_leaves_nothing_to_be_sent_again(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -5,13 +5,14 @@ one dies, another delivers the event again.
 """
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from batchline.batches.batch_object import batch_object
+from batchline.batches.batch_details import batch_details
 from batchline.hooks.hook import Hooks
 from batchline.hooks.process import run_hook
-from batchline.model import Batch
 from batchline.model.ids import EVENT, show
 from batchline.store import batches, hooks
 from batchline.store.hooks import HookOutcome, TakenHook
@@ -43,7 +44,7 @@ async def deliver(session: Session, known: Hooks, taken: TakenHook) -> Delivered
     if batch is None:
         outcome, max_attempts = HookOutcome(False, "the batch does not exist any more"), 0
     else:
-        hook, content = known.named(taken.hook), event_content(taken, batch)
+        hook, content = known.named(taken.hook), event_content(taken, await batch_details(session, batch))
         outcome = await run_hook(hook, content, timeout=known.timeout, environment=known.environment or {})
         max_attempts = MAX_ATTEMPTS
     delay = 0.0 if outcome.delivered else _delay(taken.attempt)
@@ -51,7 +52,7 @@ async def deliver(session: Session, known: Hooks, taken: TakenHook) -> Delivered
     return Delivered(outcome, delay, bool(abandoned))
 
 
-def event_content(taken: TakenHook, batch: Batch) -> bytes:
+def event_content(taken: TakenHook, details: Mapping[str, Any]) -> bytes:
     """What the hook reads: a webhook's message, with the whole batch and the number of the attempt."""
     return msgspec.json.encode(
         {
@@ -60,7 +61,7 @@ def event_content(taken: TakenHook, batch: Batch) -> bytes:
             "type": taken.type,
             "created_at": int(taken.occurred_at.timestamp()),
             "attempt": taken.attempt,
-            "data": batch_object(batch),
+            "data": details,
         }
     )
 

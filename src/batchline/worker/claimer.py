@@ -76,6 +76,7 @@ class Claimer(Service):
         self.claimed = 0
         # A claim was cancelled or failed. It may have taken spans that this worker does not know.
         self.interrupted = False
+        self._stopping = False
         self.wake()
 
     def announce(self, batch_id: UUID | None) -> None:
@@ -86,8 +87,14 @@ class Claimer(Service):
             self._announced = batch_id
         self.wake()
 
+    def wake(self) -> None:
+        # A claim that ends while the worker stops must not keep it waiting.
+        if not self._stopping:
+            super().wake()
+
     def stop(self) -> None:
         # A worker that leaves releases what an interrupted claim has taken.
+        self._stopping = True
         self.idle.set()
 
     def repair(self) -> None:

@@ -13,15 +13,16 @@ from batchline.api.context import InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
-from batchline.batches.batch_object import batch_object, failure_objects, unix_seconds
-from batchline.batches.cost import cost_object, cost_of, spending_in
+from batchline.batches.batch_details import batch_details
+from batchline.batches.batch_object import batch_object, unix_seconds
+from batchline.batches.cost import spending_in
 from batchline.batches.creation import BatchRequest, create_requested
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
 from batchline.model import Batch, ItemHistory, RetrySelection, Unfinished, ids
-from batchline.store import attempts, batches, failures
+from batchline.store import attempts, batches
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
 from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
@@ -290,11 +291,7 @@ async def get_batch(batch_id: str, context: InContext, caller: Called) -> BatchO
     """A batch, why items of it failed, and what it has cost."""
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")
-        causes = await failures.causes(session, batch)
-        cost = await cost_of(session, batch)
-    more = {"failures": failure_objects(causes), "cost": cost_object(cost)}
-    found = batch_object(batch)
-    return BatchObject(**found | {"batchline": found["batchline"] | more})
+        return BatchObject(**await batch_details(session, batch))
 
 
 @router.get("/{batch_id}/attempts", responses=documented(404))

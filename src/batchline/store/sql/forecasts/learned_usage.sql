@@ -1,6 +1,6 @@
 -- learned_usage: what recent requests of each model have used, of a tenant: requests, bytes of their bodies, tokens of input
--- and output. At most 20 lanes and 200 results of each, among its first 1,000. Batches without reused answers, which have used
--- nothing, come first. No locks.
+-- and output. At most 20 lanes of a model, 200 together, and 200 results of each, among its first 1,000. Batches without
+-- reused answers, which have used nothing, come first. No locks.
 --
 -- Cost: one probe for each of the tenant's newest 1,000 batches, by batches_newest, however many there are.
 WITH
@@ -21,6 +21,9 @@ lane AS (
     FROM newest
     JOIN batchline.lanes AS n ON n.batch_id = newest.id
     WHERE n.model = ANY (%(models)s::text[])
+),
+chosen AS MATERIALIZED (
+    SELECT lane.* FROM lane WHERE lane.nth <= 20 ORDER BY lane.nth LIMIT 200
 )
 SELECT
     lane.model,
@@ -28,7 +31,7 @@ SELECT
     sum(octet_length(l.body))::bigint AS bytes,
     sum(r.input_tokens)::bigint AS input_tokens,
     sum(r.output_tokens)::bigint AS output_tokens
-FROM lane
+FROM chosen AS lane
 CROSS JOIN LATERAL (
     SELECT each.ordinal, each.input_tokens, each.output_tokens
     FROM (
@@ -38,5 +41,4 @@ CROSS JOIN LATERAL (
     LIMIT 200
 ) AS r
 JOIN batchline.lines AS l ON l.file_no = lane.file_no AND l.lane_no = lane.lane_no AND l.ordinal = r.ordinal
-WHERE lane.nth <= 20
 GROUP BY lane.model

@@ -117,10 +117,12 @@ def test_a_resumed_batch_of_run_is_continued_with_the_cap_that_resume_has_set(
     with simulated() as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, *config, *location)
         assert batchline(*command, "--max-cost", "0.0125").returncode == 3
-        shown = batchline("status", "@1", *location).stdout
+        displayed = batchline("status", "@1", *location).stdout
         resumed = batchline("resume", "@1", "--max-cost", "0.05", *location).stdout
         assert batchline(*command, "--max-cost", "0.05").returncode == 0
-    assert shown.endswith(f"a higher --max-cost to\n    batchline {shlex.join(command)} --max-cost 0.0125\n")
+    assert displayed.endswith(
+        f"a higher --max-cost to\n    batchline {shlex.join(command)} --max-cost 0.0125\n"
+    )
     assert f"continue with\n    batchline {shlex.join(command)} --max-cost 0.05\n" in resumed
 
 
@@ -354,7 +356,7 @@ def test_an_interrupted_sample_gives_no_forecast_and_says_how_to_continue_the_sa
         process = start(*command)
         wait_for_executions(upstream, 2)
         said, errors = kill(process, signal.SIGINT)
-        shown = batchline("status", "@1", *location).stdout
+        displayed = batchline("status", "@1", *location).stdout
         watching = start("watch", "@1", *location)
         assert watching.stdout is not None
         watched = watching.stdout.readline()
@@ -364,8 +366,8 @@ def test_an_interrupted_sample_gives_no_forecast_and_says_how_to_continue_the_sa
     assert "forecast" not in said
     assert " interrupted: " in errors
     assert errors.endswith(f"nothing is lost; continue with\n  batchline {shlex.join(command)}\n")
-    assert f"continue with\n    batchline {shlex.join(command)}\n" in shown
-    assert "only the sample was run" not in shown
+    assert f"continue with\n    batchline {shlex.join(command)}\n" in displayed
+    assert "only the sample was run" not in displayed
     assert "left by run: nothing works on it; `batchline status` says how to continue it" in watched
 
 
@@ -379,16 +381,16 @@ def test_a_run_that_is_interrupted_after_its_sample_is_continued_by_the_same_com
         process = start(*command, "-c", "1")
         wait_for_executions(upstream, 8)
         _, errors = kill(process, signal.SIGINT)
-        shown = batchline("status", "@1", *location).stdout
-        asked = batchline(*plain, "--sample", "4")
+        displayed = batchline("status", "@1", *location).stdout
+        refused = batchline(*plain, "--sample", "4")
         continued = batchline(*command)
         seen = upstream.stats()
     assert process.returncode == 130
     # `--sample` is for a batch that has not begun.
     assert errors.endswith(f"continue with\n  batchline {shlex.join(plain)} -c 1\n")
-    assert f"continue with\n    batchline {shlex.join(plain)} -c 1\n" in shown
-    assert asked.returncode == 2
-    assert "lines are done; leave it out to continue" in asked.stderr
+    assert f"continue with\n    batchline {shlex.join(plain)} -c 1\n" in displayed
+    assert refused.returncode == 2
+    assert "lines are done; leave it out to continue" in refused.stderr
     assert continued.returncode == 0, continued.stderr
     assert (seen["executed"], seen["keys_executed_twice"]) == (60, 0)
 
@@ -400,11 +402,11 @@ def test_status_of_a_sample_names_the_run_command_that_runs_the_rest(
     with simulated() as upstream:
         command = ("run", str(inputs), "--upstream", upstream.url, *location)
         assert batchline(*command, "--sample", "4").returncode == 3
-        shown = batchline("status", "@1", *location).stdout
+        displayed = batchline("status", "@1", *location).stdout
         resumed = batchline("resume", "@1", *location).stdout
         assert batchline(*command).returncode == 0
     words = shlex.join(command)
-    assert shown.endswith(f"to run the rest\n    batchline {words} --sample 4 --yes\n")
+    assert displayed.endswith(f"to run the rest\n    batchline {words} --sample 4 --yes\n")
     # Only its own `run` works on it, so that a resume alone does nothing.
     assert (
         "  no process works on it, unless its `run` does; continue with\n"

@@ -1,4 +1,4 @@
-"""Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.
+"""Very large batches on PostgreSQL: one result for every line, whatever crashes on the way.
 
 The names in `__all__` are the public API; everything else is internal. To run items in your own way, write an
 `Executor`: it takes an `Item` and returns a verdict.

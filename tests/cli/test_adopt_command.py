@@ -46,17 +46,17 @@ def test_all_phases_print_what_they_would_do_and_what_they_did(
     assert "would copy 12 lines and 4 results in about" in said("prepare", "--dry-run", *location)
     assert "copied 12 lines and 4 results in" in said("prepare", *location)
     rehearsed = said("cutover", "--dry-run", *location)
-    assert "would adopt 1 batches, 1 of them unfinished" in rehearsed
+    assert "would adopt 1 batch, 1 of them unfinished" in rehearsed
     assert "old tables would be locked for" in rehearsed
     done = said("cutover", *location)
-    assert "adopted 1 batches" in done
-    assert "1 requests were in flight (1 processing): they may have been sent, and run again:" in done
+    assert "adopted 1 batch, " in done
+    assert "in flight: 1 request (1 processing), which may have been sent, and run again:" in done
     assert f"batch_{batch.hex} line 6 line-6: processing" in done
     assert "would compare the states of 12 requests" in said("verify", "--dry-run", *location)
-    assert "clean: 1 batches; compared 12 lines and 4 results (all)" in said("verify", *location)
+    assert "clean: 1 batch; compared 12 lines and 4 results (all)" in said("verify", *location)
     assert "(one in 2)" in said("verify", "--one-in", "2", *location)
     assert "phase adopted: schema public, shape fusillade" in said("status", *location)
-    assert "would write back 0 results of 1 batches; 8 requests" in said("rollback", "--dry-run", *location)
+    assert "would write back 0 results of 1 batch; 8 requests" in said("rollback", "--dry-run", *location)
     assert "the old daemons can start" in said("rollback", *location)
     assert old.states(batch) == {"completed": 4, "pending": 8}
     said("cutover", *location)
@@ -75,7 +75,7 @@ def test_verify_exits_with_1_and_names_what_differs(
     done = batchline("adopt", "verify", *location)
     assert done.returncode == 1
     assert "1 lines differ from their templates, for example 'line-2'" in done.stderr
-    assert "1 findings" in done.stdout
+    assert "1 finding: " in done.stdout
 
 
 def test_a_phase_before_its_time_is_refused(old: OldDatabase, location: tuple[str, ...]) -> None:

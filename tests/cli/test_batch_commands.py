@@ -149,4 +149,4 @@ def test_a_worker_that_runs_a_batch_which_is_deleted_goes_on(
             kill(worker)
         assert upstream.stats()["requests"] < 2_000
     assert batchline("worker", "--drain", *location).returncode == 0
-    assert "clean: 1 batches, 1 lanes, 20 results, 0 spans" in batchline("doctor", *location).stdout
+    assert "clean: 1 batch, 1 lane, 20 results, 0 spans" in batchline("doctor", *location).stdout

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -56,12 +57,12 @@ def test_a_run_says_what_it_has_cost(
         done = batchline("run", str(inputs), "--upstream", upstream.url, *config, *location)
         again = batchline("run", str(inputs), "--upstream", upstream.url, "--json", *config, *location)
     assert done.returncode == 0, done.stderr
-    assert "cost: $0.0200\n" in done.stdout
+    assert "spent: $0.02\n" in done.stdout
     document = json.loads(again.stdout)
     assert document["cost"]["spent"] == document["summary"]["cost"]["spent"] == 0.02
     batch = str(document["batch_id"])
     assert status(batch, *location)["cost"]["spent"] == 0.02
-    assert "cost: $0.0200\n" in batchline("status", batch, *location).stdout
+    assert "spent: $0.02\n" in batchline("status", batch, *location).stdout
 
 
 def test_a_run_pauses_at_its_cap_and_continues_with_a_higher_one(
@@ -105,8 +106,24 @@ def test_watch_and_status_say_that_a_cap_has_paused_a_batch_and_how_to_continue(
     )
     assert watching.returncode == 3
     assert message in output
-    assert "cost: $0.0120 of at most $0.0125" in output
+    assert "spent: $0.012 of at most $0.0125" in output
     assert message in batchline("status", batch, *location).stdout
+
+
+def test_a_resumed_batch_of_run_is_continued_with_the_cap_that_resume_has_set(
+    tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 30, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *config, *location)
+        assert batchline(*command, "--max-cost", "0.0125").returncode == 3
+        displayed = batchline("status", "@1", *location).stdout
+        resumed = batchline("resume", "@1", "--max-cost", "0.05", *location).stdout
+        assert batchline(*command, "--max-cost", "0.05").returncode == 0
+    assert displayed.endswith(
+        f"a higher --max-cost to\n    batchline {shlex.join(command)} --max-cost 0.0125\n"
+    )
+    assert f"continue with\n    batchline {shlex.join(command)} --max-cost 0.05\n" in resumed
 
 
 def test_answers_that_are_reused_cost_nothing_and_need_no_budget(
@@ -134,7 +151,7 @@ def test_a_sample_runs_lines_that_have_no_answer_to_reuse(
         stopped = batchline("run", str(more), "--sample", "10", *options)
         assert (stopped.returncode, upstream.stats()["executed"]) == (3, 30)
         assert "sample: 10 lines done; forecast for the other 30:" in stopped.stdout
-        assert "cost: about $0.0300 ($0.0300 to $0.0300)" in stopped.stdout
+        assert "cost: about $0.03 ($0.03 to $0.03)" in stopped.stdout
         assert "paused: only the sample was run; 30 of 60 done" in stopped.stderr
         assert batchline("run", str(more), "--sample", "10", "--yes", *options).returncode == 0
         assert upstream.stats()["executed"] == 60
@@ -285,7 +302,7 @@ def test_a_sample_stops_without_a_terminal_and_the_rest_sends_nothing_twice(
         seen = upstream.stats()
     assert (stopped.returncode, sent) == (3, 20)
     assert "sample: 20 lines done; forecast for the other 180:" in stopped.stdout
-    assert "cost: about $0.1800 ($0.1800 to $0.1800)" in stopped.stdout
+    assert "  cost: about $0.18 ($0.18 to $0.18)\n" in stopped.stdout
     assert "to run the rest\n  batchline run" in stopped.stderr
     assert "--yes" in stopped.stderr
 
@@ -327,6 +344,74 @@ def test_an_interrupted_sample_is_continued_by_the_same_command(
     assert continued.returncode == 3, continued.stderr
     assert "sample: 40 lines done; forecast for the other 160:" in continued.stdout
     assert (seen["executed"], seen["keys_executed_twice"]) == (40, 0)
+
+
+def test_an_interrupted_sample_gives_no_forecast_and_says_how_to_continue_the_sample(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 200, max_tokens=1)
+    # Slow enough that the sample is not done, however late the signal comes.
+    with simulated("--latency", "300") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "-c", "1", *location, "--sample", "100")
+        process = start(*command)
+        wait_for_executions(upstream, 2)
+        said, errors = kill(process, signal.SIGINT)
+        displayed = batchline("status", "@1", *location).stdout
+        watching = start("watch", "@1", *location)
+        assert watching.stdout is not None
+        watched = watching.stdout.readline()
+        kill(watching)
+    assert process.returncode == 130
+    assert " of 200 done (0.0 %)  sample  " in said
+    assert "forecast" not in said
+    assert " interrupted: " in errors
+    assert errors.endswith(f"nothing is lost; continue with\n  batchline {shlex.join(command)}\n")
+    assert f"continue with\n    batchline {shlex.join(command)}\n" in displayed
+    assert "only the sample was run" not in displayed
+    assert "left by run: nothing works on it; `batchline status` says how to continue it" in watched
+
+
+def test_a_run_that_is_interrupted_after_its_sample_is_continued_by_the_same_command(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 60, max_tokens=1)
+    with simulated("--latency", "100") as upstream:
+        plain = ("run", str(inputs), "--upstream", upstream.url, *location)
+        command = (*plain, "--sample", "4", "--yes")
+        process = start(*command, "-c", "1")
+        wait_for_executions(upstream, 8)
+        _, errors = kill(process, signal.SIGINT)
+        displayed = batchline("status", "@1", *location).stdout
+        refused = batchline(*plain, "--sample", "4")
+        continued = batchline(*command)
+        seen = upstream.stats()
+    assert process.returncode == 130
+    # `--sample` is for a batch that has not begun.
+    assert errors.endswith(f"continue with\n  batchline {shlex.join(plain)} -c 1\n")
+    assert f"continue with\n    batchline {shlex.join(plain)} -c 1\n" in displayed
+    assert refused.returncode == 2
+    assert "lines are done; leave it out to continue" in refused.stderr
+    assert continued.returncode == 0, continued.stderr
+    assert (seen["executed"], seen["keys_executed_twice"]) == (60, 0)
+
+
+def test_status_of_a_sample_names_the_run_command_that_runs_the_rest(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = requests(tmp_path / "in.jsonl", 20, max_tokens=1)
+    with simulated() as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *location)
+        assert batchline(*command, "--sample", "4").returncode == 3
+        displayed = batchline("status", "@1", *location).stdout
+        resumed = batchline("resume", "@1", *location).stdout
+        assert batchline(*command).returncode == 0
+    words = shlex.join(command)
+    assert displayed.endswith(f"to run the rest\n    batchline {words} --sample 4 --yes\n")
+    # Only its own `run` works on it, so that a resume alone does nothing.
+    assert (
+        "  no process works on it, unless its `run` does; continue with\n"
+        f"    batchline {words}\n  or with `batchline worker --unfinished-runs`\n"
+    ) in resumed
 
 
 def test_watch_waits_until_the_sample_of_another_process_is_done(

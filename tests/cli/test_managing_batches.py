@@ -136,6 +136,9 @@ def test_governed_batches_are_counted_among_themselves(tmp_path: Path, location:
     done = batchline("ops", "show", "@1", *location)
     assert done.returncode == 2
     assert "there is no batch @1; `batchline ops batches` shows all" in done.stderr
+    done = batchline("watch", "@2", *location)
+    assert done.returncode == 2
+    assert "`batchline list` shows all; governed ones are in `batchline ops batches`" in done.stderr
 
 
 def test_prune_deletes_what_ended_long_ago_and_nothing_else(

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import shlex
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -281,6 +282,27 @@ def test_a_followed_batch_stops_when_its_reader_has_left(tmp_path: Path, locatio
         assert upstream.stats()["executed"] < 2_000
     assert "the reader of stdout has left; batch_" in said
     assert "has stopped, nothing is lost; continue with\n  batchline run " in said
+
+
+def test_a_run_whose_progress_nobody_reads_stops_and_says_how_to_continue(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 2_000)
+    with simulated("--latency", "20") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, "-c", "4", *location)
+        process = start(*command)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "2,000 lines" in process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        process.stderr.close()
+        assert process.wait() == 1
+        assert upstream.stats()["executed"] < 2_000
+    assert said.endswith(
+        "error: the reader of stdout has left; nothing is lost; continue with\n"
+        f"  batchline {shlex.join(command)}\n"
+    )
 
 
 def test_a_table_of_an_expression_that_fails_on_some_lines_has_all_others(

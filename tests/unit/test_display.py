@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from batchline.cli.display.frame import Frame, plain_lines
+from batchline.cli.display.money import money
 from batchline.cli.display.progress import BatchProgress
 from batchline.cli.display.slowness import slowness
 from batchline.cli.display.tables import print_table
-from batchline.cli.display.units import about, age, count, duration, latency, percent, rate, size
+from batchline.cli.display.units import about, age, count, counted, duration, latency, percent, rate, size
 from batchline.model import BatchStatus, CauseCount, ItemCounts
 from batchline.upstreams.view import Latencies, UpstreamView
 
@@ -173,3 +174,24 @@ def test_lines_of_a_log_have_no_control_characters() -> None:
         "a\\u001bb.jsonl: 912 of 1,000 done (91.2 %)  20/s  4 s left  3 in flight  3 retrying  12 failed"
         "  p50 200 ms  p95 500 ms  oldest 1.0 s  123 k tokens  no room\n  12 × 404 model not found"
     )
+
+
+def test_one_of_a_kind_is_not_plural() -> None:
+    assert [counted(number, "line") for number in (0, 1, 2_000)] == ["0 lines", "1 line", "2,000 lines"]
+    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
+
+
+@pytest.mark.parametrize(
+    ("nano", "text"),
+    [
+        (0, "$0.00"),
+        (3_000_000, "$0.003"),
+        (50_000_000, "$0.05"),
+        (12_500_000, "$0.0125"),
+        (246_700_000, "$0.2467"),
+        (500_000_000, "$0.50"),
+        (12_340_000_000, "$12.34"),
+    ],
+)
+def test_money_has_cents_and_no_zeros_after_them(nano: int, text: str) -> None:
+    assert money(nano) == text

@@ -639,6 +639,22 @@ async def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> Non
         assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
 
 
+async def test_an_upstream_without_tls_is_told_apart_from_one_that_is_down() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, an_executor() as executor:
+        trouble = await executor.upstreams.get(url).check()
+    assert trouble == (
+        f"{url} is unreachable: the server does not speak TLS; try http:// instead of https://"
+    )
+
+
 async def test_an_unreachable_upstream_is_reported_before_the_run() -> None:
     async with upstream_that(hangs) as upstream:
         taken, url = an_upstream_that_refuses()

@@ -50,6 +50,11 @@ def test_without_a_suffix_the_content_tells_the_format(tmp_path: Path) -> None:
     assert detected(tmp_path / "e", b"id,text\n1,2\n", requested=Format.CSV).format is Format.CSV
 
 
+def test_a_workbook_of_excel_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match=r"it is an Excel workbook .* save the table as CSV first"):
+        detected(tmp_path / "x.xlsx", b"PK\x03\x04\x14\x00")
+
+
 def test_compression_is_recognized_by_the_content(tmp_path: Path) -> None:
     assert detected(tmp_path / "x.csv", gzip.compress(b"a,b\n")).compression is Compression.GZIP
     with pytest.raises(InputRefused, match="name says gzip, but its content is not gzip"):

@@ -59,6 +59,8 @@ def test_a_wrong_option_says_what_to_give(given: dict[str, Any], message: str) -
         ("x.csv", "text\na\n", {"prompt": "{{text}}"}, "found rows with the columns text; give --model"),
         ("x.csv", "id, text\n1,a\n", {}, "found rows with the columns id, ' text'; give"),
         ("x.jsonl", '[{"text": 1}]\n', {"prompt": "{{text}}", "model": "m"}, "jq -c '.[]'"),
+        ("x.csv", "id,text\n1,Hello\n", {}, "for example --prompt 'Translate to German: {{text}}'"),
+        ("x.csv", "id,a b\n1,Hello\n", {}, """--prompt 'Translate to German: {{row["a b"]}}'"""),
         ("x.csv", "prompt\na\n", {}, "found rows with the columns prompt; give --model"),
         ("x.txt", "hello\n", {}, "found rows with the columns text; give --model"),
         ("x.jsonl", '{"q": 1}\n', {}, "found rows with the columns q; give --model and a prompt"),

@@ -64,7 +64,7 @@ def test_another_delimiter(tmp_path: Path) -> None:
             b"a,b\n1,2\n3,4,5\n",
             "x.csv, row 2: found 3 fields, but the header has 2 (a, b); is a quote",
         ),
-        ("x.csv", b"a,b\n1\n", "row 1: found 1 fields, but the header has 2"),
+        ("x.csv", b"a,b\n1\n", "row 1: found 1 field, but the header has 2"),
         ("x.csv", b'a,b\n1,"2\n3,4\n', "row 1: not valid CSV: unexpected end of data (line 3 of the file)"),
         ("x.csv", b'a,b\n1,"2"x\n', "row 1: not valid CSV: ',' expected after '\"'"),
         (

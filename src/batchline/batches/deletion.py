@@ -13,7 +13,7 @@ from batchline.model import Batch
 from batchline.store import batches, deletion
 from batchline.store.session import Session
 
-_NOT_ENDED = "the batch is {}; cancel it and wait until it has ended, or use --force"
+_NOT_ENDED = "the batch is {} and has not ended; --force cancels it and deletes it"
 _GOVERNED = "the batch is governed: its history is kept, and `operations_retention` deletes its items"
 
 

@@ -37,7 +37,8 @@ async def _found(runtime: Runtime, text: str, governed_of: str | None) -> UUID:
         else:
             raise CommandError(f"{text!r} is not a batch id; {_FORMS.format(command)}")
     if not candidates:
-        raise CommandError(f"there is no batch {text}; `batchline {command}` shows all")
+        others = "; governed ones are in `batchline ops batches`" if governed_of is None else ""
+        raise CommandError(f"there is no batch {text}; `batchline {command}` shows all{others}")
     if len(candidates) > 1:
         names = ", ".join(each.hex for each in candidates[:_DISPLAYED])
         more = " and more" if len(candidates) > _DISPLAYED else ""

@@ -11,7 +11,7 @@ from batchline.batches.cost import spending_for
 from batchline.batches.forecast import Forecast, Range, forecast_object, rough_forecast, sample_forecast
 from batchline.cli.display.console import out, print_json
 from batchline.cli.display.money import money
-from batchline.cli.display.units import count, duration
+from batchline.cli.display.units import count, counted, duration
 from batchline.cli.files import ingest_inputs
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.files.inputs.input_set import InputSet
@@ -29,10 +29,9 @@ def estimate(
     if as_json:
         print_json({"forecast": forecast_object(forecast)})
         return
-    learned = (
-        f"learned from {forecast.learned_from:,} earlier requests" if forecast.learned_from else "assumed"
-    )
-    out().print(f"estimate: {forecast.lines:,} lines; rough, nothing was sent", markup=False)
+    seen = forecast.learned_from
+    learned = f"learned from {counted(seen, 'earlier request')}" if seen else "assumed"
+    out().print(f"estimate: {counted(forecast.lines, 'line')}; rough, nothing was sent", markup=False)
     for line in forecast_lines(forecast):
         out().print(f"  {line}", markup=False)
     out().print(f"  bytes per token: {learned}; --sample N measures", markup=False)
@@ -68,7 +67,8 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         lines.append("cost: unknown; add [[prices]] to batchline.toml")
     if forecast.seconds is not None:
         low, likely, high = (duration(each) for each in _values(forecast.seconds))
-        lines.append(f"time: about {likely} ({low} to {high})")
+        short = forecast.seconds.high < 1
+        lines.append("time: less than 1 s" if short else f"time: about {likely} ({low} to {high})")
     return lines
 
 
@@ -77,7 +77,7 @@ def sample_line(batch: Batch, forecast: Forecast | None) -> str:
         return "sample: no line is done, so nothing is known"
     sent = batch.finished - batch.reused
     failed = f", {batch.failed:,} failed" if batch.failed else ""
-    return f"sample: {sent:,} lines done{failed}; forecast for the other {forecast.lines:,}:"
+    return f"sample: {counted(sent, 'line')} done{failed}; forecast for the other {forecast.lines:,}:"
 
 
 def confirmed(yes: bool) -> bool | None:

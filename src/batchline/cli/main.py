@@ -88,7 +88,7 @@ def _app() -> typer.Typer:
     app = typer.Typer(
         name="batchline",
         cls=HelpfulGroup,
-        help="Very large batches on PostgreSQL: every line runs exactly once, whatever crashes on the way.",
+        help="Very large batches on PostgreSQL: one result for every line, whatever crashes on the way.",
         epilog=_EXAMPLES,
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from batchline.cli.display.units import counted
 from batchline.cli.manifest import MANIFEST_SUFFIX, Manifest, ManifestFile
 from batchline.cli.targets import OutputTarget
 from batchline.cli.written import WrittenFiles
@@ -42,7 +43,7 @@ class OwnFiles:
             return None
         names = ", ".join(map(str, self.recognized[:_DISPLAYED]))
         more = f" and {count - _DISPLAYED} more" if count > _DISPLAYED else ""
-        files = "1 file" if count == 1 else f"{count:,} files"
+        files = counted(count, "file")
         return f"left out {files} that Batchline wrote: {names}{more}; to use one as input, name it"
 
     def _is_described(self, path: Path) -> bool:

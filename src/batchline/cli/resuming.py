@@ -2,12 +2,14 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from batchline.files.inputs import urls
-from batchline.model import Batch, RunCommand
+from batchline.model import Batch, RunCommand, Spending
+from batchline.model.spending import dollars
 from batchline.secrets.addresses import public_url
 from batchline.secrets.masking import masked_text
 
@@ -29,6 +31,10 @@ class ResumeCommand:
 
     def plus(self, *flags: str) -> str:
         return shlex.join(("batchline", *self.words, *flags)) + (_AGAIN if self.hidden else "")
+
+    def without_sample(self) -> "ResumeCommand":
+        """For a batch of which more than the sample may run."""
+        return replace(self, words=_without_sample(self.words))
 
     @property
     def stored(self) -> RunCommand | None:
@@ -56,14 +62,54 @@ def _displayed(word: str, before: str, inputs: Sequence[str]) -> str:
     return urls.public_name(word) if word in inputs else word
 
 
-def continued_by(batch: Batch) -> str | None:
-    """The `run` command that continues an unfinished batch, if that is known."""
+def continued_by(batch: Batch, *flags: str) -> str | None:
+    """The `run` command that continues an unfinished batch, with these flags, if it is known.
+
+    `--sample` is for batches of which only the sample may run. `resume` may have changed the caps.
+    """
     command = batch.settings.command
     # Without a resume key, the same command would begin another batch.
     if command is None or batch.resume_key is None:
         return None
     here = command.folder == str(Path.cwd())
-    return command.text if here else f"cd {shlex.quote(command.folder)} && {command.text}"
+    words = shlex.split(command.text.removesuffix(_AGAIN))[1:]
+    if batch.pause_rule != "sample":
+        words = list(_without_sample(words))
+    for option, cap in _caps(batch):
+        words = _with_cap(words, option, cap)
+    missing = [flag for flag in flags if flag not in words]
+    text = ResumeCommand((*words, *missing), command.text.endswith(_AGAIN)).plus()
+    return text if here else f"cd {shlex.quote(command.folder)} && {text}"
+
+
+def _caps(batch: Batch) -> Iterator[tuple[str, float]]:
+    spending = batch.settings.spending or Spending()
+    if spending.max_cost is not None:
+        yield "--max-cost", dollars(spending.max_cost)
+    if spending.max_tokens is not None:
+        yield "--max-tokens", spending.max_tokens
+
+
+def _with_cap(words: list[str], option: str, cap: float) -> list[str]:
+    """The words as they are if they have this cap."""
+    given = [word.removeprefix(f"{option}=") for word in words if word.startswith(f"{option}=")]
+    given += [word for before, word in pairwise(words) if before == option]
+    if given and float(given[-1]) == cap:
+        return words
+    return [*_without(words, option), option, f"{cap:.9f}".rstrip("0").rstrip(".")]
+
+
+def _without_sample(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word for word in _without(words, "--sample") if word != "--yes")
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """Without the option and its value."""
+    return [
+        word
+        for before, word in pairwise(("", *words))
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
 
 
 def how_to_continue(batch: Batch) -> str:

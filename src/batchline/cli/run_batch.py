@@ -1,4 +1,4 @@
-"""`batchline run`: runs every line of a JSONL file exactly once and writes an output file.
+"""`batchline run`: gets one result for every line of the inputs and writes an output file.
 
 The same command again continues where the last one stopped. If that one had finished, it writes the output
 again. If the input was edited, only lines without an answer are sent (batches/reuse.py).
@@ -31,6 +31,7 @@ from batchline.cli.display.console import CommandError, err, out, show_hook_deli
 from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.display.progress import BatchProgress, Gauge
 from batchline.cli.display.screen import Display, display
+from batchline.cli.display.units import counted
 from batchline.cli.exit_guard import exit_guard
 from batchline.cli.files import ingest_inputs, stored_lines
 from batchline.cli.following import followed_lines
@@ -62,7 +63,7 @@ from batchline.model import (
     RunSettings,
     ids,
 )
-from batchline.store import batches, failures, files
+from batchline.store import batches, failures, files, forecasts
 from batchline.store import hooks as hook_store
 from batchline.store.hooks import HookDelivery, TakenHook
 from batchline.store.outputs import Which
@@ -129,7 +130,8 @@ class RunOrder:
 
     @property
     def retry_command(self) -> str:
-        return self.command.plus(*(() if self.retry_failed else ("--retry-failed",)))
+        command = self.command.without_sample()
+        return command.plus(*(() if self.retry_failed else ("--retry-failed",)))
 
     @property
     def silent(self) -> bool:
@@ -193,12 +195,13 @@ async def _sample(
     whether to stop here."""
     first = replace(order, worker=replace(order.worker, drain=True))
     batch, unfinished = await _work(first, runtime, session, batch, writing, sample=True)
-    if batch.pause_rule != "sample":
+    if batch.pause_rule != "sample" or await forecasts.sample_left(session, batch.id):
         return batch, None, unfinished
     forecast = await forecast_rest(session, batch, order.worker.concurrency)
     if not order.silent:
-        for line in (sample_line(batch, forecast), *(forecast_lines(forecast) if forecast else ())):
-            order.console().print(line, markup=False)
+        order.console().print(sample_line(batch, forecast), markup=False)
+        for line in forecast_lines(forecast) if forecast else ():
+            order.console().print(f"  {line}", markup=False)
     if not confirmed(order.yes):
         return batch, forecast, True
     await _patiently(lambda: batches.resume(session, batch.id))
@@ -280,7 +283,9 @@ def _is_done(order: RunOrder, found: Batch) -> bool:
 
 
 async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
-    if order.sample is not None and found.pause_rule != "sample":
+    sampling = order.sample is not None and found.pause_rule == "sample"
+    # With --yes the rest runs after the sample: this is the same command again.
+    if order.sample is not None and not sampling and not order.yes:
         raise CommandError(
             f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are"
             " done; leave it out to continue, or give --fresh"
@@ -290,7 +295,7 @@ async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
     if found.ended_at is not None:
         found = await reopened(session, found, order.settings.max_attempts)
     await batches.change_settings(session, found.id, settings)
-    if found.paused_at is not None and order.sample is None:
+    if found.paused_at is not None and not sampling:
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
@@ -370,7 +375,9 @@ async def _work(
         ),
     )
     if not order.as_json:
-        order.console().print(f"{ids.show(ids.BATCH, batch.id)}: {batch.total:,} lines", markup=False)
+        order.console().print(
+            f"{ids.show(ids.BATCH, batch.id)}: {counted(batch.total, 'line')}", markup=False
+        )
     screen = display(order.console(), order.inputs.title, silent=order.as_json)
     working = asyncio.create_task(worker.run())
     try:
@@ -590,6 +597,8 @@ def exit_code_of(outcome: RunOutcome) -> Exit:
 
 def _resume(order: RunOrder, outcome: RunOutcome) -> str:
     """The command to continue."""
+    if outcome.batch.pause_rule != "sample":
+        return str(order.command.without_sample())
     after_sample = outcome.pause is not None and outcome.pause.rule == "sample"
     return order.command.plus(*(("--yes",) if after_sample and not order.yes else ()))
 
@@ -607,7 +616,7 @@ def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
     if outcome.interrupted:
         return (
             f"{name} interrupted: {batch.finished:,} of {batch.total:,} done, nothing is lost;"
-            f" continue with\n  {order.command}"
+            f" continue with\n  {_resume(order, outcome)}"
         )
     before = "finished before; " if outcome.finished_before else ""
     done = f"{batch.completed:,} of {batch.total:,} completed"

@@ -80,7 +80,7 @@ def cost_lines(cost: BatchCost | None) -> list[str]:
     if cost.known:
         cap = "" if spending.max_cost is None else f" of at most {money(spending.max_cost)}"
         without = f", without {', '.join(spending.unpriced)}: no price" if spending.unpriced else ""
-        lines.append(f"cost: {money(cost.batch.cost)}{cap}{without}")
+        lines.append(f"spent: {money(cost.batch.cost)}{cap}{without}")
     if spending.max_tokens is not None:
         lines.append(f"tokens: {cost.tokens:,} of at most {spending.max_tokens:,}")
     if holds.reserved.tokens:

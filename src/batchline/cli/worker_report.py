@@ -11,7 +11,7 @@ from time import monotonic
 import msgspec
 
 from batchline.cli.display.slowness import slowness
-from batchline.cli.display.units import duration, rate
+from batchline.cli.display.units import counted, duration, rate
 from batchline.upstreams.view import UpstreamView
 from batchline.worker.worker import Worker
 
@@ -78,4 +78,5 @@ def report_line(before: WorkerCounts, counts: WorkerCounts, seconds: float, view
 
 def last_line(counts: WorkerCounts) -> str:
     """What it did, from the start to the end."""
-    return f"worked on {counts.claimed:,} items: {counts.completed:,} completed, {counts.failed:,} failed"
+    items = counted(counts.claimed, "item")
+    return f"worked on {items}: {counts.completed:,} completed, {counts.failed:,} failed"

@@ -14,6 +14,9 @@ from batchline.model.failure import MAX_MESSAGE, said_by
 
 __all__ = ["MAX_MESSAGE", "code_of", "message_of", "never_left", "reason_of"]
 
+# What rustls says of an answer in plain HTTP.
+_NO_TLS = "InvalidContentType"
+
 
 def never_left(error: DetailedPyreqwestError) -> bool:
     """Whether no connection came about, so that not a byte of the request was sent.
@@ -41,6 +44,8 @@ def reason_of(error: DetailedPyreqwestError) -> str:
     if isinstance(error, RequestTimeoutError):
         return "the connection timed out" if never_left(error) else "no complete answer in time"
     causes = _causes(error)
+    if causes and _NO_TLS in causes[-1]:
+        return "the server does not speak TLS; try http:// instead of https://"
     return re.sub(r" \(os error \d+\)$", "", causes[-1]) if causes else error.message
 
 

@@ -10,6 +10,7 @@ import typer
 from batchline.adopt import phases, verification
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, err, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import open_runtime, run_async
@@ -52,12 +53,13 @@ def prepare(
         print_json(done)
         return
     size, verb = done.size, "would copy" if dry_run else "copied"
-    _say(f"schema {source}, shape {done.shape}: {size.batches:,} batches over {size.files:,} files")
+    _say(f"schema {source}, shape {done.shape}: {_batches(size.batches)} over {counted(size.files, 'file')}")
     _say(
         f"requests: {size.pending:,} pending, {size.in_flight:,} in flight, {size.completed:,} completed,"
         f" {size.failed:,} failed, {size.canceled:,} canceled"
     )
-    _say(f"{verb} {done.lines:,} lines and {done.results:,} results {_took(done.seconds, dry_run)}")
+    copied = f"{counted(done.lines, 'line')} and {counted(done.results, 'result')}"
+    _say(f"{verb} {copied} {_took(done.seconds, dry_run)}")
     if not dry_run:
         _say("next: stop the old daemons, then `batchline adopt cutover`")
 
@@ -109,8 +111,10 @@ def cutover(
         print_json(done)
         return
     verb, lock = ("would adopt", "would be") if dry_run else ("adopted", "were")
-    _say(f"{verb} {done.batches:,} batches, {done.unfinished_batches:,} of them unfinished")
-    _say(f"{done.results:,} results were left to copy; old tables {lock} locked for {done.seconds:.1f} s")
+    _say(f"{verb} {_batches(done.batches)}, {done.unfinished_batches:,} of them unfinished")
+    _say(
+        f"left to copy: {counted(done.results, 'result')}; old tables {lock} locked for {done.seconds:.1f} s"
+    )
     _tell_possibly_sent(done.possibly_sent)
     _tell_left_out(done.left_out)
     if not dry_run:
@@ -145,10 +149,11 @@ def verify(
         for finding in done.findings:
             err().print(finding, markup=False)
         share = "all" if one_in == 1 else f"one in {one_in}"
-        verdict = "clean" if done.clean else f"{len(done.findings)} findings"
+        verdict = "clean" if done.clean else counted(len(done.findings), "finding")
         _say(
-            f"{verdict}: {done.batches:,} batches; compared {done.lines:,} lines and {done.results:,} results"
-            f" ({share}); {done.finished_since:,} items have finished since the cutover"
+            f"{verdict}: {_batches(done.batches)}; compared {counted(done.lines, 'line')} and"
+            f" {counted(done.results, 'result')} ({share}); finished since the cutover:"
+            f" {counted(done.finished_since, 'item')}"
         )
     raise typer.Exit(Exit.OK if done.clean else Exit.SOME_FAILED)
 
@@ -176,8 +181,8 @@ def rollback(
         return
     verb = "would write back" if dry_run else "wrote back"
     _say(
-        f"{verb} {done.results:,} results of {done.batches:,} batches;"
-        f" {done.pending:,} requests pending again or canceled {_took(done.seconds, dry_run)}"
+        f"{verb} {counted(done.results, 'result')} of {_batches(done.batches)};"
+        f" {counted(done.pending, 'request')} pending again or canceled {_took(done.seconds, dry_run)}"
     )
     for batch_id in done.own_batches:
         _say(f"{ids.show(ids.BATCH, batch_id)} was created since the cutover, and stays in Batchline")
@@ -271,14 +276,18 @@ def _checked(upstream: str | None) -> str | None:
     return upstream
 
 
+def _batches(number: int) -> str:
+    return counted(number, "batch", "batches")
+
+
 def _tell_possibly_sent(items: Sequence[PossiblySent]) -> None:
     if not items:
         _say("no request was in flight: none can run twice")
         return
     sent = sum(one.state == "processing" for one in items)
     _say(
-        f"{len(items):,} requests were in flight ({sent:,} processing):"
-        " they may have been sent, and run again:"
+        f"in flight: {counted(len(items), 'request')} ({sent:,} processing), which may have been sent,"
+        " and run again:"
     )
     for one in items[:_MAX_LISTED]:
         _say(f"  {ids.show(ids.BATCH, one.batch_id)} line {one.line_no} {one.custom_id}: {one.state}")

@@ -37,6 +37,7 @@ from batchline.cli.model_check import warn_of_models
 from batchline.cli.option_groups import grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
+from batchline.cli.resuming import continued_by, how_to_continue
 from batchline.cli.run_batch import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.spending import SpendingOptions, cost_lines, raise_caps, settings_for, with_spending
@@ -50,8 +51,9 @@ from batchline.model import (
     CauseCount,
     PauseReason,
     RunSettings,
+    ids,
 )
-from batchline.store import batch_names, batches, failures, forecasts, outputs, providers
+from batchline.store import batch_names, batches, failures, outputs, providers
 from batchline.store.outputs import Which
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -76,6 +78,8 @@ class _BatchReport(msgspec.Struct, frozen=True):
     causes: tuple[CauseCount, ...] | None = None
     pause: PauseReason | None = None
     cost: BatchCost | None = None
+    # It is of `run`, and no worker has lines of it.
+    idle: bool = False
 
 
 def register(app: typer.Typer) -> None:
@@ -172,26 +176,33 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
         with display(out(), f"batch {short.get(batch_id, batch_id.hex)}", silent=silent) as screen:
             while True:
                 batch, progress = await gauge.read()
-                screen.show(await _with_left(session, batch, progress))
-                paused = batch.pause_rule is not None and not await forecasts.sample_left(session, batch_id)
-                if batch.ended_at is not None or paused:
+                pause = await pause_reason(session, batch)
+                screen.show(progress if pause else await _with_left(session, batch, progress))
+                if batch.ended_at is not None or pause is not None:
                     return _BatchReport(
                         batch,
                         causes=progress.causes,
-                        pause=await pause_reason(session, batch),
+                        pause=pause,
                         cost=await cost_of(session, batch),
                     )
                 await asyncio.sleep(_REFRESH)
 
 
 async def _with_left(session: Session, batch: Batch, progress: BatchProgress) -> BatchProgress:
-    """The progress. If `run` has left the batch, nothing happens, and it says so."""
-    if progress.rate or not batch.settings.reserved or batch.status is not BatchStatus.IN_PROGRESS:
+    """The progress. If `run` has left the batch or its sample, nothing happens, and it says so."""
+    if progress.rate or not await _idle(session, batch):
         return progress
-    if (await batch_names.origins(session, [batch.id]))[batch.id].held:
-        return progress
-    trouble = progress.trouble or "left by run: nothing works on it; `batchline list` says how to continue it"
+    left = "left by run: nothing works on it; `batchline status` says how to continue it"
+    trouble = progress.trouble or left
     return msgspec.structs.replace(progress, trouble=trouble)
+
+
+async def _idle(session: Session, batch: Batch) -> bool:
+    """Whether a batch of `run` could go on, and no worker has lines of it."""
+    unfinished = batch.status in (BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING)
+    if not batch.settings.reserved or not (unfinished or batch.pause_rule == "sample"):
+        return False
+    return not (await batch_names.origins(session, [batch.id]))[batch.id].held
 
 
 def results(
@@ -267,7 +278,7 @@ def change_command(change: Change) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-            _tell(_BatchReport(run_async(_changed(runtime, batch_id_in(runtime, batch), change))), as_json)
+            _tell(run_async(_changed(runtime, batch_id_in(runtime, batch), change)), as_json)
 
     return command
 
@@ -283,7 +294,7 @@ def resume(
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         caps = (max_cost, max_tokens)
         changed = _changed(runtime, batch_id_in(runtime, batch), "resume", caps)
-        _tell(_BatchReport(run_async(changed)), as_json)
+        _tell(run_async(changed), as_json)
 
 
 async def _changed(
@@ -291,7 +302,7 @@ async def _changed(
     batch_id: UUID,
     change: Change,
     caps: tuple[float | None, int | None] = (None, None),
-) -> Batch:
+) -> _BatchReport:
     async with Session(runtime.url, change) as session:
         before = await _found(session, batch_id)
         if change == "resume":
@@ -302,7 +313,8 @@ async def _changed(
             done = await batches.close(session, batch_id, change)
         if not done:
             raise CommandError(f"cannot {change} a batch that is {before.status}", Exit.SOME_FAILED)
-        return await _found(session, batch_id)
+        now = await _found(session, batch_id)
+        return _BatchReport(now, idle=await _idle(session, now))
 
 
 async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
@@ -314,6 +326,7 @@ async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
             tuple(await failures.causes(session, batch)),
             await pause_reason(session, batch),
             await cost_of(session, batch),
+            await _idle(session, batch),
         )
 
 
@@ -352,5 +365,15 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
     for line in failure_lines(found.causes or ()):
         out().print(f"  {line}", markup=False)
     if found.pause is not None:
-        message = pause_message(found.pause, batch, f"batchline resume {displayed['id']}")
+        message = pause_message(found.pause, batch, _resume_command(batch, found.pause))
         out().print(indent(message, "  "), markup=False)
+    elif found.idle:
+        hint = f"no process works on it, unless its `run` does; {how_to_continue(batch)}"
+        out().print(indent(hint, "  "), markup=False)
+
+
+def _resume_command(batch: Batch, pause: PauseReason) -> str:
+    """Only its own `run` works on a batch of `run`."""
+    flags = ("--yes",) if pause.rule == "sample" else ()
+    own = continued_by(batch, *flags) if batch.settings.reserved else None
+    return own or f"batchline resume {ids.show(ids.BATCH, batch.id)}"

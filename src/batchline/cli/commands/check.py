@@ -12,6 +12,7 @@ import typer
 from batchline.cli import options
 from batchline.cli.checked_lines import answer_lines, request_lines
 from batchline.cli.display.console import CommandError, err, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.manifest import Manifest, ManifestFile, manifest_path
 from batchline.cli.options import Exit
@@ -186,5 +187,5 @@ def _tell(findings: Findings, total: int | None, with_manifest: bool, as_json: b
         err().print(f"findings: {totals}", markup=False)
         return
     manifest = "digests as in the manifest" if with_manifest else "no manifest"
-    lines = "" if total is None else f"{total:,} requests, each answered once; "
+    lines = "" if total is None else f"{counted(total, 'request')}, each answered once; "
     out().print(f"clean: {lines}{manifest}", markup=False)

@@ -10,6 +10,7 @@ from batchline.batches.deletion import Deleted, NotDeletable
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import CommandError, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -48,7 +49,10 @@ def delete(
                 | {"later": deleted.later}
             )
             return
-        out().print(f"{batch_name}  deleted: {deleted.rows:,} rows, {deleted.files} files", markup=False)
+        out().print(
+            f"{batch_name}  deleted: {counted(deleted.rows, 'row')}, {counted(deleted.files, 'file')}",
+            markup=False,
+        )
         if deleted.later is not None:
             out().print(f"  a worker deletes the rest later: {deleted.later}", markup=False)
 

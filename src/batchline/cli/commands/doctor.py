@@ -8,6 +8,7 @@ import typer
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import err, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -48,9 +49,9 @@ def _tell(report: Report, as_json: bool) -> None:
         return
     for finding in report.findings + report.notes:
         err().print(str(finding), markup=False)
-    verdict = "clean" if not report.findings else f"{len(report.findings)} findings"
+    verdict = "clean" if not report.findings else counted(len(report.findings), "finding")
     out().print(
-        f"{verdict}: {report.batches:,} batches, {report.lanes:,} lanes, {report.results:,} results,"
-        f" {report.spans:,} spans",
+        f"{verdict}: {counted(report.batches, 'batch', 'batches')}, {counted(report.lanes, 'lane')},"
+        f" {counted(report.results, 'result')}, {counted(report.spans, 'span')}",
         markup=False,
     )

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.ops_context import Tenant, User, admin, load_rules, refusing
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -156,7 +157,8 @@ def set_limits(
             "reason": made.reason,
             "set_by": made.set_by,
         }
-        _reported(f"{user} may have {parents} batches and {children} children pending", displayed, as_json)
+        allowed = f"{counted(parents, 'batch', 'batches')} and {counted(children, 'child', 'children')}"
+        _reported(f"{user} may have {allowed} pending", displayed, as_json)
 
 
 async def _set(

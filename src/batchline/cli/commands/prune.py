@@ -11,6 +11,7 @@ from batchline.batches import deletion
 from batchline.batches.deletion import NotDeletable
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, err, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.server_settings import read_settings
@@ -65,11 +66,11 @@ def prune(
                 out().print(ids.show(ids.BATCH, each), markup=False)
             err().print(f"{_batches(len(found))} would be deleted", markup=False)
             return
-        out().print(f"deleted {_batches(deleted)}, {rows:,} rows", markup=False)
+        out().print(f"deleted {_batches(deleted)}, {counted(rows, 'row')}", markup=False)
 
 
 def _batches(number: int) -> str:
-    return "1 batch" if number == 1 else f"{number:,} batches"
+    return counted(number, "batch", "batches")
 
 
 def _age(text: str) -> timedelta:

@@ -9,6 +9,7 @@ from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, r
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.display.console import CommandError, out, print_json, show_batch
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.options import Exit
 from batchline.cli.resuming import continued_by, how_to_continue
@@ -56,8 +57,8 @@ def retry_lines(
             print_json({**show_batch(now), "retried": lines, "resume": continued_by(now)})
             return
         out().print(
-            f"{ids.show(ids.BATCH, now.id)}  {now.status}  {lines:,} of {now.total:,} lines run again;"
-            f" {how_to_continue(now)}",
+            f"{ids.show(ids.BATCH, now.id)}  {now.status}  {lines:,} of {counted(now.total, 'line')} run"
+            f" again; {how_to_continue(now)}",
             markup=False,
         )
 

@@ -135,13 +135,17 @@ def run_inputs(
 
 @contextmanager
 def _interruptible(command: ResumeCommand) -> Iterator[None]:
-    """Say how to continue after Ctrl-C while inputs are read or files are written. While requests are sent,
-    `run` stops by itself."""
+    """Say how to continue after Ctrl-C while inputs are read or files are written, and if nobody reads stdout
+    any more. While requests are sent, `run` itself stops at Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
         raise CommandError(
             f"interrupted; nothing is lost; continue with\n  {command}", Exit.INTERRUPTED
+        ) from None
+    except BrokenPipeError:
+        raise CommandError(
+            f"the reader of stdout has left; nothing is lost; continue with\n  {command}", Exit.SOME_FAILED
         ) from None
 
 

@@ -12,6 +12,7 @@ from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.commands.attempts import read_item
 from batchline.cli.display.console import out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import open_runtime, run_async
 from batchline.model import ItemHistory, Phases, phases
@@ -95,7 +96,7 @@ def _events(item: ItemHistory) -> list[tuple[int, datetime | None, str | None, s
 def _tell(item: ItemHistory, lived: Sequence[Phases]) -> None:
     whole = _total(lived)
     status = "" if item.status_code is None else f", status code {item.status_code}"
-    tries = "1 attempt" if item.attempt == 1 else f"{item.attempt} attempts"
+    tries = counted(item.attempt, "attempt")
     facts = f"line {item.line_no:,}, {item.state} after {_seconds(whole.total)}, {tries}{status}"
     out().print(f"{item.custom_id}  {facts}", markup=False)
     names = [name for name in _NAMES if name != "held" or whole.held]

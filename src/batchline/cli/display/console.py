@@ -1,5 +1,6 @@
 """Output for people and programs: text on the terminal, or one JSON document on stdout."""
 
+import errno
 import re
 import sys
 from datetime import datetime
@@ -36,6 +37,10 @@ class SafeConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the program without a word."""
+        raise BrokenPipeError(errno.EPIPE, "the reader has left")
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)

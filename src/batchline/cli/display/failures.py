@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from batchline.cli.display.units import counted
 from batchline.model import CauseCount
 from batchline.model.failure import OTHER
 
@@ -14,7 +15,7 @@ def failure_lines(causes: Sequence[CauseCount], limit: int = _MAX_LINES) -> list
     lines = [_line(each) for each in causes[:limit]]
     if rest := causes[limit:]:
         concerned = sum(each.count + each.retrying for each in rest)
-        causes_left = "1 more cause" if len(rest) == 1 else f"{len(rest)} more causes"
+        causes_left = counted(len(rest), "more cause")
         lines.append(f"{concerned:,} × {causes_left}; --json lists them")
     return lines
 

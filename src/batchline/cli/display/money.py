@@ -8,4 +8,7 @@ def money(nano: int) -> str:
     amount = dollars(nano)
     if amount == 0 or amount >= 1:
         return f"${amount:,.2f}"
-    return f"${amount:.4f}" if amount >= 0.01 else f"${amount:.2g}"
+    if amount < 0.01:
+        return f"${amount:.2g}"
+    cents, rest = f"{amount:.4f}"[:-2], f"{amount:.4f}"[-2:]
+    return f"${cents}{rest.rstrip('0')}"

@@ -27,6 +27,8 @@ class BatchProgress(msgspec.Struct, frozen=True):
     tokens: int
     # Items per second.
     rate: float
+    # Only the lines of the sample may run.
+    sampling: bool = False
     # What keeps the batch from going on, for a person.
     trouble: str = ""
     # Only the process that sends the requests knows it.
@@ -86,6 +88,7 @@ class Gauge:
             counts=batch.counts,
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
+            sampling=batch.pause_rule == "sample",
             trouble=finalize_trouble(batch) or "",
             reused=batch.reused or None,
             cost=_cost(batch),

@@ -29,6 +29,11 @@ def age(seconds: float) -> str:
     return f"{int(max(seconds, 0))} s"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """1 line, 2,000 lines."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def count(number: int) -> str:
     """1,234 below a hundred thousand, then 123 k, 1.2 M, 3.4 G."""
     if number < 100_000:

@@ -23,6 +23,7 @@ from batchline.files.inputs.streams import open_bytes
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSED = {b"\x1f\x8b": Compression.GZIP, b"\x28\xb5\x2f\xfd": Compression.ZSTD}
 _TABLES = {b"PAR1": Format.PARQUET, b"ARROW1": Format.ARROW}
+_ZIP = b"PK\x03\x04"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _ENVELOPE = {"custom_id", "method", "url", "body"}
 
@@ -68,6 +69,8 @@ def detect(
             name,
             "it begins with [, so it is a JSON array; write one object per line: jq -c '.[]' IN > OUT.jsonl",
         )
+    if first.startswith(_ZIP):
+        raise InputRefused(name, "it is an Excel workbook or another ZIP file; save the table as CSV first")
     if format is None and first and not first.startswith(b"{"):
         raise InputRefused(
             name,

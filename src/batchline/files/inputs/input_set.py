@@ -18,7 +18,7 @@ from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import Format, InputFile, InputLimits
 from batchline.files.inputs.locations import IsOutput, LocatedInput, locate
 from batchline.files.inputs.rendering import RowTemplate
-from batchline.files.inputs.rows import Row, columns_of, delimiter_hint, numbered_rows
+from batchline.files.inputs.rows import Row, columns_of, delimiter_hint, example_variable, numbered_rows
 from batchline.files.inputs.spool import Spool
 from batchline.host.disk import is_full
 
@@ -165,7 +165,7 @@ def _check_own_model(file: InputFile, limits: InputLimits, template: RowTemplate
     if row is None or isinstance(row.get("model"), str):
         return
     hint = delimiter_hint(row)
-    example = f"--prompt 'Translate to German: {{{{{next(iter(row))}}}}}'"
+    example = f"--prompt 'Translate to German: {{{{{example_variable(row)}}}}}'"
     asks = (
         ""
         if template.prompt or file.format is Format.TEXT or "prompt" in row or "messages" in row

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from batchline.files.inputs.errors import RowFault
 from batchline.files.inputs.formats import Format, InputLimits
-from batchline.files.inputs.rows import Row, columns_of, delimiter_hint
+from batchline.files.inputs.rows import Row, columns_of, delimiter_hint, example_variable
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -160,7 +160,7 @@ class Renderer:
         text = row.get(column)
         if not isinstance(text, str):
             what = f"found {columns_of(row)}, but no text in a column prompt"
-            example = next(iter(row), "column")
+            example = example_variable(row)
             hint = delimiter_hint(row) or f"; give --prompt, for example --prompt '{{{{ {example} }}}}'"
             raise RowFault(f"{what}{hint}")
         return text

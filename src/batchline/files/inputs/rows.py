@@ -5,6 +5,7 @@ file: the line of a text or of JSON Lines, or the record after the header of a t
 """
 
 import csv
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -49,6 +50,12 @@ def columns_of(row: Row) -> str:
     names = [name if _PLAIN.fullmatch(name) else repr(name) for name in row]
     more = f" and {len(names) - _DISPLAYED_COLUMNS} more" if len(names) > _DISPLAYED_COLUMNS else ""
     return ", ".join(names[:_DISPLAYED_COLUMNS]) + more
+
+
+def example_variable(row: Row) -> str:
+    """For an example of a prompt: the column with the longest value, which is hardly an id."""
+    name = max(row, key=lambda name: len(str(row[name])), default="column")
+    return name if name.isidentifier() else f"row[{json.dumps(name)}]"
 
 
 def _jsonl(file: InputFile, limits: InputLimits) -> Iterator[Row | None]:
@@ -105,8 +112,9 @@ def _checked_header(names: list[str]) -> list[str]:
 
 
 def _wrong_width(header: list[str], fields: list[str]) -> str:
+    found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
     return (
-        f"found {len(fields)} fields, but the header has {len(header)} ({columns_of(dict.fromkeys(header))});"
+        f"found {found}, but the header has {len(header)} ({columns_of(dict.fromkeys(header))});"
         " is a quote missing, or is the delimiter another one (--delimiter)?"
     )
 

@@ -84,17 +84,6 @@ def test_a_line_that_never_passes_fails_keeps_its_last_answer_and_can_be_retried
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 8
 
 
-def test_the_manifest_of_a_run_with_a_schema_has_the_digests_of_its_inputs(
-    tmp_path: Path, location: tuple[str, ...], schema: tuple[str, ...]
-) -> None:
-    inputs = write_requests(tmp_path / "in.jsonl", 2)
-    with simulated(*GOOD) as upstream:
-        done = batchline("run", str(inputs), "--upstream", upstream.url, *schema, *location)
-    assert done.returncode == 0, done.stderr
-    manifest = json.loads((tmp_path / "in.output.jsonl.manifest.json").read_text())
-    assert [each["name"] for each in manifest["inputs"]] == ["in.jsonl"]
-
-
 def test_the_fields_of_a_schema_keep_their_order(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:

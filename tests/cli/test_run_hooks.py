@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from batchline.cli import run_batch
+from batchline.cli.run import patience
+from batchline.cli.run.hooks import run_hooks
 from batchline.store import hooks
 from batchline.store.hooks import HookOutcome
 from batchline.store.session import Session, StoreUnavailable
@@ -27,9 +28,9 @@ async def test_a_lost_database_is_reported_and_does_not_fail_the_command(
         raise StoreUnavailable("no route to host")
 
     monkeypatch.setattr(hooks, "request", lost)
-    monkeypatch.setattr(run_batch, "_PATIENCE", 0.0)
+    monkeypatch.setattr(patience, "_PATIENCE", 0.0)
     batch = await an_ended_batch(db)
-    assert await run_batch._run_hooks(some_hooks(recording(tmp_path / "got")), db, batch) == ()
+    assert await run_hooks(some_hooks(recording(tmp_path / "got")), db, batch) == ()
     assert "the same command again runs them" in capsys.readouterr().out
 
 
@@ -42,7 +43,7 @@ async def test_it_waits_for_a_process_that_runs_the_hook_and_runs_it_when_that_w
     assert await hooks.take(db, known.names, lease=3600) is not None
 
     async with Session(database_url, "run") as session, asyncio.timeout(60):
-        running = asyncio.create_task(run_batch._run_hooks(known, session, batch))
+        running = asyncio.create_task(run_hooks(known, session, batch))
         await until(lambda: said(capsys, "waiting for it"))
         assert recorded(tmp_path / "got") == []
         await sql(db, "UPDATE batchline.hook_deliveries SET available_at = now(), running_until = now()")
@@ -60,7 +61,7 @@ async def test_a_hook_that_another_process_finishes_meanwhile_is_not_run(
     taken = await hooks.take(db, known.names, lease=3600)
     assert taken is not None
     async with Session(database_url, "run") as session, asyncio.timeout(60):
-        running = asyncio.create_task(run_batch._run_hooks(known, session, batch))
+        running = asyncio.create_task(run_hooks(known, session, batch))
         await until(lambda: said(capsys, "waiting for it"))
         await hooks.settle(db, taken, HookOutcome(True), delay=0.0, max_attempts=9)
         (delivery,) = await running

@@ -38,7 +38,7 @@ from batchline.cli.option_groups import grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import FormatOption, OutputPlan, SelectOption, plan_output
 from batchline.cli.resuming import continued_by, how_to_continue
-from batchline.cli.run_batch import exit_code
+from batchline.cli.run.report import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.spending import SpendingOptions, cost_lines, raise_caps, settings_for, with_spending
 from batchline.cli.targets import Outputs

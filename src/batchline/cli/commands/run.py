@@ -1,4 +1,4 @@
-"""`batchline run`: its options. `run_batch` does the work."""
+"""`batchline run`: its options. `cli/run` does the work."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from batchline.cli import options, run_batch
+from batchline.cli import options
 from batchline.cli.answer_options import AnswerOptions, with_rules
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.display.failures import failure_lines
@@ -20,6 +20,9 @@ from batchline.cli.option_groups import given_options, grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputOptions, plan_run
 from batchline.cli.resuming import ResumeCommand, resume_command
+from batchline.cli.run import report
+from batchline.cli.run.command import run
+from batchline.cli.run.order import RunOrder, RunOutcome
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.spending import SpendingOptions, with_spending
@@ -109,7 +112,7 @@ def run_inputs(
         found = stack.enter_context(opened_inputs(inputs, how, data_dir, plan.targets))
         plan.check(outputs, found.originals)
         settings = with_spending(with_failure_limits(server.run_settings(), max_failed), spending)
-        order = run_batch.RunOrder(
+        order = RunOrder(
             inputs=found,
             settings=_reserved(with_rules(settings, rules), command),
             outputs=outputs,
@@ -128,9 +131,9 @@ def run_inputs(
             yes=yes,
         )
         with open_runtime(database, data_dir, to_work=True) as runtime:
-            outcome = run_async(run_batch.run(order, runtime))
+            outcome = run_async(run(order, runtime))
         _tell(order, outcome)
-        raise typer.Exit(run_batch.exit_code_of(outcome))
+        raise typer.Exit(report.exit_code_of(outcome))
 
 
 @contextmanager
@@ -178,15 +181,15 @@ def _displayed(server: UpstreamSettings, inputs: InputSet, writing: OutputOption
     }
 
 
-def _tell(order: run_batch.RunOrder, outcome: run_batch.RunOutcome) -> None:
+def _tell(order: RunOrder, outcome: RunOutcome) -> None:
     if order.as_json:
-        print_json(run_batch.describe(order, outcome))
+        print_json(report.describe(order, outcome))
     else:
         # The summary is last, because it can end with the command to give next.
         for line in failure_lines(outcome.causes):
             order.console().print(f"  {line}", markup=False)
         console = err() if outcome.interrupted else order.console()
-        for line in run_batch.summary_lines(order, outcome):
+        for line in report.summary_lines(order, outcome):
             console.print(line, markup=False)
-    for line in run_batch.failed_hooks(order, outcome):
+    for line in report.failed_hooks(order, outcome):
         err().print(line, markup=False)

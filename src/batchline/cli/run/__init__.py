@@ -1,0 +1,1 @@
+"""`batchline run`, apart from its options."""

@@ -31,7 +31,6 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-@pytest.mark.timeout(300)
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path, database_url: str) -> None:
     commands = script_of(page).commands
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,6 +24,10 @@ _COUNTER = itertools.count()
 
 # Commands that tests start buffer their output, as they do for users.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# A shell lets programs in the background ignore Ctrl-C, and the commands that tests start would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says something about the machine, and nothing about the code.
 hypothesis.settings.register_profile(

@@ -21,6 +21,8 @@ from tests.support.waiting import LIMIT
 
 LINES = 2000
 CONCURRENCY = 20
+# Enough to pause the batch.
+FIRST = 100
 
 
 class Refusing(Answering):
@@ -29,10 +31,14 @@ class Refusing(Answering):
     def __init__(self) -> None:
         super().__init__()
         self.repaired = False
+        # Set: it answers all lines at once. Otherwise only the first, so that it does not outrun the settles.
+        self.eager = asyncio.Event()
 
     async def run(self, item: Item) -> Verdict:
         verdict = await super().run(item)
         await asyncio.sleep(0)
+        if len(self.sent) > FIRST:
+            await self.eager.wait()
         if self.repaired:
             return verdict
         body = b'{"error":{"message":"Incorrect API key provided, request %d."}}' % item.line_no
@@ -64,6 +70,9 @@ async def test_the_default_limit_pauses_and_a_continued_batch_runs_the_rest(
     ]
     async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as group:
         running = [group.create_task(worker.run()) for worker in workers]
+        while (await read(db, batch)).status is not BatchStatus.PAUSED:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        executor.eager.set()
         paused = await until_idle(db, batch, BatchStatus.PAUSED)
         assert 50 <= paused.failed < LINES
         assert paused.failed == len(executor.sent), "lines in buffers were given back unsent"
@@ -85,8 +94,10 @@ async def test_the_default_limit_pauses_and_a_continued_batch_runs_the_rest(
 async def test_a_batch_of_the_server_is_never_paused(database_url: str, db: Session, tmp_path: Path) -> None:
     batch = await a_limited_batch(db, RunSettings())
     settings = WorkerSettings(concurrency=CONCURRENCY, drain=True)
+    executor = Refusing()
+    executor.eager.set()
     async with asyncio.timeout(LIMIT):
-        await Worker(database_url, Refusing(), Objects.at(tmp_path / "objects"), settings, Scope()).run()
+        await Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope()).run()
     ended = await read(db, batch)
     assert (ended.status, ended.failed) == (BatchStatus.COMPLETED, LINES)
 

@@ -11,6 +11,8 @@
 -- Locks: with `max_tasks`, that of task_room; the worker's row; spans, never waiting. Free and abandoned ones are looked for apart: a span that was free when this
 -- statement began, and that another worker has claimed since, is not taken for an abandoned one, whatever is known here of
 -- that worker's lease.
+--
+-- `ORDER BY s.id + 0`: by s.id alone, PostgreSQL 15 reads the spans of all batches in the order of their ids.
 WITH
 renewed AS MATERIALIZED (
     SELECT batchline.renew_lease_v1(%(worker)s, %(name)s, %(lease)s) IS NULL AS done
@@ -43,7 +45,7 @@ free AS MATERIALIZED (
     JOIN batchline.lanes AS n ON n.id = s.lane_id AND n.deadline > now()
     WHERE s.worker_id IS NULL AND s.available_at <> b.paused_at AND s.available_at <= now() AND s.attempt = 1
       AND (b.full IS NOT TRUE OR s.task_id IS NOT NULL OR s.submission IS NOT NULL)
-    ORDER BY s.id
+    ORDER BY s.id + 0
     LIMIT (SELECT sampled.spans FROM sampled)
     FOR UPDATE OF s SKIP LOCKED
 ),
@@ -54,7 +56,7 @@ abandoned AS MATERIALIZED (
     JOIN batchline.lanes AS n ON n.id = s.lane_id AND n.deadline > now()
     JOIN batchline.workers AS w ON w.id = s.worker_id AND w.lease_until < now()
     WHERE s.worker_id <> %(worker)s AND s.attempt = 1
-    ORDER BY s.id
+    ORDER BY s.id + 0
     LIMIT (SELECT sampled.spans - (SELECT count(*) FROM free) FROM sampled)
     FOR UPDATE OF s SKIP LOCKED
 ),

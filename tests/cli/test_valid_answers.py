@@ -1,4 +1,4 @@
-"""`--schema` and `--require`: answers are checked, asked for again, and kept if they never pass."""
+"""`--schema` and `--require`: answers are checked, requested again, and kept if they never pass."""
 
 import hashlib
 import json

@@ -22,7 +22,7 @@ from tests.support.scenes import Hand, Stage, completed
 STEPS = 400
 LINES = 5
 # Pages of results and indexes differ a little from step to step.
-SLACK = 20
+SLACK = 10
 
 
 @pytest.fixture
@@ -59,7 +59,8 @@ def claim_params(hand: Hand) -> dict[str, object]:
 
 
 def visited(hand: Hand, items: list[Item]) -> dict[str, int]:
-    """Pages that each act of a step visits. The plans are made before they are counted."""
+    """Pages that each act of a step visits: the fewest of three trials, as a page may split in one of them.
+    The plans are made before they are counted."""
     params: dict[str, dict[str, object]] = {
         "claim": claim_params(hand),
         "fetch": {"spans": [item.claim.span_id for item in items[:1]], "worker": hand.id, "largest": 2**20},
@@ -68,7 +69,7 @@ def visited(hand: Hand, items: list[Item]) -> dict[str, int]:
     }
     for name, values in params.items():
         pages(hand, name, values)
-    return {name: pages(hand, name, values) for name, values in params.items()}
+    return {name: min(pages(hand, name, values) for _ in range(3)) for name, values in params.items()}
 
 
 def drain(hand: Hand, steps: int) -> list[Item]:

@@ -131,7 +131,7 @@ async def test_a_claim_that_ends_while_the_worker_stops_does_not_keep_it_waiting
     async def fetch(*arguments: Any) -> list[Item]:
         items = await true_fetch(*arguments)
         worker.stop()
-        # It is told to stop now. The worker asks all services before it waits for the first of them.
+        # The worker has begun to stop. It calls all services before it waits for the first of them.
         await claimer.idle.wait()
         return items
 

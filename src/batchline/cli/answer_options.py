@@ -26,7 +26,7 @@ Schema = Annotated[
         "--schema",
         metavar="FILE",
         rich_help_panel=_PANEL,
-        help="A JSON Schema. An answer that does not match it is asked for again.",
+        help="A JSON Schema. An answer that does not match it is requested again.",
     ),
 ]
 Require = Annotated[

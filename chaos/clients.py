@@ -14,6 +14,7 @@ from uuid import UUID
 import openai
 
 from batchline.batches import creation as ordering
+from batchline.batches.staging import parse_steps
 from batchline.files.ingest import InputSource, ingest
 from batchline.model import RunSettings, ids
 from batchline.store import batches
@@ -154,6 +155,7 @@ class Clients:
                     upstream=self._starving if order.starving else self._upstream,
                     max_attempts=ATTEMPTS,
                     timeout=TIMEOUT,
+                    steps=None if order.steps is None else parse_steps(order.steps),
                 ),
                 resume_key=order.name,
             )
@@ -171,6 +173,7 @@ class Clients:
             completion_window="24h",
             metadata={"order": order.name},
             extra_headers={"Idempotency-Key": f"batch {order.name}"},
+            extra_body=None if order.steps is None else {"steps": order.steps, "max_failed": "100%"},
         )
         found = ids.read(ids.BATCH, batch.id)
         assert found is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from batchline.embedded.processes import end_leftovers, runs
 
-_PORT = 5432  # only part of the socket's name
+_PORT = "5432"  # only part of the socket's name, unless the settings have it listen
 _USER = "postgres"
 
 
@@ -43,7 +43,12 @@ class Installed:
 
     @property
     def url(self) -> str:
-        return f"postgresql://{_USER}@/postgres?host={self.folder}&port={_PORT}"
+        """Through its socket, without a password."""
+        return f"postgresql://{_USER}@/postgres?host={self.folder}&port={self._port}"
+
+    @property
+    def _port(self) -> str:
+        return self.settings.get("port", _PORT)
 
     @property
     def pid(self) -> int | None:
@@ -67,12 +72,12 @@ class Installed:
             # zombie.
             end_leftovers(self._name)
             lock.unlink()
-            (self.folder / f".s.PGSQL.{_PORT}.lock").unlink(missing_ok=True)
+            (self.folder / f".s.PGSQL.{self._port}.lock").unlink(missing_ok=True)
         chosen = {
+            "listen_addresses": "",
+            "port": _PORT,
             **self.settings,
             "cluster_name": self._name,
-            "listen_addresses": "",
-            "port": str(_PORT),
             "unix_socket_directories": str(self.folder),
         }
         options = " ".join(f"-c {name}='{value}'" for name, value in chosen.items())

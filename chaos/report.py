@@ -176,6 +176,7 @@ _ABOUT = """
 Chaos runs real workers, a real API server and real clients on a real PostgreSQL with durable settings. Each
 worker has its own TCP proxy; the server and the clients share one. Half of the clients create batches
 directly, as `batchline submit` does. The other half use `batchline serve` with OpenAI's official client.
+A third of the batches runs in steps.
 The upstream supports `Idempotency-Key`s, records every request in a ledger, and fails on command.
 
 A round is a storm of {storm:g} seconds and a calm. In the storm a nemesis injects faults. The seed and the

@@ -27,6 +27,7 @@ from mutants.finalize import FINALIZE
 from mutants.hooks import HOOKS
 from mutants.lease import LEASE
 from mutants.limits import LIMITS
+from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.providers import PROVIDERS
 from mutants.retention import RETENTION
@@ -34,10 +35,12 @@ from mutants.retry import RETRY
 from mutants.settle import SETTLE
 from mutants.spending import SPENDING
 from mutants.status import STATUS
+from mutants.steps import STEPS
+from mutants.traces import TRACES
 
 CATALOGS = (
     *(CLAIM, SETTLE, CONCLUDE, LEASE, FINALIZE, RETRY, RETENTION, LIMITS, ACCESS, HOOKS, PROVIDERS, STATUS),
-    SPENDING,
+    *(SPENDING, MONITORING, STEPS, TRACES),
 )
 ALL = tuple(mutant for catalog in CATALOGS for mutant in catalog)
 

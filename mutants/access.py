@@ -17,7 +17,7 @@ ACCESS = (
     Mutant(
         "a server without keys answers pages of other sites",
         "src/batchline/api/auth.py",
-        "        _refuse_other_sites(request)\n",
+        "    _refuse_other_sites(request)\n",
         "",
         _KEYS,
     ),
@@ -80,7 +80,7 @@ ACCESS = (
     Mutant(
         "an approver changes another user's batch",
         "src/batchline/governance/access.py",
-        "if batch.user_id != actor.user and actor.role is not Role.ADMIN:",
+        "if batch.user_id != actor.user and not actor.role.administers:",
         "if batch.user_id != actor.user and actor.role is Role.USER:",
         ("tests/store/test_approvals.py", "tests/api/test_operations.py"),
     ),

@@ -207,16 +207,23 @@ CLAIM = (
     Mutant(
         "retried lines overtake fresh lines of a batch that is due sooner",
         f"{_FUNCTIONS}/waiting_lanes_v1.sql",
-        "(PARTITION BY w.tenant ORDER BY w.deadline, w.returned DESC, w.id)",
-        "(PARTITION BY w.tenant ORDER BY w.returned DESC, w.deadline, w.id)",
+        "PARTITION BY w.tenant ORDER BY w.priority DESC, w.deadline, w.returned DESC, w.id",
+        "PARTITION BY w.tenant ORDER BY w.priority DESC, w.returned DESC, w.deadline, w.id",
         _CLAIM,
     ),
     Mutant(
         "lanes are claimed by age instead of by deadline",
         f"{_FUNCTIONS}/waiting_lanes_v1.sql",
-        "        ORDER BY n.deadline, n.id\n        LIMIT k.share",
-        "        ORDER BY n.id\n        LIMIT k.share",
+        "        ORDER BY n.priority DESC, n.deadline, n.id\n        LIMIT k.share",
+        "        ORDER BY n.priority DESC, n.id\n        LIMIT k.share",
         _CLAIM,
+    ),
+    Mutant(
+        "the deadline comes before the priority",
+        f"{_FUNCTIONS}/waiting_lanes_v1.sql",
+        "ORDER BY o.tenant, o.priority DESC, o.deadline, o.returned DESC, o.id",
+        "ORDER BY o.tenant, o.deadline, o.priority DESC, o.returned DESC, o.id",
+        ("tests/store/test_priorities.py",),
     ),
     Mutant(
         "what a dead worker holds counts as in flight for its tenant",

@@ -37,8 +37,8 @@ RETRY = (
     Mutant(
         "a retry forgets which lines a provider may have accepted",
         f"{_SQL}/settle/put_back_unrun.sql",
-        "        part.submission\n    FROM block",
-        "        NULL\n    FROM block",
+        "        part.submission,\n        CASE",
+        "        NULL,\n        CASE",
         _RETRY,
     ),
     Mutant(

@@ -23,6 +23,20 @@ SETTLE = (
         _SETTLE,
     ),
     Mutant(
+        "a verdict counts for whatever span has its number now",
+        f"{_FUNCTIONS}/record_verdicts_v1.sql",
+        "        AND s.lane_id = v.of_lane AND s.batch_id = v.of_batch\n",
+        "",
+        _SETTLE,
+    ),
+    Mutant(
+        "a verdict counts for another batch whose lane has the same number",
+        f"{_FUNCTIONS}/record_verdicts_v1.sql",
+        "s.lane_id = v.of_lane AND s.batch_id = v.of_batch",
+        "s.lane_id = v.of_lane",
+        _SETTLE,
+    ),
+    Mutant(
         "a second verdict on a line counts too",
         f"{_FUNCTIONS}/record_verdicts_v1.sql",
         "WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = worker)",
@@ -181,8 +195,8 @@ SETTLE = (
     Mutant(
         "a batch that has failed too often is paused, but its lanes stay open",
         f"{_FUNCTIONS}/settle_v1.sql",
-        "        IF paused OR counted.left_out THEN\n",
-        "        IF counted.left_out THEN\n",
+        " OR paused OR counted.left_out THEN\n",
+        " OR counted.left_out THEN\n",
         _FAILURES,
     ),
     Mutant(

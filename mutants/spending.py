@@ -68,13 +68,6 @@ SPENDING = (
         _ALONE,
     ),
     Mutant(
-        "an interrupted sample is not continued",
-        "src/batchline/store/sql/claim/claim_sample.sql",
-        "s.available_at <> b.paused_at AND s.available_at <= now()",
-        "s.available_at = to_timestamp(0)",
-        ("tests/store/test_sample.py",),
-    ),
-    Mutant(
         "a reservation ends with the answer, before its verdict is stored",
         _KEEPER,
         "            self.settling += actual\n",

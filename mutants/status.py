@@ -18,8 +18,8 @@ STATUS = (
     Mutant(
         "a retry that is due counts as retrying",
         _UNFINISHED,
-        "FILTER (WHERE waiting.available_at > now()) AS retrying",
-        "FILTER (WHERE waiting.available_at IS NOT NULL) AS retrying",
+        "FILTER (WHERE waiting.available_at > now() AND waiting.available_at < held_back) AS retrying",
+        "FILTER (WHERE waiting.available_at < held_back) AS retrying",
         _COUNTS,
     ),
     Mutant(

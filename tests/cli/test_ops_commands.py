@@ -253,3 +253,42 @@ def test_every_command_that_needs_the_settings_reports_a_mistake_in_them(
     refused = command("ops", "list")
     assert refused.exit_code == 2
     assert "line 7: unknown pack 'kubvirt'" in refused.stderr
+
+
+def test_a_dry_run_says_what_would_happen_and_creates_nothing(command: Command, tmp_path: Path) -> None:
+    submit = ("ops", "submit", "vm_create", items(tmp_path), "--as", "ann", "--validate-only")
+    assert "valid: 2 items; nothing was created" in command(*submit).stdout
+    found = read(command(*submit, "--steps", "1,2,...", "--json"))
+    assert (found["valid"], found["child_count"], found["batch_id"]) == (True, 2, None)
+    assert read(command("ops", "batches", "--json"))["data"] == []
+    refused = command(*submit, "--sample", "2")
+    assert refused.exit_code == 1
+    assert "sample must be smaller than the number of items" in refused.stderr
+
+
+def test_a_held_batch_is_approved_by_its_digest(command: Command, tmp_path: Path) -> None:
+    submit = (
+        "ops",
+        "submit",
+        "vm_create",
+        items(tmp_path),
+        "--as",
+        "ann",
+        "--hold",
+        "--steps",
+        "1",
+        "--json",
+    )
+    batch = read(command(*submit))["batch_id"]
+    digest = read(command("ops", "show", batch, "--json"))["content_digest"]
+    assert f"--digest {digest}" in " ".join(command("ops", "show", batch).stdout.split())
+    approve = ("ops", "approve", batch, "--as", "bob", "--json")
+    refused = command(*approve)
+    assert refused.exit_code == 1
+    assert "CONTENT_DIGEST_REQUIRED" in refused.stderr
+    assert "BATCH_CHANGED" in command(*approve, "--digest", "0" * 64).stderr
+    assert read(command(*approve, "--digest", digest))["content_digest"] == digest
+    released = read(command("ops", "release", batch, "--as", "ann", "--json"))
+    assert (released["steps"]["step"], released["steps"]["lines_begun"]) == (1, 1)
+    assert read(command("ops", "pause", batch, "--as", "ann", "--json"))["paused"]
+    assert not read(command("ops", "resume", batch, "--as", "ann", "--json"))["paused"]

@@ -26,6 +26,7 @@ from tests.support.governance import (
     GENEROUS,
     RESIZE,
     append,
+    approve_seen,
     audited,
     count,
     end_all,
@@ -91,7 +92,7 @@ async def test_of_two_approvers_at_once_one_wins(database_url: str, second: str)
             late = asyncio.create_task(decide(two, DORA, batch.id))
             async with Session(database_url, "watch") as watch:
                 await somebody_waits(watch)
-            await changing.decide(Approval.APPROVED, "carla", None)
+            await changing.decide(Approval.APPROVED, "carla", None, await changing.digest())
             await changing.open()
         with pytest.raises(Conflict, match="approved by carla") as refused:
             await late
@@ -142,7 +143,7 @@ async def test_users_cannot_approve_what_they_added_to_anothers_batch(db: Sessio
     await append(rules, db, EMIL, batch.id, production(), ["mine"])
     with pytest.raises(NotAllowed):
         await decisions.approve(rules, db, EMIL, batch.id)
-    assert (await decisions.approve(rules, db, CARLA, batch.id)).approval is Approval.APPROVED
+    assert (await approve_seen(rules, db, CARLA, batch.id)).approval is Approval.APPROVED
 
 
 async def test_an_operation_may_let_approvers_approve_their_own(db: Session) -> None:
@@ -177,7 +178,7 @@ async def test_neither_resume_nor_release_opens_what_is_not_approved(db: Session
     await changes.release(db, ANNA, batch.id)
     assert await work(db) == []
     await is_sound(db)
-    await decisions.approve(rules, db, CARLA, batch.id)
+    await approve_seen(rules, db, CARLA, batch.id)
     assert await work(db) == [1]
 
 
@@ -187,7 +188,7 @@ async def test_an_approval_does_not_open_what_is_paused_or_held(db: Session) -> 
     await changes.pause(db, ANNA, paused.id)
     held = await submit(db, rules, ANNA, production(2), hold=True)
     for batch in (paused, held):
-        await decisions.approve(rules, db, CARLA, batch.id)
+        await approve_seen(rules, db, CARLA, batch.id)
     assert await work(db) == []
     await is_sound(db)
     await changes.resume(db, ANNA, paused.id)
@@ -218,7 +219,7 @@ async def test_other_users_get_404_and_approvers_cannot_change(db: Session) -> N
     for actor in (BERT, FRITZ):
         for act in [
             *acts(actor),
-            decisions.approve(rules, db, actor, batch.id),
+            approve_seen(rules, db, actor, batch.id),
             decisions.reject(db, actor, batch.id),
         ]:
             with pytest.raises(NotFound):
@@ -237,7 +238,7 @@ async def test_an_admin_may_change_every_batch_of_the_tenant(db: Session) -> Non
     batch = await submit(db, rules, ANNA, production(), hold=True)
     await append(rules, db, EMIL, batch.id, items(1))
     await changes.release(db, EMIL, batch.id)
-    await decisions.approve(rules, db, DORA, batch.id)
+    await approve_seen(rules, db, DORA, batch.id)
     await changes.pause(db, EMIL, batch.id)
     await changes.resume(db, EMIL, batch.id)
     assert await work(db, failures={1}) == [1, 2]
@@ -283,11 +284,11 @@ async def test_an_appended_child_that_needs_approval_holds_the_batch(db: Session
     rules = some_rules()
     batch = await submit(db, rules, ANNA, production() if approved else items(1), hold=True)
     if approved:
-        await decisions.approve(rules, db, CARLA, batch.id)
+        await approve_seen(rules, db, CARLA, batch.id)
     assert (await append(rules, db, ANNA, batch.id, production())).approval is Approval.PENDING
     await changes.release(db, ANNA, batch.id)
     assert await work(db) == []
-    await decisions.approve(rules, db, CARLA, batch.id)
+    await approve_seen(rules, db, CARLA, batch.id)
     assert await work(db) == [1, 2]
     await is_sound(db)
 

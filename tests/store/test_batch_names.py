@@ -27,10 +27,12 @@ async def test_a_short_id_is_as_long_as_it_takes_to_tell_it_from_all_others(db: 
     short = await batch_names.short(db, [one, two, far])
     assert short == {one: "0000000000aa", two: "0000000000ab", far: "10000000"}
     for batch_id, digits in short.items():
-        assert await batch_names.matching(db, digits, 9) == [batch_id]
-    assert await batch_names.matching(db, "0000000000a", 9) == [one, two]
-    assert await batch_names.matching(db, "ffff", 9) == []
-    assert len(await batch_names.matching(db, "0", 1)) == 1
+        assert await batch_names.matching(db, digits, 9, tenant=None) == [batch_id]
+    assert await batch_names.matching(db, "0000000000a", 9, tenant=None) == [one, two]
+    assert await batch_names.matching(db, "0000000000a", 9, tenant=DEFAULT_TENANT) == [one, two]
+    assert await batch_names.matching(db, "0000000000a", 9, tenant="other") == []
+    assert await batch_names.matching(db, "ffff", 9, tenant=None) == []
+    assert len(await batch_names.matching(db, "0", 1, tenant=None)) == 1
 
 
 async def test_the_nth_newest_batch_is_of_one_tenant_and_not_governed(db: Session) -> None:

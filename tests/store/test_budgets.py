@@ -4,7 +4,6 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -288,7 +287,7 @@ def test_no_interleaving_of_workers_exceeds_the_cap(stage: Stage) -> None:
 
 
 def stage_kill(hand: Hand) -> None:
-    hand.run("renew", {"worker": hand.id, "name": "hand", "lease": timedelta(seconds=-1)})
+    hand.renew(hand.id, -1)
 
 
 def test_amounts_add_up() -> None:

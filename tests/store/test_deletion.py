@@ -1,5 +1,6 @@
 """A batch is deleted with all that belongs to it and nothing else, also if it was deleted by hand."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tests.support.builders import (
     sql,
     take,
 )
+from tests.support.governance import somebody_waits
 from tests.support.scenes import Stage, database
 
 TABLES = (
@@ -167,6 +169,23 @@ async def test_a_batch_that_has_not_ended_is_refused_and_deleted_by_force(
     assert await rows(db) == before
     await deletion.delete(db, objects, batch, force=True)
     assert await rows(db) == {}
+
+
+async def test_a_batch_and_its_input_can_be_deleted_at_once(
+    database_url: str, db: Session, objects: Objects
+) -> None:
+    """Both lock the input before the row of the tenant, in which they count the bytes that are given back."""
+    batch = await ended(db, objects)
+    file = {"file": batch.file_id, "tenant": batch.tenant}
+    await sql(db, "UPDATE batchline.files SET bytes = 100 WHERE id = %(file)s", **file)
+    async with Session(database_url, "other") as other, Session(database_url, "watch") as watch:
+        async with other.transaction() as connection:
+            await run(connection, statement("lock_unused_input"), file)
+            deleting = asyncio.create_task(store_deletion.delete(db, batch.id, force=False))
+            await somebody_waits(watch)
+            assert await run(connection, statement("delete_file"), file)
+        assert await deleting is not None
+    assert (await doctor.examine(db)).clean
 
 
 async def noted(db: Session) -> list[tuple[str, str, str, str | None]]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -17,9 +18,11 @@ from alembic.script import ScriptDirectory
 from psycopg.conninfo import make_conninfo
 
 from batchline.batches.retry import retry as retry_lines
+from batchline.batches.staging import StagingRequest
 from batchline.embedded.account import account_for
-from batchline.governance import changes, decisions
-from batchline.model import BatchStatus, RetrySelection, Unfinished, Verdict
+from batchline.governance import changes, keys, submissions
+from batchline.governance.submissions import Submission
+from batchline.model import BatchStatus, RetrySelection, Role, Unfinished, Verdict
 from batchline.model.ids import new_id
 from batchline.store import batches, budgets, deletion, doctor, migrate, operations, spans
 from batchline.store import schema as versions
@@ -45,7 +48,18 @@ from tests.support.builders import (
     sql,
     take,
 )
-from tests.support.governance import ANNA, CARLA, append, production, some_rules, submit, work
+from tests.support.governance import (
+    ANNA,
+    CARLA,
+    append,
+    approve_seen,
+    items,
+    production,
+    some_rules,
+    submit,
+    work,
+)
+from tests.support.waiting import LIMIT, wait_for
 
 MIGRATIONS = Path(migrate.__file__).parent / "migrations"
 
@@ -162,6 +176,25 @@ def test_a_way_down_works_with_data_in(empty_url: str) -> None:
     on(empty_url, half_run)
     migrate.down(empty_url, "base")
     assert schema(empty_url) == nothing
+
+
+def test_keys_for_monitoring_are_good_for_nothing_after_a_way_down(empty_url: str) -> None:
+    async def keyed(db: Session) -> None:
+        for role in Role:
+            await keys.create(db, role.value, role=role)
+
+    migrate.up(empty_url)
+    on(empty_url, keyed)
+    migrate.down(empty_url, "0023")
+    with psycopg.connect(empty_url) as db:
+        found = db.execute("SELECT name, role, revoked_at IS NULL FROM batchline.api_keys").fetchall()
+    assert set(found) == {
+        ("user", "user", True),
+        ("approver", "approver", True),
+        ("admin", "admin", True),
+        ("operator", "admin", True),
+        ("monitor", "user", False),
+    }
 
 
 def test_cursors_and_counters_go_back_to_their_rows_and_work_continues_after_the_way_up(
@@ -296,6 +329,69 @@ def test_the_rule_that_has_paused_a_batch_survives_the_way_down_and_up(empty_url
     assert on(empty_url, lambda db: read(db, made[1])).status is BatchStatus.PAUSED
 
 
+# A sample as the version before steps had it: drawn lines can be claimed at once, others wait for a decision.
+DRAWN = """
+WITH
+batch AS (
+    UPDATE batchline.batches SET paused_at = now(), paused_by = 'sample' WHERE id = %(batch)s RETURNING id
+),
+lane AS (
+    UPDATE batchline.lanes AS n SET next = n.total, drained = true, open = false
+    FROM batch
+    WHERE n.batch_id = batch.id
+    RETURNING n.id, n.batch_id
+)
+INSERT INTO batchline.spans (lane_id, batch_id, outstanding, available_at)
+SELECT lane.id, lane.batch_id, '{[1,3)}'::int4multirange, to_timestamp(0) FROM lane
+UNION ALL
+SELECT lane.id, lane.batch_id, '{[0,1),[3,9)}'::int4multirange, now() FROM lane
+"""
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_sample_of_the_version_before_asks_for_a_decision_when_it_has_ended(
+    empty_url: str, ended: bool
+) -> None:
+    async def drawn(db: Session, batch_id: UUID) -> None:
+        await sql(db, DRAWN, batch=batch_id)
+        if ended:
+            await sql(db, "DELETE FROM batchline.spans WHERE available_at = to_timestamp(0)")
+            await sql(db, "UPDATE batchline.batches SET completed = 2")
+            await sql(
+                db,
+                "INSERT INTO batchline.results"
+                " (lane_id, ordinal, line_no, outcome, attempt, output, input_tokens, output_tokens)"
+                " SELECT id, n, n + 1, 'completed', 1, '{}', 0, 0"
+                " FROM batchline.lanes CROSS JOIN generate_series(1, 2) AS n",
+            )
+
+    async def decide(db: Session, batch_id: UUID) -> None:
+        worker = a_worker()
+        assert (await doctor.examine(db)).findings == ()
+        assert await take(db, worker) == []
+        if not ended:
+            assert await batches.resume(db, batch_id)
+            items = await take(db, worker)
+            assert sorted(item.ordinal for item in items) == [1, 2]
+            await spans.settle(db, worker.id, [completed(item) for item in items])
+        assert (await read(db, batch_id)).paused_by == "sample"
+        assert await batches.resume(db, batch_id)
+        await run_to_the_end(db, worker)
+        batch = await read(db, batch_id)
+        assert (batch.status, batch.completed) == (BatchStatus.FINALIZING, 9)
+        assert (await doctor.examine(db)).findings == ()
+
+    async def a_batch_of_nine(db: Session) -> UUID:
+        return (await a_batch(db, 9)).id
+
+    migrate.up(empty_url)
+    batch_id = on(empty_url, a_batch_of_nine)
+    migrate.down(empty_url, "0022")
+    on(empty_url, lambda db: drawn(db, batch_id))
+    migrate.up(empty_url)
+    on(empty_url, lambda db: decide(db, batch_id))
+
+
 def test_what_is_left_of_batches_that_were_deleted_by_hand_before_is_found(empty_url: str) -> None:
     worker = a_worker()
 
@@ -343,8 +439,19 @@ def test_the_status_reports_the_version_of_the_schema(empty_url: str) -> None:
     assert versions.status(empty_url) == versions.SchemaStatus(current=None)
     assert not versions.status(empty_url).up_to_date
     migrate.up(empty_url)
-    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0014")
+    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0026")
     assert versions.status(empty_url).up_to_date
+
+
+def test_a_rolling_upgrade_is_refused_if_older_programs_could_not_settle_any_more(empty_url: str) -> None:
+    """Programs made for 0021 call settle_v1 with other parameters than 0026 has."""
+    migrate.up(empty_url, "0021")
+    with pytest.raises(migrate.NotRolling, match="stays at version 0021"):
+        migrate.up(empty_url, rolling=True)
+    assert versions.status(empty_url) == versions.SchemaStatus("0021", compatible_from="0014")
+    migrate.up(empty_url)
+    migrate.down(empty_url, "0021")
+    assert versions.status(empty_url) == versions.SchemaStatus("0021", compatible_from="0014")
 
 
 def test_ensure_migrates_once_and_then_only_looks(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,6 +482,56 @@ def test_processes_that_migrate_at_the_same_time_all_succeed(empty_url: str) -> 
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert versions.status(empty_url).up_to_date
+
+
+def test_a_migration_gives_way_while_a_backup_holds_the_tables(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pg_dump does, a transaction holds the tables for as long as it runs."""
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(migrate, "_PAUSE", 0.2)
+    monkeypatch.setattr(migrate, "_TRIES", 1_000_000)
+    migrate.up(empty_url, "0013")
+    with (
+        ThreadPoolExecutor(1) as other,
+        psycopg.connect(empty_url) as backup,
+        psycopg.connect(empty_url, autocommit=True) as worker,
+    ):
+        backup.execute("LOCK TABLE batchline.batches IN ACCESS SHARE MODE")
+        # A worker would wait behind the migration until the backup has ended.
+        worker.execute("SET statement_timeout = '60s'")
+        migration = other.submit(migrate.up, empty_url)
+        try:
+            for _ in range(3):
+                wait_for("the migration to wait", lambda: waits_for_a_table(empty_url))
+                worker.execute("SELECT count(*) FROM batchline.batches")
+            assert not migration.done()
+        finally:
+            backup.rollback()
+        migration.result(LIMIT)
+    assert versions.status(empty_url).up_to_date
+
+
+def test_a_migration_that_never_gets_a_table_changes_nothing(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(migrate, "_PAUSE", 0.0)
+    migrate.up(empty_url, "0013")
+    with psycopg.connect(empty_url) as backup:
+        backup.execute("LOCK TABLE batchline.batches IN ACCESS SHARE MODE")
+        with pytest.raises(migrate.TablesInUse, match="nothing was changed"):
+            migrate.up(empty_url)
+    assert versions.status(empty_url).current == "0013"
+
+
+def waits_for_a_table(url: str) -> bool:
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "SELECT FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database"
+            " WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND NOT l.granted"
+        )
+        return found.fetchone() is not None
 
 
 # Other versions of PostgreSQL
@@ -477,7 +634,7 @@ def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) 
         held = await submit(db, rules, ANNA, 2, hold=True)
         await append(rules, db, ANNA, held.id, production(1), ["more"])
         await changes.release(db, ANNA, held.id)
-        await decisions.approve(rules, db, CARLA, held.id)
+        await approve_seen(rules, db, CARLA, held.id)
         cancelled = await submit(db, rules, ANNA, production(2))
         await changes.cancel(db, ANNA, cancelled.id)
         await work(db, failures={2})
@@ -488,6 +645,10 @@ def test_the_whole_way_works_on_every_version(programs: Path, short_path: Path) 
         assert await operations.totals(db) == [("resize", 3, 1, 2)]
         assert [each.batches for each in await operations.durations(db)] == [2]
         assert len(await operations.children(db, held.id)) == 3
+        # These wait between two steps, and for the approval of a sample.
+        for staging in (StagingRequest(steps="2", step_pause_seconds=3600), StagingRequest(sample=2)):
+            await submissions.submit(rules, db, ANNA, Submission("resize", items(6), staging=staging))
+        await work(db)
         assert (await doctor.examine(db)).findings == ()
 
     with running(programs, short_path) as url:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from batchline.governance import access, changes, decisions
+from batchline.governance import access, changes
 from batchline.governance.access import Actor
 from batchline.model import Approval, Child, ChildStatus, GovernedBatch, ParentStatus
 from batchline.store import batches, operations, spans
@@ -19,6 +19,7 @@ from tests.support.governance import (
     CARLA,
     EMIL,
     append,
+    approve_seen,
     end_all,
     is_sound,
     now,
@@ -264,7 +265,7 @@ async def test_every_change_moves_updated_at(db: Session) -> None:
     await moved("append")
     await changes.release(db, ANNA, batch.id)
     await moved("release")
-    await decisions.approve(rules, db, CARLA, batch.id)
+    await approve_seen(rules, db, CARLA, batch.id)
     await moved("approve")
     await changes.pause(db, ANNA, batch.id)
     await moved("pause")

@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 
+from batchline.batches.staging import AT_ONCE, StagingRequest
 from batchline.governance import changes, decisions, submissions
 from batchline.governance.access import Actor
 from batchline.governance.errors import Refused
 from batchline.governance.submissions import Submission
 from batchline.model import GovernedBatch, ParentStatus, Role
-from batchline.store import batches, limits, operations
+from batchline.store import batches, limits, operations, steps
 from batchline.store.session import Session
 from tests.support.builders import sql
 from tests.support.governance import (
     CARLA,
     EMIL,
     append,
+    approve_seen,
     count,
     end_all,
     is_sound,
@@ -52,7 +54,10 @@ async def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, db: 
 
             async def submit() -> Any:
                 what = choose.choice((items(2), items(4), production(2)))
-                requested = Submission("resize", what, hold=choose.random() < 0.4)
+                staging = choose.choice(
+                    (AT_ONCE, StagingRequest(steps="1", max_failed="50%"), StagingRequest(sample=1))
+                )
+                requested = Submission("resize", what, hold=choose.random() < 0.4, staging=staging)
                 return await submissions.submit(rules, db, choose.choice(users), requested)
 
             def on_some(act: Callable[..., Awaitable[Any]], *more: Any, actor: Actor = EMIL) -> Any:
@@ -74,7 +79,8 @@ async def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, db: 
                     db, failures=set(choose.sample(range(1, 9), 4)), limit=choose.randint(1, 5), end=False
                 ),
                 "end": lambda: _end_some(db),
-                "approve": on_some(partial(decisions.approve, rules), actor=CARLA),
+                "begin_step": lambda: _begin_steps(db),
+                "approve": on_some(partial(approve_seen, rules), actor=CARLA),
                 "reject": on_some(decisions.reject, actor=CARLA),
                 "cancel": on_some(changes.cancel),
                 "pause": on_some(changes.pause),
@@ -87,6 +93,7 @@ async def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, db: 
             weights = {
                 "work": 6,
                 "end": 4,
+                "begin_step": 4,
                 "submit": 6,
                 "retry": 4,
                 "approve": 4,
@@ -107,6 +114,11 @@ async def test_a_storm_of_acts_leaves_the_database_sound(database_url: str, db: 
             hands.create_task(hand(number))
     assert {"submit", "work"} <= set(done), done
     await _adds_up(db)
+
+
+async def _begin_steps(db: Session) -> None:
+    for batch_id in await steps.due(db):
+        await steps.begin(db, batch_id)
 
 
 async def _end_some(db: Session) -> None:

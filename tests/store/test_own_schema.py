@@ -66,6 +66,18 @@ async def half_run(db: Session) -> None:
     await spans.settle(db, worker.id, [completed(items[0])])
 
 
+def test_programs_of_0_1_0_would_not_survive_an_upgrade_and_a_rolling_one_changes_nothing(
+    empty_url: str,
+) -> None:
+    version_0_1_0(empty_url)
+    with pytest.raises(migrate.NotRolling, match="stays at version 0010"):
+        migrate.up(empty_url, rolling=True)
+    assert value(empty_url, "SELECT version_num FROM public.alembic_version") == "0010"
+    migrate.up(empty_url)
+    # Nothing is left to upgrade.
+    migrate.up(empty_url, rolling=True)
+
+
 def test_every_statement_names_the_schema_of_each_table() -> None:
     """Without it, a statement would depend on search_path, which a pooler does not keep."""
     with_tables = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|COPY)\s+(?!LATERAL|ONLY|SET|STDIN)([a-z_.]+)")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from batchline.model import Batch, Claim, Deferred, Item, Parked, SubmissionUnknown, Verdict
 from batchline.store import batches, doctor, providers, spans
@@ -19,6 +20,7 @@ from tests.support.builders import (
     failed,
     finalize,
     kill,
+    park,
     pass_time,
     retry,
     run_to_the_end,
@@ -42,6 +44,17 @@ def submissions(items: Sequence[Item]) -> list[str | None]:
 
 
 # What is known of a submission
+
+
+async def test_a_task_is_not_parked_in_a_span_whose_number_belongs_to_another_now(db: Session) -> None:
+    """See test_settle.py: the database was restored, and the worker lived through it."""
+    worker = a_worker()
+    await a_batch(db, 1)
+    await a_batch(db, 1)
+    lost, item = await take(db, worker)
+    stale = replace(lost, claim=replace(lost.claim, span_id=item.claim.span_id))
+    assert await park(db, worker, [stale], "task") == 0
+    assert await park(db, worker, [item], "task") == 1
 
 
 async def test_a_fresh_line_was_never_submitted(db: Session) -> None:

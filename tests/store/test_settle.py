@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from batchline.model import Settled
 from tests.support import scenes
@@ -227,6 +228,37 @@ def test_the_head_of_a_split_span_belongs_to_its_new_holder_alone(stage: Stage) 
 
     assert [row.ended for row in zombie.settle([completed(item) for item in hers])] == [2]
     assert stage.counters(batch) == (2, 0)
+    assert not stage.broken()
+
+
+@pytest.mark.parametrize("judge", [completed, failed, retry, deferred])
+@pytest.mark.parametrize("other", ["batch", "lane", "batch with the lane's number"])
+def test_the_verdict_of_a_span_whose_number_belongs_to_another_now_changes_nothing(
+    stage: Stage, judge: Judge, other: str
+) -> None:
+    """After a restore, numbers of spans and lanes are given out again. The worker lived through it."""
+    if other == "lane":
+        batch = stage.batch(4, 4, keys=("k", "l"))
+    else:
+        stage.batch(4)
+        batch = stage.batch(4)
+    hand = stage.hand()
+    items = hand.take(8)
+    current = [item for item in items if item.claim.span_id == items[-1].claim.span_id]
+    before = [item for item in items if item.claim.span_id != items[-1].claim.span_id]
+    assert len(current) == len(before) == 4
+    span, lane = current[0].claim.span_id, before[0].claim.lane_id
+    if "number" in other:
+        lane = current[0].claim.lane_id
+    stale = [replace(item, claim=replace(item.claim, span_id=span, lane_id=lane)) for item in before]
+
+    assert hand.settle([judge(item) for item in stale]) == []
+    assert stage.rows("SELECT FROM batchline.results") == []
+    # In one settle with true ones, which all count.
+    both = [verdict for pair in zip(stale, current, strict=True) for verdict in map(completed, pair)]
+    (settled,) = hand.settle(both)
+    assert (settled.batch_id, settled.ended) == (batch.id, 4)
+    assert stage.rows("SELECT DISTINCT lane_id FROM batchline.results") == [(current[0].claim.lane_id,)]
     assert not stage.broken()
 
 

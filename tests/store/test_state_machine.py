@@ -1,10 +1,10 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
 Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and
-come back; batches reuse earlier answers, are paused, resumed, cancelled and expire; finalizers are lost;
-batches that have ended are retried. After every step the database is read with plain SQL and compared with
-the invariant (docs/design.md) and with the model; at last all is driven to its end, retried, and driven to
-its end again.
+come back; batches reuse earlier answers, run in steps, get another priority and concurrency, are paused,
+resumed, cancelled and expire, one by one and many at once; finalizers are lost; batches that have ended are
+retried. After every act the database is read with plain SQL and compared with the invariant (docs/design.md)
+and with the model; at last all is driven to its end, retried, and driven to its end again.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """
@@ -34,8 +34,13 @@ from hypothesis.stateful import (
 )
 
 from batchline.batches.retry import NotRetryable, retry
+from batchline.governance import bulk_actions
+from batchline.governance.access import Actor
+from batchline.governance.batch_acts import ActKind, BatchAct, perform
+from batchline.governance.errors import Conflict
 from batchline.model import (
     Batch,
+    BatchChange,
     BatchStatus,
     Claim,
     Completed,
@@ -44,17 +49,21 @@ from batchline.model import (
     Item,
     Retry,
     RetrySelection,
+    Role,
     RunSettings,
+    StepPlan,
     Unfinished,
     Usage,
     Verdict,
 )
-from batchline.store import batches, doctor, maintenance, spans
+from batchline.model.bulk_action import BatchFilter, BulkKind
+from batchline.store import batches, doctor, maintenance, spans, steps
 from batchline.store.events import event_of
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
 from tests.support import builders
 from tests.support.builders import LATER, a_batch, a_worker, sql
+from tests.support.governance import some_rules
 from tests.support.reuse import a_reusing_batch
 
 T = TypeVar("T")
@@ -74,6 +83,7 @@ WORKERS = range(3)
 # One more, who comes when all others are dead.
 LAST = len(WORKERS)
 Reason = Literal["cancel", "expire", "pause"]
+RULES = some_rules()
 
 # The states of items in the view, and the names of those that counts call otherwise.
 STATES = ("pending", "claimed", "processing", "retrying", "completed", "failed", "canceled", "expired")
@@ -89,6 +99,9 @@ class BatchModel:
     total: int
     upstream: str | None = None
     reused: int = 0
+    priority: int = 0
+    # No claim of several batches takes more lines of a lane.
+    concurrency: int | None = None
     paused: bool = False
     closing: Literal["cancel", "expire"] | None = None
     overdue: bool = False
@@ -105,6 +118,13 @@ class BatchModel:
     window: str = "24h"
     # The length of the window, and when it began.
     deadline: tuple[int, int] = (0, 0)
+    # Lines of each step, and whether a sample comes first; None: all run at once.
+    step_size: int | None = None
+    sampling: bool = False
+    step: int = 0
+    step_total: int | None = None
+    # All lines that may run have ended.
+    next_step: bool = False
 
     def freeze(self) -> None:
         self.frozen = True
@@ -149,6 +169,11 @@ class LaneModel:
     def pending(self) -> int:
         return len(self.lines) - self.next
 
+    @property
+    def fresh(self) -> int:
+        """Lines that a claim may take: none, as long as they wait for a later step."""
+        return self.pending if self.batch.step_total is None else 0
+
 
 @dataclass
 class SpanModel:
@@ -161,6 +186,8 @@ class SpanModel:
     due: bool = True
     task: str | None = None
     submission: str | None = None
+    # It waits for a later step, and is not due before.
+    held_back: bool = False
 
     def interrupt(self) -> None:
         """Whoever held it may have submitted it to a provider."""
@@ -277,8 +304,12 @@ LANES = st.dictionaries(
 ) | st.fixed_dictionaries({"a": st.integers(5, 12)})
 TENANT = st.sampled_from(TENANTS)
 UPSTREAM = st.sampled_from([None, None, "shared"])
+PRIORITY = st.sampled_from([-1, 0, 0, 3])
+CONCURRENCY = st.sampled_from([None, None, 1, 2])
+BULK = st.sampled_from([kind for kind in BulkKind if kind is not BulkKind.DELETE])
 REASON = st.sampled_from(["cancel", "expire", "pause", "pause"])
 CLOSING = st.sampled_from(["cancel", "expire"])
+SIZE = st.integers(1, 3)
 ONLY = st.sampled_from([None, frozenset({Unfinished.FAILED}), frozenset(Unfinished) - {Unfinished.FAILED}])
 
 
@@ -293,8 +324,12 @@ STEPS = st.one_of(
     *often(1, "create", LANES, TENANT, UPSTREAM),
     *often(1, "create_over_the_same_file", PICK),
     *often(2, "create_reusing", LANES, TENANT, UPSTREAM),
+    *often(2, "create_in_steps", LANES, TENANT, UPSTREAM, SIZE, st.booleans()),
+    *often(4, "begin_step", PICK),
     *often(2, "close", PICK, REASON),
     *often(2, "resume", PICK),
+    *often(2, "change", PICK, PRIORITY, CONCURRENCY),
+    *often(2, "act_on_many", TENANT, BULK, PRIORITY),
     *often(1, "conclude", PICK),
     *often(1, "deadline_passes", PICK),
     *often(4, "claim", WORKER, LIMIT, st.none(), st.none(), st.just(True)),
@@ -421,6 +456,96 @@ class LifeOfItems(RuleBasedStateMachine):
         self.created(batch)
         self.reuses(self.batches[-1])
 
+    @when(lambda self: len(self.batches) < 4)
+    def create_in_steps(
+        self, lanes: dict[str, int], tenant: str, upstream: str | None, size: int, sample: bool
+    ) -> None:
+        """It reuses what it can, so lines that are held back lie in spans and past the cursors."""
+        file_id = self.run(builders.a_file(self.db, lanes, tenant=tenant))
+        plan = StepPlan((str(size),), growth=1.0, sample=2 if sample else None)
+        settings = RunSettings(upstream=upstream, steps=plan)
+        self.created(self.run(a_reusing_batch(self.db, file_id, tenant=tenant, settings=settings)))
+        model = self.batches[-1]
+        self.reuses(model)
+        if not model.frozen:
+            for span in self.unborn:
+                span.held_back, span.due = True, False
+            model.step_size, model.sampling = size, sample
+            model.step_total, model.next_step = model.reused, True
+            self.begun(model)
+
+    def begin_step(self, which: int) -> int:
+        """What the worker that ended the step does, or any other, at any time."""
+        model = self.batch(which)
+        lines = self.run(steps.begin(self.db, model.id))
+        assert lines == self.begun(model), f"a step of a batch that is {model.status}"
+        return lines
+
+    def begun(self, model: BatchModel) -> int:
+        """Begin the next step in the model, if it is due, with the lines that the database has chosen."""
+        if model.step_total is None or not model.next_step or not model.open or model.frozen:
+            return 0
+        seen = self.run(look(self.db))
+        rest = model.total - model.left_out - model.step_total
+        if model.sampling:
+            size = min(rest, 2)
+            self.draw(model, seen)
+        else:
+            size = min(rest, model.step_size or 0)
+            model.step += 1
+            if size < rest:
+                assert self.put_in_spans(model, seen) == size
+            for span in [span for span in (*self.spans.values(), *self.unborn) if span.batch is model]:
+                if size == rest:
+                    span.held_back, span.due = False, span.due or span.held_back
+        model.step_total = None if size == rest else model.step_total + size
+        model.next_step, model.sampling = False, False
+        return size
+
+    def put_in_spans(self, model: BatchModel, seen: Seen) -> int:
+        """Lines that were held back come due: whole spans, the first part of a span, and fresh lines."""
+        count = 0
+        waiting = [
+            span for span in (*self.spans.values(), *self.unborn) if span.held_back and span.batch is model
+        ]
+        back = {row_id: row for row_id, row in seen.spans.items() if UUID(row["batch_id"]) == model.id}
+        for span in waiting:
+            still = frozenset[int]().union(
+                *(
+                    row["ordinals"]
+                    for row in back.values()
+                    if row["lane_id"] == span.lane.id and not row["due"] and row["worker_id"] is None
+                )
+            )
+            begun = span.ordinals - still
+            count += len(begun)
+            if begun == span.ordinals:
+                span.held_back, span.due = False, True
+            elif begun:
+                assert begun == set(sorted(span.ordinals)[: len(begun)]), "a step takes the first ones"
+                self.unborn.append(replace(span, ordinals=begun, held_back=False, due=True))
+                span.ordinals -= begun
+        for lane in [lane for lane in self.lanes.values() if lane.batch is model]:
+            moved = frozenset(range(lane.next, seen.lanes[lane.id]["next"]))
+            if moved:
+                self.unborn.append(SpanModel(lane, moved))
+                lane.next += len(moved)
+                count += len(moved)
+        return count
+
+    def draw(self, model: BatchModel, seen: Seen) -> None:
+        """A sample: all lines are in spans, and the drawn ones are due."""
+        self.unborn = [span for span in self.unborn if span.batch is not model]
+        self.forget([id for id, span in self.spans.items() if span.batch is model])
+        for lane in [lane for lane in self.lanes.values() if lane.batch is model]:
+            lane.next = len(lane.lines)
+        mine = {id: row for id, row in seen.spans.items() if UUID(row["batch_id"]) == model.id}
+        for id, row in mine.items():
+            lane = self.lanes[row["lane_id"]]
+            self.spans[id] = SpanModel(lane, row["ordinals"], due=row["due"], held_back=not row["due"])
+        drawn = sum(len(row["ordinals"]) for row in mine.values() if row["due"])
+        assert drawn == min(2, model.total - model.reused)
+
     def reuses(self, model: BatchModel) -> None:
         """A line has the same body as the lines with its number in other files: the newest answer counts."""
         for lane in [each for each in self.lanes.values() if each.batch is model]:
@@ -491,21 +616,77 @@ class LifeOfItems(RuleBasedStateMachine):
     def close(self, which: int, reason: Reason) -> None:
         model = self.batch(which)
         closed = self.run(batches.close(self.db, model.id, reason))
-        allowed = not model.frozen and model.closing is None and not (reason == "pause" and model.paused)
-        assert closed == allowed, f"close {reason} of a batch that is {model.status}"
-        if closed:
-            model.paused = reason == "pause"
-            if reason != "pause":
-                model.closing = reason
-                self.concluded(model)
+        assert closed == self.closed(model, reason), f"close {reason} of a batch that is {model.status}"
+
+    def closed(self, model: BatchModel, reason: Reason) -> bool:
+        if model.frozen or model.closing is not None or (reason == "pause" and model.paused):
+            return False
+        model.paused = reason == "pause"
+        if reason != "pause":
+            model.closing = reason
+            self.concluded(model)
+        return True
 
     @when(lambda self: any(batch.paused for batch in self.batches))
     def resume(self, which: int) -> None:
         model = self.batch(which)
         resumed = self.run(batches.resume(self.db, model.id))
-        assert resumed == (model.paused and not model.frozen), f"resume of a batch that is {model.status}"
-        if resumed:
-            model.paused = False
+        assert resumed == self.resumed(model), f"resume of a batch that is {model.status}"
+
+    def resumed(self, model: BatchModel) -> bool:
+        if not model.paused or model.frozen:
+            return False
+        model.paused = False
+        self.begun(model)
+        return True
+
+    def change(self, which: int, priority: int, concurrency: int | None) -> None:
+        model = self.batch(which)
+        act = BatchAct(ActKind.CHANGE, change=BatchChange(priority=priority, concurrency=concurrency))
+        try:
+            self.run(perform(RULES, self.db, self.admin(model.tenant), model.id, act))
+        except Conflict:
+            assert model.frozen or model.closing, f"a change of a batch that is {model.status}"
+        else:
+            assert not model.frozen, f"a change of a batch that is {model.status}"
+            assert model.closing is None, f"a change of a batch that is {model.status}"
+            model.priority, model.concurrency = priority, concurrency
+
+    def admin(self, tenant: str) -> Actor:
+        return Actor(tenant, "emil", Role.ADMIN, alone=True)
+
+    @when(lambda self: self.batches)
+    def act_on_many(self, tenant: str, kind: BulkKind, priority: int) -> None:
+        """An action on all batches of a tenant, which a worker does from the newest to the oldest."""
+        admin = self.admin(tenant)
+        value = priority if kind is BulkKind.PRIORITY else None
+        action = self.run(bulk_actions.start(self.db, admin, kind, BatchFilter(), value))
+        while self.run(bulk_actions.continue_one(RULES, self.db)):
+            pass
+        mine = [model for model in reversed(self.batches) if model.tenant == tenant]
+        done = sum(self.acted(model, kind, priority) for model in mine)
+        ended = self.run(bulk_actions.find(self.db, admin, action.id))
+        assert (ended.done, ended.failed_count) == (done, len(mine) - done), ended.failed
+
+    def acted(self, model: BatchModel, kind: BulkKind, priority: int) -> bool:
+        match kind:
+            case BulkKind.PAUSE:
+                return self.closed(model, "pause")
+            case BulkKind.CANCEL:
+                # Once more concludes it, if its last holder has left meanwhile.
+                if model.closing == "cancel":
+                    self.concluded(model)
+                    return True
+                return self.closed(model, "cancel")
+            case BulkKind.RESUME:
+                return self.resumed(model)
+            case BulkKind.RETRY:
+                return model.ended and self.retried_all(model)
+            case _:
+                if model.frozen or model.closing is not None:
+                    return False
+                model.priority = priority
+                return True
 
     @when(lambda self: any(batch.closing and not batch.frozen for batch in self.batches))
     def conclude(self, which: int) -> None:
@@ -559,13 +740,21 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def check_fill(self, worker: int, limit: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """No more than the limit, unless by a task, which is taken whole; and no less if there is more."""
-        lanes = [lane for lane in self.lanes.values() if self.served(lane, scope) and lane.pending]
-        available = sum(lane.pending for lane in lanes)
-        available += sum(len(self.spans[id].ordinals) for id in self.claimable(scope, worker))
+        lanes = [lane for lane in self.lanes.values() if self.served(lane, scope) and lane.fresh]
+        available = sum(self.bounded(lane, lane.fresh, scope) for lane in lanes)
+        returned: Counter[int] = Counter()
+        for id in self.claimable(scope, worker):
+            returned[self.spans[id].lane.id] += len(self.spans[id].ordinals)
+        available += sum(self.bounded(self.lanes[id], items, scope) for id, items in returned.items())
         got = sum(claim.size for claim in claims)
         largest_task = max((claim.size for claim in claims if claim.task_id), default=1)
         assert got < limit + largest_task, f"{got} items for a limit of {limit}"
         assert got >= min(limit, available), f"{got} of {available} items for a limit of {limit}"
+
+    def bounded(self, lane: LaneModel, items: int, scope: Scope) -> int:
+        """How many lines of one kind a claim takes of a lane at most."""
+        limit = lane.batch.concurrency
+        return items if limit is None or scope.batch_id is not None else min(items, limit)
 
     def claimed(self, worker: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """Check that everything that was claimed was free, and hand it over in the model."""
@@ -609,7 +798,11 @@ class LifeOfItems(RuleBasedStateMachine):
             assert (claim.attempt, claim.task_id) == (span.attempt, span.task)
             assert claim.submission == span.submission
         left = [self.spans[id].lane for id in free]
-        pending = [lane for lane in self.lanes.values() if lane.pending and self.served(lane, scope)]
+        pending = [lane for lane in self.lanes.values() if lane.fresh and self.served(lane, scope)]
+        if scope.batch_id is None:
+            left, pending = (
+                [lane for lane in lanes if lane.batch.concurrency is None] for lanes in (left, pending)
+            )
         for one, other in [(one, other) for one in fresh for other in left]:
             assert self.later(other, one), (
                 "fresh lines were claimed before lines that had been claimed before"
@@ -622,8 +815,10 @@ class LifeOfItems(RuleBasedStateMachine):
             self.live.add(worker)
 
     def later(self, one: LaneModel, other: LaneModel) -> bool:
-        """Of another tenant, or of a batch with a later deadline."""
-        return one.batch.tenant != other.batch.tenant or one.batch.deadline > other.batch.deadline
+        """Of another tenant, or of a batch with a lower priority, or the same and a later deadline."""
+        if one.batch.tenant != other.batch.tenant:
+            return True
+        return (-one.batch.priority, one.batch.deadline) > (-other.batch.priority, other.batch.deadline)
 
     @when(lambda self: any(hand.unread for hand in self.hands))
     def fetch(self, worker: int) -> None:
@@ -648,7 +843,7 @@ class LifeOfItems(RuleBasedStateMachine):
     def check_poll_result(self, scope: Scope) -> None:
         """What an idle worker is told is there is what it would get."""
         poll_result = self.run(spans.poll(self.db, self.workers[LAST].id, scope))
-        pending = any(lane.pending and self.served(lane, scope) for lane in self.lanes.values())
+        pending = any(lane.fresh and self.served(lane, scope) for lane in self.lanes.values())
         assert poll_result.claimable == (pending or bool(self.claimable(scope))), f"a poll of {scope}"
         assert poll_result.finalizable == bool(self.finalizable(LAST, scope.batch_id)), f"a poll of {scope}"
 
@@ -690,7 +885,7 @@ class LifeOfItems(RuleBasedStateMachine):
         items = self.robbed()[worker]
         self.answer(worker, [(self.one_of(n, items), kind, delay) for n, kind, delay in answers])
 
-    @when(lambda self: self.claimable(Scope()) or any(lane.pending for lane in self.lanes.values()))
+    @when(lambda self: self.claimable(Scope()) or any(lane.fresh for lane in self.lanes.values()))
     def work_off(self, worker: int, limit: int) -> None:
         """Claim and complete, as on most days."""
         self.claim(worker, limit, None, None, True)
@@ -719,13 +914,15 @@ class LifeOfItems(RuleBasedStateMachine):
         verdicts = [verdict(item, kind, delay, n) for n, (item, kind, delay) in enumerate(chosen)]
         settled = self.run(spans.settle(self.db, self.workers[worker].id, verdicts))
         expected = self.settled(worker, verdicts)
-        assert {each.batch_id: (each.ended, each.finished, each.closing) for each in settled} == expected
+        assert {
+            each.batch_id: (each.ended, each.finished, each.closing, each.step_ended) for each in settled
+        } == expected
         for item, _, _ in chosen:
             if item in hand.fresh:
                 hand.fresh.remove(item)
                 hand.answered.append(item)
 
-    def settled(self, worker: int, verdicts: Sequence[Verdict]) -> dict[UUID, tuple[int, bool, bool]]:
+    def settled(self, worker: int, verdicts: Sequence[Verdict]) -> dict[UUID, tuple[int, bool, bool, bool]]:
         touched: Counter[UUID] = Counter()
         refused = False
         again: dict[tuple[object, ...], SpanModel] = {}
@@ -783,8 +980,17 @@ class LifeOfItems(RuleBasedStateMachine):
                 # A settle of several batches leaves it to the caller.
                 if not refused and len(touched) == 1:
                     self.concluded(batch)
-                outcome[batch.id] = (touched[batch.id], batch.frozen, closing)
+                ended_step = touched[batch.id] > 0 and self.ended_step(batch)
+                outcome[batch.id] = (touched[batch.id], batch.frozen, closing, ended_step)
         return outcome
+
+    def ended_step(self, batch: BatchModel) -> bool:
+        """Whether all lines that may run have ended. A sample is followed by a decision."""
+        if batch.frozen or batch.closing is not None or batch.finished != batch.step_total:
+            return False
+        batch.next_step = True
+        batch.paused = batch.paused or batch.step == 0
+        return True
 
     @when(lambda self: any(hand.fresh for hand in self.hands))
     def park(self, who: int, which: int, some: set[int], delay: float) -> None:
@@ -827,7 +1033,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.parked(span.holder, claims[0], set(span.ordinals), span.task, delay)
 
     def parked(self, worker: int, claim: Claim, ordinals: set[int], task: str, delay: float) -> None:
-        parked = spans.ParkedTask(claim.span_id, tuple(sorted(ordinals)), "provider", task, delay)
+        parked = spans.ParkedTask(claim, tuple(sorted(ordinals)), "provider", task, delay)
         rows = self.run(spans.park(self.db, self.workers[worker].id, [parked]))
         moved = sum(size for _, size, *_ in rows)
         span = self.spans.get(claim.span_id)
@@ -858,7 +1064,7 @@ class LifeOfItems(RuleBasedStateMachine):
             return
         worker, item = self.one_of(other, held)
         known = self.one_of(which, tasks)
-        task = spans.ParkedTask(item.claim.span_id, (item.ordinal,), "provider", known, 0.0)
+        task = spans.ParkedTask(item.claim, (item.ordinal,), "provider", known, 0.0)
         with pytest.raises(psycopg.errors.UniqueViolation):
             self.run(spans.park(self.db, self.workers[worker].id, [task]))
 
@@ -915,7 +1121,7 @@ class LifeOfItems(RuleBasedStateMachine):
     def time_passes(self) -> None:
         self.run(builders.pass_time(self.db))
         for span in self.spans.values():
-            span.due = True
+            span.due = not span.held_back
 
     # The end of a batch
 
@@ -1011,10 +1217,24 @@ class LifeOfItems(RuleBasedStateMachine):
             self.retried(model, failed, unrun, runs_all)
             self.announced(model.id)
 
+    def retried_all(self, model: BatchModel) -> bool:
+        """As a retry of all lines, which an action has done."""
+        failed = {
+            key: result
+            for key, result in self.results.items()
+            if self.lanes[key[0]].batch is model and result.kind == "failed"
+        }
+        unrun = model.total - model.finished
+        if not failed and not unrun:
+            return False
+        self.retried(model, failed, unrun, runs_all=True)
+        return True
+
     def retried(
         self, model: BatchModel, failed: Mapping[tuple[int, int], Outcome], unrun: int, runs_all: bool
     ) -> None:
         """What is put back is in free spans of the next attempt, or is pending past the cursor."""
+        finished = model.finished
         if runs_all:
             gone = [
                 (lane.id, ordinal)
@@ -1023,7 +1243,7 @@ class LifeOfItems(RuleBasedStateMachine):
                 for ordinal in range(lane.next)
                 if (lane.id, ordinal) not in self.results
             ]
-            self.put_back(gone)
+            self.put_back(gone, held_back=model.step_total is not None)
         elif unrun:
             model.left_out, model.left_out_as = unrun, model.closing
             for lane in self.lanes.values():
@@ -1038,13 +1258,25 @@ class LifeOfItems(RuleBasedStateMachine):
         model.frozen, model.finalizer, model.ended = False, None, False
         model.ends += 1
         model.deadline = (int(model.window == "24h"), self.moment)
+        if model.step_total is not None:
+            model.step_total = finished if runs_all and unrun else None
+            model.next_step = model.step_total is not None and not failed
+            self.begun(model)
 
-    def put_back(self, keys: Iterable[tuple[int, int]]) -> None:
+    def put_back(self, keys: Iterable[tuple[int, int]], *, held_back: bool = False) -> None:
         made: dict[tuple[int, int, str | None], SpanModel] = {}
         for lane_id, ordinal in keys:
             attempt = 1 + self.retries[lane_id, ordinal]
             submission = self.lost.pop((lane_id, ordinal), None)
-            new = SpanModel(self.lanes[lane_id], frozenset(), attempt, attempt - 1, submission=submission)
+            new = SpanModel(
+                self.lanes[lane_id],
+                frozenset(),
+                attempt,
+                attempt - 1,
+                due=not held_back,
+                submission=submission,
+                held_back=held_back,
+            )
             made.setdefault((lane_id, attempt, submission), new).ordinals |= {ordinal}
         self.unborn += made.values()
 
@@ -1104,7 +1336,7 @@ class LifeOfItems(RuleBasedStateMachine):
                 lane.next,
                 len(lane.lines),
                 lane.batch.open,
-                lane.pending == 0,
+                lane.pending == 0 or lane.batch.step_total is not None,
             )
 
     def check_batches(self, seen: Seen) -> None:
@@ -1118,6 +1350,8 @@ class LifeOfItems(RuleBasedStateMachine):
             for name in COUNTERS:
                 assert getattr(batch, name) == model.counters[name], f"{name} of batch {model.id}"
             assert not model.frozen or not any(span.batch is model for span in self.spans.values())
+            assert (batch.step, batch.step_total) == (model.step, model.step_total)
+            assert model.frozen or (batch.next_step_at is not None) == model.next_step
             left = model.total - model.finished - model.left_out
             assert model.frozen or left, "all is done and nobody will finalize it"
 
@@ -1148,7 +1382,9 @@ class LifeOfItems(RuleBasedStateMachine):
             return {None: "pending", "cancel": "canceled", "expire": "expired"}[closing]
         if span.task is not None:
             return "processing"
-        return "claimed" if span.holder is not None else "pending" if span.due else "retrying"
+        if span.holder is not None:
+            return "claimed"
+        return "pending" if span.due or span.held_back else "retrying"
 
     def check_requests(self, seen: Seen) -> None:
         """The view agrees."""
@@ -1178,10 +1414,12 @@ class LifeOfItems(RuleBasedStateMachine):
             if model.overdue:
                 self.close(n, "expire")
             self.conclude(n)
+        # A resume may have begun a step, whose spans have no ids in the model before this.
+        self.all_is_well()
         self.time_passes()
         while True:
             self.claim(LAST, 5, None, None, True)
-            if not self.hands[LAST].fresh:
+            if not self.hands[LAST].fresh and not self.go_on():
                 break
             self.answer(LAST, [(item, "completed", 0.0) for item in self.hands[LAST].fresh])
             self.all_is_well()
@@ -1200,6 +1438,16 @@ class LifeOfItems(RuleBasedStateMachine):
         self.check_outcomes()
         report = self.run(doctor.examine(self.db))
         assert report.findings == (), "the doctor sees what we do not"
+
+    def go_on(self) -> bool:
+        """Begin the next steps, and go on after samples."""
+        for n in range(len(self.batches)):
+            self.resume(n)
+            self.begin_step(n)
+        self.all_is_well()
+        return bool(self.claimable(Scope())) or any(
+            lane.fresh and self.served(lane, Scope()) for lane in self.lanes.values()
+        )
 
     def check_outcomes(self) -> None:
         """Every line of every batch has exactly one outcome, and an attempt for each time it was tried."""

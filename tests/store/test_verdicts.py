@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from psycopg.types.multirange import Multirange
 
 from batchline.model import Completed, Item, Usage, Verdict
 from batchline.store import arrays, spans
 from batchline.store.session import Session
+from batchline.store.verdicts import Grouped
 from tests.support.builders import (
     a_batch,
     a_database,
@@ -43,6 +45,14 @@ async def test_a_late_verdict_is_dropped_and_its_neighbours_in_the_group_count(u
         now = await read(db, batch)
         assert (now.completed, now.input_tokens) == (6, 18)
         assert await sql(db, "SELECT count(*) FROM batchline.results") == [(6,)]
+
+
+async def test_items_of_one_span_are_one_group_also_if_each_was_routed_by_itself(url: str) -> None:
+    async with Session(url, "test") as db:
+        await a_batch(db, 6)
+        items = await take(db, a_worker())
+        routed = [replace(item, claim=replace(item.claim, model="another")) for item in items]
+        assert len(Grouped([completed(item) for item in routed])) == 1
 
 
 async def test_each_kind_of_verdict_is_a_group_and_a_late_one_of_any_kind_is_dropped_alone(url: str) -> None:

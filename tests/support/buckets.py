@@ -4,17 +4,16 @@ The wheel is built by a packager and not by the project itself, which is good en
 """
 
 import json
-import random
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_for
 
 BUCKET = "batchline"
@@ -57,16 +56,26 @@ class S3:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3]:
+def s3_server(folder: Path, certificate: Path | None = None) -> Iterator[S3]:
+    """`certificate`: it speaks TLS, on one more port. The key is beside it."""
     identities = [
         {"name": name, "credentials": [{"accessKey": name, "secretKey": SECRET}], "actions": actions}
         for name, actions in KEYS.items()
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
-    free = _free_ports(8)
+    *free, secure = free_ports(9)
     ports = dict(zip(("master", "volume", "filer", "s3"), free[:4], strict=True))
     grpc = dict(zip(ports, free[4:], strict=True))
+    tls = (
+        []
+        if certificate is None
+        else [
+            f"-s3.port.https={secure}",
+            f"-s3.cert.file={certificate}",
+            f"-s3.key.file={certificate.with_suffix('.key')}",
+        ]
+    )
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
         [
@@ -83,6 +92,7 @@ def s3_server(folder: Path) -> Iterator[S3]:
             "-s3.port.iceberg=0",
             *(f"-{name}.port={port}" for name, port in ports.items()),
             *(f"-{name}.port.grpc={port}" for name, port in grpc.items()),
+            *tls,
         ],
         stdout=log,
         stderr=log,
@@ -93,30 +103,12 @@ def s3_server(folder: Path) -> Iterator[S3]:
         assert process.poll() is None, (folder / "log").read_text()[-2000:]
         # A bucket is a folder of the file system below.
         wait_for("a bucket", lambda: _answers(f"{server.filer}/buckets/{BUCKET}/", "POST"))
-        yield server
+        yield server if certificate is None else replace(server, url=f"https://127.0.0.1:{secure}")
     finally:
         # A graceful end takes many seconds, and nothing here is worth keeping.
         process.kill()
         process.wait()
         log.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody is given by the system before the server takes them: those begin at 32768."""
-    taken: list[socket.socket] = []
-    try:
-        while len(taken) < count:
-            one = socket.socket()
-            try:
-                one.bind(("127.0.0.1", random.randrange(15_000, 32_000)))
-            except OSError:
-                one.close()
-            else:
-                taken.append(one)
-        return [one.getsockname()[1] for one in taken]
-    finally:
-        for one in taken:
-            one.close()
 
 
 def _answers(url: str, method: str = "GET") -> bool:

@@ -13,6 +13,7 @@ time or misfortune can do: `pass_time`, `kill`, `overrun`.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -53,7 +54,13 @@ def on(url: str, scenario: Callable[[Session], Awaitable[T]]) -> T:
         async with Session(url, "test") as session:
             return await scenario(session)
 
-    return asyncio.run(run())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    # Playwright's loop runs in this thread.
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(asyncio.run, run()).result()
 
 
 async def sql(db: Session, query: str, **params: object) -> list[Row]:
@@ -83,11 +90,13 @@ async def wipe(db: Session) -> None:
         """
         TRUNCATE batchline.files, batchline.file_lanes, batchline.lines, batchline.line_hashes,
             batchline.batches, batchline.lanes, batchline.cursors, batchline.counters, batchline.spans,
-            batchline.results, batchline.retry_attempts, batchline.workers, batchline.deleted_lanes,
+            batchline.results, batchline.retry_attempts, batchline.workers, batchline.worker_reports,
+            batchline.deleted_lanes,
             batchline.outbox, batchline.webhooks, batchline.deliveries, batchline.hooks,
             batchline.hook_deliveries, batchline.operation_batches, batchline.failure_causes,
             batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds,
-            batchline.lost_submissions
+            batchline.lost_submissions, batchline.tenant_usage, batchline.usage_counted,
+            batchline.deleted_batches, batchline.progress
         RESTART IDENTITY
         """,
     )
@@ -208,7 +217,7 @@ async def park(
 ) -> int:
     """Park items of one span as one task."""
     (claim,) = {item.claim.span_id: item.claim for item in items}.values()
-    task = spans.ParkedTask(claim.span_id, tuple(item.ordinal for item in items), upstream, task_id, delay)
+    task = spans.ParkedTask(claim, tuple(item.ordinal for item in items), upstream, task_id, delay)
     return sum(size for _, size, *_ in await spans.park(db, worker.id, [task]))
 
 
@@ -264,9 +273,11 @@ async def kill(db: Session, *workers: WorkerId) -> None:
 
 
 async def pass_time(db: Session) -> None:
-    """Every free span has come due."""
+    """Every free span has come due, except those that are held back for a later step."""
     await sql(
-        db, "UPDATE batchline.spans SET available_at = now() WHERE worker_id IS NULL AND available_at > now()"
+        db,
+        "UPDATE batchline.spans SET available_at = now() WHERE worker_id IS NULL AND available_at > now()"
+        " AND available_at < '9999-12-31'",
     )
 
 

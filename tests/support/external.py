@@ -1,4 +1,4 @@
-"""Programs that tests need and that no wheel brings along: PgBouncer, PostgreSQL 15.
+"""Programs that tests need and that no wheel brings along: PgBouncer, PostgreSQL 15, Prometheus, Chromium.
 
 Where one is missing its tests are skipped. With BATCHLINE_TEST_REQUIRE_EXTERNAL set, as in CI, they fail.
 """
@@ -27,13 +27,42 @@ def pgbouncer() -> Path:
     return Path(found)
 
 
+def postgresql_15_programs() -> Path:
+    """The folder with initdb, pg_dump and the others."""
+    if not (_POSTGRESQL_15 / "initdb").exists():
+        _missing("PostgreSQL 15", "postgresql-15")
+    return _POSTGRESQL_15
+
+
+def promtool() -> str:
+    return _of_prometheus("promtool")
+
+
+def prometheus() -> str:
+    return _of_prometheus("prometheus")
+
+
+def _of_prometheus(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        _missing(program, "prometheus")
+    return found
+
+
+def chromium() -> Path:
+    """Debian's, or that of BATCHLINE_TEST_CHROMIUM."""
+    found = os.environ.get("BATCHLINE_TEST_CHROMIUM") or shutil.which("chromium")
+    if found is None:
+        _missing("Chromium", "chromium")
+    return Path(found)
+
+
 @contextmanager
 def postgresql_15() -> Iterator[str]:
     """The URL of a fresh server."""
-    if not (_POSTGRESQL_15 / "initdb").exists():
-        _missing("PostgreSQL 15", "postgresql-15")
+    programs = postgresql_15_programs()
     with tempfile.TemporaryDirectory(prefix="batchline-pg15-") as folder:
-        server = Installed.make(_POSTGRESQL_15, Path(folder, "server"), {"fsync": "off"})
+        server = Installed.make(programs, Path(folder, "server"), {"fsync": "off"})
         server.start()
         try:
             yield server.url

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from batchline.config.settings import LimitSettings
-from batchline.governance import changes, submissions
-from batchline.governance.access import Actor, visible
+from batchline.governance import changes, decisions, submissions
+from batchline.governance.access import Actor, displayed, visible
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
@@ -159,3 +159,11 @@ async def somebody_waits(db: Session) -> None:
         db, "pg_stat_activity", "wait_event_type = 'Lock' AND datname = current_database()"
     ):
         await sql(db, "SELECT pg_sleep(0.005)")
+
+
+async def approve_seen(
+    rules: Rules, db: Session, actor: Actor, batch_id: UUID, reason: str | None = None
+) -> GovernedBatch:
+    """Approve what there is, by its digest."""
+    seen = await displayed(db, actor, batch_id)
+    return await decisions.approve(rules, db, actor, batch_id, reason, content_digest=seen.decided_digest)

@@ -18,7 +18,7 @@ from batchline.model import Completed, Settled, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
 
-# In the order in which an item passes them.
+# In the order in which a provider's item passes them.
 STEPS = (
     "claimed",
     "before the submission",
@@ -31,6 +31,8 @@ STEPS = (
     "before it is settled",
     "settled",
 )
+# Of a batch that runs in steps: its last line is settled, and the next step has not begun.
+STEP_ENDED = "step ended"
 # A submission is on its way for this long, in seconds: less than the provider takes to accept it.
 _ON_ITS_WAY = 0.1
 
@@ -39,7 +41,7 @@ class Killer:
     """Kills this process when a step is reached for the nth time."""
 
     def __init__(self, step: str, nth: int) -> None:
-        assert step in STEPS
+        assert step in (*STEPS, STEP_ENDED)
         self._step = step
         self._left = nth
 
@@ -79,6 +81,8 @@ def install(killer: Killer) -> None:
         settled = await settle(session, worker_id, verdicts, *more)
         if ends:
             killer.at("settled")
+        if any(row.step_ended for row in settled):
+            killer.at(STEP_ENDED)
         return settled
 
     async def exchanged(answer: Coroutine[Any, Any, Any], asks: bool) -> Any:

@@ -2,18 +2,17 @@
 
 import os
 import pwd
-import random
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support import external
+from tests.support.ports import free_ports
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_for
 
@@ -33,7 +32,7 @@ def pooled(database: str, folder: Path, more: str = "") -> Iterator[str]:
     program = external.pgbouncer()
     folder.mkdir(exist_ok=True)
     location = conninfo_to_dict(database)
-    port, users = _free_port(), folder / "userlist.txt"
+    (port,), users = free_ports(1), folder / "userlist.txt"
     users.write_text(f'"{location["user"]}" "{_PASSWORD}"\n')
     settings = _placed(documented_settings(), location, port, users)
     # PgBouncer refuses to run as root, and a server may be open to its own account alone.
@@ -95,11 +94,3 @@ def _answers(url: str) -> bool:
             return True
     except psycopg.OperationalError:
         return False
-
-
-def _free_port() -> int:
-    """A port that nobody is given by the system before PgBouncer takes it: those begin at 32768."""
-    while True:
-        port = random.randrange(15_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port

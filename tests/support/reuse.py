@@ -70,7 +70,6 @@ async def a_reusing_batch(
     tenant: str = DEFAULT_TENANT,
     settings: RunSettings | None = None,
     resume_key: str | None = None,
-    sample: int | None = None,
 ) -> Batch:
     """A batch that reuses what it can, as `run` creates it."""
     used = settings or RunSettings(upstream=UPSTREAM)
@@ -85,7 +84,6 @@ async def a_reusing_batch(
         settings=used,
         resume_key=resume_key,
         plan=plan,
-        sample=sample,
     )
 
 

@@ -14,7 +14,7 @@ its own that runs the store's statements as a session does, but synchronously, a
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,6 +53,8 @@ from tests.support import databases
 T = TypeVar("T")
 PATIENCE = 90.0  # seconds until a test gives up on a fact that does not come
 _GLANCE = 0.002
+# A worker that has no hooks and holds nothing.
+POLLED: dict[str, Any] = {"hooks": [], "held": [], "limits": []}
 # Without autovacuum, which locks a table for a moment when it gives back its last pages.
 _BLOCKING = """
 SELECT pid
@@ -98,6 +100,12 @@ def multirange(numbers: Iterable[int]) -> Multirange[int]:
 
 def json_of(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def change(batch: UUID, **values: Any) -> dict[str, Any]:
+    """Parameters of change_batch; what is not given stays as it is."""
+    nothing = dict.fromkeys(("priority", "concurrency", "deadline", "seconds"))
+    return {"batch": batch, "no_deadline": False, **nothing, **values}
 
 
 # Verdicts on an item
@@ -165,8 +173,9 @@ class Hand:
         keys: Sequence[str] | None = None,
         batch: UUID | None = None,
         max_tasks: int | None = None,
+        without: Sequence[UUID] = (),
     ) -> list[Claim]:
-        scope = spans.Scope(None if keys is None else tuple(keys), batch).params()
+        scope = spans.Scope(None if keys is None else tuple(keys), batch, without=tuple(without)).params()
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
         rows = self.run("claim", {**scope, **worker, "limit": limit, "max_tasks": max_tasks})
         return [spans.claim_of(row) for row in rows]
@@ -177,10 +186,10 @@ class Hand:
         rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
         return rows[0][5] if rows else 0
 
-    def claim_sample(self, limit: int, batch: UUID, *, max_tasks: int | None = None) -> list[Claim]:
-        worker = {"worker": self.id, "name": "hand", "lease": self.lease}
-        params = {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit, "max_tasks": max_tasks}
-        return [spans.claim_of(row) for row in self.run("claim_sample", params)]
+    def begin_step(self, batch: UUID) -> int:
+        """How many lines the step has that begins by this."""
+        ((lines,),) = self.run("begin_step", {"batch": batch})
+        return int(lines)
 
     def items(self, claims: Iterable[Claim]) -> list[Item]:
         """What fetch gives for these claims, with made-up lines: line number and ordinal are the same."""
@@ -210,12 +219,16 @@ class Hand:
 
     def park(self, items: Sequence[Item], task: str, delay: float = 0.0) -> int:
         """Park items of one span; how many were parked."""
-        (span,) = {item.claim.span_id for item in items}
+        ((span, lane, batch),) = {
+            (item.claim.span_id, item.claim.lane_id, item.claim.batch_id) for item in items
+        }
         rows = self.run(
             "park",
             {
                 "worker": self.id,
                 "spans": arrays.Int8Array([span]),
+                "lanes": arrays.Int8Array([lane]),
+                "batches": [batch],
                 "ordinals": arrays.MultirangeArray([[item.ordinal for item in items]]),
                 "upstreams": arrays.TextArray([b"provider"]),
                 "tasks": arrays.TextArray([task.encode()]),
@@ -226,7 +239,8 @@ class Hand:
 
     def renew(self, worker: UUID, seconds: float) -> None:
         """Set how long any worker's lease lasts from now on, by the time of this hand's transaction."""
-        self.run("renew", {"worker": worker, "name": "hand", "lease": timedelta(seconds=seconds)})
+        lease = timedelta(seconds=seconds)
+        self.run("renew", {"worker": worker, "name": "hand", "lease": lease, "loads": "[]", "version": "1"})
 
     def release(self) -> list[UUID]:
         return [batch for (batch,) in self.run("release", {"worker": self.id, "spans": None, "sent": True})]
@@ -281,9 +295,16 @@ class Hand:
         while self.run("drop_deleted_lanes", {"batch": None, "chunk": 3}):
             pass
 
-    def poll(self, *, keys: Sequence[str] | None = None, batch: UUID | None = None) -> PollResult:
+    def poll(
+        self,
+        *,
+        keys: Sequence[str] | None = None,
+        batch: UUID | None = None,
+        held: Mapping[UUID, int | None] = spans.NOTHING_HELD,
+    ) -> PollResult:
         scope = spans.Scope(None if keys is None else tuple(keys), batch)
-        return PollResult(*self.run("poll", {**scope.params(), "worker": self.id, "hooks": []})[0])
+        known = {"held": list(held), "limits": [limit or 0 for limit in held.values()]}
+        return PollResult(*self.run("poll", {**scope.params(), **POLLED, **known, "worker": self.id})[0])
 
     def settle_and_conclude(self, verdicts: Sequence[Verdict]) -> list[UUID]:
         """As a worker does it; the batches that began to be finalized by that."""
@@ -430,10 +451,11 @@ class Stage:
         worker: UUID | None = None,
         attempt: int = 1,
         due_in: float = 0.0,
+        held_back: bool = False,
         task: str | None = None,
     ) -> int:
-        """Ordinals that were handed out before: held by a worker, or free from some time on. The lease of a
-        worker that nobody has seen before is over."""
+        """Ordinals that were handed out before: held by a worker, or free from some time on, or held back for
+        a later step. The lease of a worker that nobody has seen before is over."""
         handed_out = multirange(numbers)
         self.db.execute(
             """
@@ -460,7 +482,8 @@ class Stage:
                 (lane_id, batch_id, outstanding, worker_id, attempt, available_at, upstream, task_id)
             VALUES
                 (%(lane)s, %(batch)s, %(out)s, %(worker)s, %(attempt)s,
-                 now() + make_interval(secs => %(due_in)s),
+                 CASE WHEN %(held_back)s THEN '9999-12-31 00:00:00+00'
+                     ELSE now() + make_interval(secs => %(due_in)s) END,
                  CASE WHEN %(task)s::text IS NOT NULL THEN 'provider' END, %(task)s)
             RETURNING id
             """,
@@ -471,11 +494,34 @@ class Stage:
                 "worker": worker,
                 "attempt": attempt,
                 "due_in": due_in,
+                "held_back": held_back,
                 "task": task,
             },
         ).fetchone()
         assert row is not None
         return int(row[0])
+
+    def hold_back(self, batch: Staged, step_total: int) -> None:
+        """What was not handed out waits for the next step, which is due."""
+        self.db.execute(
+            """
+            WITH
+            lane AS (
+                UPDATE batchline.lanes AS n
+                SET next = c.next, drained = true
+                FROM batchline.current_lanes AS c
+                WHERE n.batch_id = %(batch)s AND c.id = n.id
+                RETURNING n.id
+            ),
+            cursor AS (
+                DELETE FROM batchline.cursors WHERE lane_id IN (SELECT id FROM lane)
+            )
+            UPDATE batchline.batches
+            SET step = 1, step_total = %(step_total)s, step_began_at = now(), next_step_at = now()
+            WHERE id = %(batch)s
+            """,
+            {"batch": batch.id, "step_total": step_total},
+        )
 
     def lease(self, worker: UUID, seconds: float = 60.0) -> UUID:
         """Sets how long the lease of a worker lasts from now on; negative: it is over."""
@@ -558,7 +604,8 @@ lane AS (
         coalesce(known.items, 0) AS items,
         b.finalizing_at IS NOT NULL AS frozen,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
-        b.paused_at IS NOT NULL AS paused
+        b.paused_at IS NOT NULL AS paused,
+        b.step_total IS NOT NULL AS stepped
     FROM batchline.current_lanes AS n
     JOIN batchline.batches AS b ON b.id = n.batch_id
     LEFT JOIN known ON known.lane_id = n.id
@@ -569,7 +616,20 @@ WHERE (items <> next OR numbers <> int4multirange(int4range(0, next))) AND NOT (
 UNION ALL
 SELECT 'lane ' || id, 'drained: ' || drained || ', next ' || next || ', total ' || total
 FROM lane
-WHERE drained <> (next = total)
+WHERE drained <> (next = total OR stepped)
+UNION ALL
+SELECT 'batch ' || b.id, b.step_total || ' of ' || b.total || ' lines may run, held back ' || held.items
+FROM batchline.batches AS b
+CROSS JOIN LATERAL (
+    SELECT
+        (SELECT coalesce(sum(n.total - n.next), 0) FROM batchline.current_lanes AS n WHERE n.batch_id = b.id)
+        + (
+            SELECT coalesce(sum(batchline.span_size(s.outstanding)), 0)
+            FROM batchline.spans AS s
+            WHERE s.batch_id = b.id AND s.worker_id IS NULL AND s.available_at = '9999-12-31 00:00:00+00'
+        ) AS items
+) AS held
+WHERE b.step_total + held.items <> b.total AND b.finalizing_at IS NULL
 UNION ALL
 SELECT 'lane ' || id, 'open: ' || open || ', closing: ' || closing || ', paused: ' || paused
 FROM lane

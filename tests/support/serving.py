@@ -15,15 +15,15 @@ from pathlib import Path
 import httpx2
 import openai
 
-from batchline.api.app import create_app
 from batchline.api.context import Context
-from batchline.api.server import Server as UvicornServer
 from batchline.api.server import listen
+from batchline.api.serving import app_server
 from batchline.cli.logs import set_up_logging
 from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.files.objects import Objects
 from batchline.governance import keys
 from batchline.governance.registry import Registry
+from batchline.metrics.database import ReadLimits
 from batchline.model import DEFAULT_TENANT, Role
 from batchline.store.pool import Sessions
 from batchline.store.session import Session
@@ -34,9 +34,13 @@ from tests.support.waiting import wait_for
 
 # Anything goes, to nowhere: for tests in which no worker runs.
 NOWHERE = UpstreamSettings("nowhere", "http://127.0.0.1:9/v1")
+# Metrics of the database as they are now, on a machine as slow as it may be.
+PATIENT = ReadLimits(max_age=0.0, statement=120.0, page=600.0)
 # Longer than the server gives running requests. And nobody waits for a busy pool in vain.
 _STOP_LIMIT = 120.0
 _PATIENCE = 60.0
+# Seconds between two reads for live updates.
+_LIVE_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +85,27 @@ def serving(
     folder: Path,
     settings: ServerSettings | None = None,
     registry: Registry | None = None,
+    metrics: ReadLimits = PATIENT,
 ) -> Iterator[Server]:
     """A server on this database, with its objects in a folder, until the context ends."""
     with log_settings_restored():
         set_up_logging()
-        yield from _served(database, folder, settings, registry)
+        yield from _served(database, folder, settings, registry, metrics)
 
 
 def _served(
-    database: str, folder: Path, settings: ServerSettings | None, registry: Registry | None
+    database: str,
+    folder: Path,
+    settings: ServerSettings | None,
+    registry: Registry | None,
+    metrics: ReadLimits,
 ) -> Iterator[Server]:
     chosen = settings or ServerSettings(upstreams=(NOWHERE,), sessions=8, streams=4)
     if chosen.public_openapi is None:
         # As `serve` does on loopback.
         chosen = replace(chosen, public_openapi=True)
     objects = Objects.at(chosen.objects or folder / "objects")
-    running = _Running(database, objects, chosen, registry)
+    running = _Running(database, objects, chosen, registry, metrics)
     thread = threading.Thread(target=running.run, name="server")
     thread.start()
     try:
@@ -112,14 +121,19 @@ def _served(
 
 class _Running:
     def __init__(
-        self, database: str, objects: Objects, settings: ServerSettings, registry: Registry | None
+        self,
+        database: str,
+        objects: Objects,
+        settings: ServerSettings,
+        registry: Registry | None,
+        metrics: ReadLimits,
     ) -> None:
         self.sessions = Sessions(
             database, maximum=settings.sessions, streams=settings.streams, patience=_PATIENCE
         )
-        app = create_app(Context(self.sessions, objects, database, settings), registry)
         self.listening = listen("127.0.0.1", 0)
-        self.server = UvicornServer(app, self.listening)
+        context = Context(self.sessions, objects, database, settings, metrics=metrics, live_pause=_LIVE_PAUSE)
+        self.server = app_server(context, self.listening, registry)
 
     def run(self) -> None:
         asyncio.run(self._serve())

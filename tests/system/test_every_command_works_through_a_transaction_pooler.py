@@ -104,7 +104,9 @@ def test_every_command_works(pooler: str, database_url: str, tmp_path: Path) -> 
         made = command.made("keys create", "ann")
         command("keys list")
         command("keys revoke", made["id"])
+        manage_tenants(command)
         serve(command)
+        show(command)
         command("doctor")
         adopt(command, database_url)
     command("migrate status")
@@ -135,6 +137,7 @@ def run_batches(command: Commands, folder: Path) -> None:
     assert len(read_lines(output)) == 200
     second = str(command.made("submit", inputs[1])["id"])
     command("pause", second)
+    command("change", second, "--priority", "5", "--concurrency", "4")
     command("resume", second)
     command("worker", "--drain", "--on-end-command", "true")
     command("watch", second)
@@ -164,7 +167,10 @@ def govern(command: Commands, folder: Path) -> None:
     command("ops list")
     submit = ("vm_create", str(items), "--as", "ann")
     held = command.made("ops submit", *submit, "--hold")["batch_id"]
-    command("ops approve", held, "--as", "bob")
+    digest = command.made("ops show", held)["content_digest"]
+    command("ops approve", held, "--as", "bob", "--digest", digest)
+    command("ops pause", held, codes=(0, 1))
+    command("ops resume", held, codes=(0, 1))
     command("ops release", held, codes=(0, 1))
     command("ops cancel", held)
     command("ops retry", held, codes=(0, 1))
@@ -172,6 +178,28 @@ def govern(command: Commands, folder: Path) -> None:
     command("ops show", held)
     command("ops batches")
     command("audit")
+
+
+def manage_tenants(command: Commands) -> None:
+    command("keys create", "eve", "--tenant", "another")
+    command("tenants quota", "another", "1GB")
+    assert [each["name"] for each in command.made("tenants list")["data"]] == ["another", "default"]
+    command("tenants usage")
+    command("tenants erase", "another", "--yes")
+
+
+def show(command: Commands) -> None:
+    command.tried.add("ui")
+    process = start("ui", "--no-browser", **command.environment)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("open ").strip()
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert b"Batchline" in answer.read()
+    finally:
+        _, said = stop(process)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
 
 
 def serve(command: Commands) -> None:

@@ -119,5 +119,8 @@ async def test_a_view_shows_what_is_in_flight_how_long_answers_take_and_what_lim
     clock.now += 0.25
     seen = upstream.view()
     assert (seen.unreachable_for, seen.next_try, seen.reason) == (0.25, 0.75, "no route")
+    assert seen.last_try == 0.25
+    upstream.unreached(clock.now, "no route")
+    assert (upstream.view().unreachable_for, upstream.view().last_try) == (0.25, 0.0)
     upstream.reached()
     assert upstream.view().unreachable_for is None

@@ -139,7 +139,9 @@ async def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
 
     true_poll, polled = spans.poll, asyncio.Event()
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+    async def poll(
+        session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str], *_: object
+    ) -> PollResult:
         result = await true_poll(session, worker_id, scope, hooks)
         polled.set()
         return result

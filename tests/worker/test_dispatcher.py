@@ -171,3 +171,15 @@ async def test_items_that_are_dropped_leave_it_idle() -> None:
         assert not stage.dispatcher.idle.is_set()
         stage.executor.permit(1)
         await stage.dispatcher.idle.wait()
+
+
+async def test_runners_are_added_while_all_others_are_busy() -> None:
+    async with a_dispatcher(1) as stage:
+        stage.put(3)
+        await stage.executor.until_begun(1)
+        stage.limit.resize(3)
+        stage.dispatcher.add_runners()
+        await stage.executor.until_begun(2)
+        assert stage.dispatcher.in_flight == 3
+        stage.executor.permit(3)
+        await stage.dispatcher.idle.wait()

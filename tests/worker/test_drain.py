@@ -33,7 +33,9 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> list[PollResult]:
     """The results of all polls."""
     results, true_poll = list[PollResult](), spans.poll
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+    async def poll(
+        session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str], *_: object
+    ) -> PollResult:
         results.append(await true_poll(session, worker_id, scope, hooks))
         return results[-1]
 
@@ -150,7 +152,9 @@ async def test_a_batch_that_comes_during_the_last_poll_is_run(
         true_announce(batch_id)
         (listening if batch_id is None else announced).set()
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+    async def poll(
+        session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str], *_: object
+    ) -> PollResult:
         result = await true_poll(session, worker_id, scope, hooks)
         await listening.wait()
         if not created:

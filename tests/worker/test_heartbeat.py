@@ -1,10 +1,12 @@
 """The heartbeat alone: silent while nothing is held. What it renews is tested in test_lease.py."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from batchline.config.settings import WorkerSettings
+from batchline.model import KeyLoad
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import WorkerId
@@ -25,7 +27,7 @@ async def test_it_renews_the_lease_while_something_is_held_and_releases_it_other
         if len(beats) == 3:
             done.set()
 
-    async def renew(session: Session, worker: WorkerId) -> None:
+    async def renew(session: Session, worker: WorkerId, loads: Sequence[KeyLoad]) -> None:
         beat("renewed")
 
     monkeypatch.setattr(spans, "renew", renew)
@@ -44,7 +46,7 @@ async def test_it_renews_the_lease_while_something_is_held_and_releases_it_other
 async def test_a_wake_up_renews_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     renewed = asyncio.Event()
 
-    async def renew(session: Session, worker: WorkerId) -> None:
+    async def renew(session: Session, worker: WorkerId, loads: Sequence[KeyLoad]) -> None:
         renewed.set()
 
     monkeypatch.setattr(spans, "renew", renew)

@@ -1,7 +1,6 @@
 """What an idle worker asks of the database: less and less, and maintenance seldom."""
 
 import asyncio
-from collections.abc import Sequence
 from itertools import pairwise
 from uuid import UUID
 
@@ -28,7 +27,7 @@ def polled_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When the database was polled; it never has work."""
     times: list[float] = []
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str] = ()) -> PollResult:
+    async def poll(session: Session, worker_id: UUID, scope: Scope, *_: object) -> PollResult:
         times.append(asyncio.get_running_loop().time())
         return NOTHING
 

@@ -1,6 +1,7 @@
 """A lease that was lost stays lost: others may have taken what this worker held."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -9,7 +10,7 @@ import pytest
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
 from batchline.files.objects import Objects
-from batchline.model import Claim, Item, Verdict
+from batchline.model import Claim, Item, KeyLoad, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
@@ -82,13 +83,13 @@ async def test_a_heartbeat_renews_from_its_request_and_only_the_name_in_its_requ
     lease.renewed(0.0)
     true_renew = spans.renew
 
-    async def renew(session: Session, worker: WorkerId) -> None:
+    async def renew(session: Session, worker: WorkerId, loads: Sequence[KeyLoad]) -> None:
         if requested:
             # The answer to the first has been heard.
             heard.set()
             await asyncio.Event().wait()
         requested.append(worker.id)
-        await true_renew(session, worker)
+        await true_renew(session, worker, loads)
         now[0] = 9.0
         if given_up:
             lease.abandon()

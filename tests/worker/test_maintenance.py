@@ -40,7 +40,7 @@ async def test_it_is_idle_again_when_the_database_is_unreachable(
 ) -> None:
     calls = list[int]()
 
-    async def run_due(*_: object) -> None:
+    async def run_due(*_: object, on_found: object) -> None:
         calls.append(1)
         raise StoreUnavailable("away")
 

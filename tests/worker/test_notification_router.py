@@ -28,7 +28,7 @@ class Producers(list[Any]):
 def a_router() -> NotificationRouter:
     router = NotificationRouter(on_ended=None)
     router.producers = cast(Any, Producers())
-    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance", "canceller"):
+    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance", "bulk", "canceller"):
         setattr(router, name, Mock(name=name))
     router.retries = Mock()
     return router
@@ -42,6 +42,7 @@ def woken(router: NotificationRouter) -> set[str]:
         "outbox": router.outbox,
         "hooks": router.hooks,
         "maintenance": router.maintenance,
+        "bulk": router.bulk,
         "canceller": router.canceller,
     }
     return {name for name, service in services.items() if cast(Mock, service).wake.called}
@@ -83,6 +84,21 @@ def test_deliveries_that_another_worker_made_wake_the_hooks() -> None:
     assert woken(router) == {"hooks"}
 
 
+@pytest.mark.parametrize("kind", ["changed", "action"])
+def test_a_changed_batch_and_a_new_action_make_the_worker_poll(kind: str) -> None:
+    router = a_router()
+    router.heard(Event(kind, BATCH))
+    assert woken(router) == {"poller"}
+
+
+def test_a_new_concurrency_goes_to_the_producers_that_hold_lines_of_the_batch() -> None:
+    router = a_router()
+    buffer = cast(Any, router.producers[0]).buffer
+    buffer.batch_limits.return_value = {BATCH: None}
+    router.found(replace(NOTHING, changed=[BATCH, new_id()], limits=[3, 4]))
+    buffer.change_limit.assert_called_once_with(BATCH, 3)
+
+
 @pytest.mark.parametrize(
     ("field", "services"),
     [
@@ -91,6 +107,7 @@ def test_deliveries_that_another_worker_made_wake_the_hooks() -> None:
         ("maintenance_due", {"maintenance", "canceller"}),
         ("news", {"outbox"}),
         ("hooks_due", {"hooks"}),
+        ("actions_due", {"bulk"}),
     ],
 )
 def test_a_poll_wakes_only_those_who_have_something_to_do(field: str, services: set[str]) -> None:

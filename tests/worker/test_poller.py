@@ -75,7 +75,9 @@ async def test_it_polls_by_itself_when_something_comes_due(
     await spans.settle(db, worker.id, [retry(item, 30.0)])
     true_poll, first, due = spans.poll, iter([True]), list[float | None]()
 
-    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+    async def poll(
+        session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str], *_: object
+    ) -> PollResult:
         """After the first one, the 30 s pass in a moment."""
         result = await true_poll(session, worker_id, scope, hooks)
         if not next(first, False):
@@ -97,7 +99,9 @@ async def test_it_polls_by_itself_when_something_comes_due(
 async def test_an_unreachable_database_counts_as_work_left(
     db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str]) -> PollResult:
+    async def poll(
+        session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str], *_: object
+    ) -> PollResult:
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(spans, "poll", poll)

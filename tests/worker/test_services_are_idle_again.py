@@ -15,6 +15,7 @@ from tests.support.waiting import eventually
 
 PATIENCE = 120.0
 SERVICES = (
+    "bulk runner",
     "claimer",
     "dispatcher",
     "finalizer",

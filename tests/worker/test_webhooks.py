@@ -14,7 +14,7 @@ import openai
 import psycopg
 import pytest
 
-from batchline.model import DEFAULT_TENANT
+from batchline.model import DEFAULT_TENANT, EVENTS
 from batchline.model.ids import BATCH, EVENT, new_id, show
 from batchline.store import audit, maintenance, webhooks
 from batchline.store.session import Session, run
@@ -42,7 +42,7 @@ async def a_webhook(
     url: str = "https://receiver.example/hook",
     *,
     tenant: str = DEFAULT_TENANT,
-    events: Sequence[str] = words.EVENTS,
+    events: Sequence[str] = EVENTS,
     secret: str | None = None,
 ) -> Webhook:
     made = await webhooks.add(

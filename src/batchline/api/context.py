@@ -5,10 +5,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from batchline.api.browser import LocalSignIn
 from batchline.api.database_disk import DatabaseDisk
 from batchline.config.settings import ServerSettings
 from batchline.files.objects import Objects
+from batchline.metrics.database import ReadLimits
 from batchline.store.pool import Sessions
+from batchline.traces.submissions import BatchTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,14 @@ class Context:
     url: str
     settings: ServerSettings
     disk: DatabaseDisk = field(default_factory=DatabaseDisk)
+    metrics: ReadLimits = field(default_factory=ReadLimits)
+    # None: nothing is traced.
+    tracer: BatchTracer | None = None
+    # Of `batchline ui`: how its browser signs in, and whose batches it shows.
+    local: LocalSignIn | None = None
+    tenant: str | None = None
+    # Seconds between two reads for live updates.
+    live_pause: float = 1.0
 
 
 def _context(request: Request) -> Context:

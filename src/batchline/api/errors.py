@@ -14,7 +14,13 @@ from starlette.types import Scope
 
 from batchline.api.database_disk import DatabaseDisk
 from batchline.files.objects import ObjectStoreFull, ObjectStoreUnavailable
-from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
+from batchline.store.session import (
+    StatementRefused,
+    StorageQuotaExceeded,
+    StoreFull,
+    StoreUnavailable,
+    TenantClosed,
+)
 
 # Without this header, OpenAI's clients repeat a POST on 408, 409, 429 and 5xx.
 NO_RETRY = {"x-should-retry": "false"}
@@ -104,6 +110,8 @@ def handle_errors(app: FastAPI, unread: Callable[[Scope], None]) -> None:
     app.add_exception_handler(StoreFull, _database_full)
     app.add_exception_handler(ObjectStoreFull, _full)
     app.add_exception_handler(StatementRefused, _refused)
+    app.add_exception_handler(StorageQuotaExceeded, _quota_exceeded)
+    app.add_exception_handler(TenantClosed, _tenant_closed)
 
 
 async def _reported(request: Request, error: Exception) -> JSONResponse:
@@ -187,6 +195,24 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     return ApiError(
         400, "A value contains a character that cannot be stored, such as NUL.", code=code
     ).response()
+
+
+async def _quota_exceeded(request: Request, error: Exception) -> JSONResponse:
+    """400, as OpenAI answers when an organization's files are too large; trying again does not help."""
+    code = "storage_quota_exceeded"
+    if request.url.path.startswith(_GOVERNED):
+        code = code.upper()
+    message = (
+        f"You have exceeded your storage quota: {error}."
+        " Delete files that you no longer need, or ask the operator of this server for a larger quota."
+    )
+    return ApiError(400, message, code=code, headers=NO_RETRY).response()
+
+
+async def _tenant_closed(request: Request, error: Exception) -> JSONResponse:
+    code = "TENANT_ERASED" if request.url.path.startswith(_GOVERNED) else "tenant_erased"
+    message = f"Nothing was stored: {error}."
+    return ApiError(403, message, code=code, type="permission_error", headers=NO_RETRY).response()
 
 
 def _code(request: Request, usual: str) -> str:

@@ -1,45 +1,41 @@
 """/metrics, for Prometheus.
 
-Each server counts its own submissions and refusals, and is a separate target. Totals of all workers are read
-from the database at each scrape, so every server reports the same numbers.
+Each server counts its own requests, submissions and refusals, and is a separate target. What is true of the
+whole database is read when somebody asks, so every server reports the same numbers (metrics/database.py).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchline.api.auth import Called
-from batchline.api.context import InContext
 from batchline.api.errors import ApiError, documented
 from batchline.api.governance.schemas import PREFIX
-from batchline.api.routing import AuthenticatedRoute
+from batchline.api.routing import MonitoringRoute
 from batchline.governance.approvals import APPROVE
 from batchline.governance.errors import LimitReached
 from batchline.governance.registry import Registry
-from batchline.model import DURATION_BOUNDS, Role
-from batchline.secrets.addresses import public_url
-from batchline.store import operations, providers, spans
-from batchline.store.operations import Durations
-from batchline.store.providers import ProviderCounts
+from batchline.metrics import definitions
+from batchline.metrics.database import OF_OPERATIONS, DatabaseMetrics
+from batchline.metrics.labels import OTHER
+from batchline.metrics.page import database_text, page
+from batchline.store.pool import Sessions
 
-router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
+router = APIRouter(tags=["health"], route_class=MonitoringRoute)
 
 # Paths of submissions. For virtual machines, only the body contains the operation.
 _SUBMISSION = re.compile(rf"{PREFIX}/(?:operations/([^/]+)/batches|vms/batch(?:/power)?|approvals/batch)")
 _APPROVALS = f"{PREFIX}/approvals/batch"
 _UNKNOWN = "unknown"
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
 class Counters:
@@ -48,18 +44,9 @@ class Counters:
     def __init__(self, known: Registry) -> None:
         self._known = known
         self.registry = CollectorRegistry()
-        self._submitted = Counter(
-            "batch_submit",
-            "Submissions by operation and result.",
-            ("batch_type", "result"),
-            registry=self.registry,
-        )
-        self._limited = Counter(
-            "rate_limit_rejections",
-            "Requests refused because of a limit.",
-            ("limit_type",),
-            registry=self.registry,
-        )
+        self._submitted = definitions.SUBMITTED.counter(self.registry)
+        self._limited = definitions.LIMITED.counter(self.registry)
+        self._answered = definitions.HTTP_REQUESTS.histogram(self.registry)
 
     def submitted(self, operation: str, result: str) -> None:
         # Callers choose the name, so unknown names share one series.
@@ -75,48 +62,52 @@ class Counters:
     def limited(self, refused: LimitReached) -> None:
         self._limited.labels(refused.limit_type).inc()
 
+    def answered(self, method: str, status: int, seconds: float) -> None:
+        """Count a request. `status`: 0 if it was not answered."""
+        # Callers choose the method, too.
+        self._answered.labels(method if method in _METHODS else OTHER, str(status)).observe(seconds)
 
-class _Ended(Collector):
-    """Totals of all workers, from the database."""
 
-    def __init__(
-        self,
-        totals: Sequence[tuple[str, int, int, int]],
-        durations: Sequence[Durations],
-        providers: Sequence[ProviderCounts],
-    ) -> None:
-        self._totals = totals
-        self._durations = durations
-        self._providers = providers
+class PoolMetrics(Collector):
+    """The pools of database connections."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
 
     def collect(self) -> Iterator[Metric]:
-        children = CounterMetricFamily(
-            "batch_child_execution", "Children that have ended.", labels=("batch_type", "status")
-        )
-        for operation, succeeded, failed, cancelled in self._totals:
-            for status, total in (("succeeded", succeeded), ("failed", failed), ("cancelled", cancelled)):
-                children.add_metric((operation, status), total)
-        yield children
-        lasted = HistogramMetricFamily(
-            "batch_parent_duration_seconds",
-            "From submission until no child was pending for the first time.",
-            labels=("batch_type",),
-        )
-        for each in self._durations:
-            buckets = [(str(bound), each.within(bound)) for bound in DURATION_BOUNDS]
-            lasted.add_metric((each.operation,), [*buckets, ("+Inf", each.batches)], each.seconds)
-        yield lasted
-        waiting = GaugeMetricFamily(
-            "provider_items",
-            "Items that providers work on, or may have accepted without an answer.",
-            labels=("upstream", "state"),
-        )
-        for counted in self._providers:
-            # A batch may name an upstream with a password in its URL.
-            upstream = public_url(counted.upstream)
-            waiting.add_metric((upstream, "processing"), counted.processing)
-            waiting.add_metric((upstream, "submission_unknown"), counted.submission_unknown)
-        yield waiting
+        size, in_use = definitions.POOL_SIZE.gauge_family(), definitions.POOL_IN_USE.gauge_family()
+        waiting, refused = definitions.POOL_WAITING.gauge_family(), definitions.POOL_REFUSED.counter_family()
+        for pool in self._sessions.usage():
+            size.add_metric((pool.name,), pool.size)
+            in_use.add_metric((pool.name,), pool.in_use)
+            waiting.add_metric((pool.name,), pool.waiting)
+            refused.add_metric((pool.name,), pool.refused)
+        yield from (size, in_use, waiting, refused)
+
+
+class RequestMetrics:
+    """Middleware around all others: it sees every answer, also to unexpected errors."""
+
+    def __init__(self, app: ASGIApp, counters: Counters) -> None:
+        self._app = app
+        self._counters = counters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._counters.answered(scope["method"], status, time.perf_counter() - started)
 
 
 def _counters(request: Request) -> Counters:
@@ -127,22 +118,28 @@ def _counters(request: Request) -> Counters:
 InCounters = Annotated[Counters, Depends(_counters)]
 
 
+def _database_metrics(request: Request) -> DatabaseMetrics:
+    found: DatabaseMetrics = request.app.state.database_metrics
+    return found
+
+
+InDatabaseMetrics = Annotated[DatabaseMetrics, Depends(_database_metrics)]
+
+
 @router.get(
     "/metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **documented(403)},
 )
-async def metrics(caller: Called, context: InContext, counters: InCounters) -> Response:
-    """Metrics of the operations of all tenants. Requires an admin's key."""
-    if caller.role is not Role.ADMIN:
-        raise ApiError(403, "Only admins may read the metrics.", code="PERMISSION_DENIED")
-    async with context.sessions.one() as session:
-        ended = _Ended(
-            await operations.totals(session),
-            await operations.durations(session),
-            await providers.counts(session, spans.Scope()),
-        )
-    fresh = CollectorRegistry()
-    fresh.register(ended)
-    text = generate_latest(counters.registry) + generate_latest(fresh)
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+async def metrics(caller: Called, counters: InCounters, database: InDatabaseMetrics) -> Response:
+    """Metrics of this server, of operations, and of the work of all tenants.
+
+    Requires a key with the role `monitor`, `operator` or `admin`. Admins do not see the work of all tenants.
+    """
+    whole = caller.role.monitors or caller.alone
+    if not whole and not caller.role.administers:
+        message = "Only keys with the role monitor, operator or admin may read the metrics."
+        raise ApiError(403, message, code="PERMISSION_DENIED")
+    # Names of models are free text of other tenants.
+    only = None if whole else OF_OPERATIONS
+    return page(generate_latest(counters.registry) + await database_text(database, only))

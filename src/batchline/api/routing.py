@@ -15,8 +15,11 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
 
 from batchline.api.auth import authenticate
+from batchline.api.errors import ApiError
+from batchline.model import Role
 from batchline.model.json_limits import (
     MAX_DEPTH,
     MAX_VALUES,
@@ -28,6 +31,8 @@ from batchline.model.json_limits import (
 
 # Smaller bodies are decoded faster than a thread starts.
 _LARGE = 16 * 1024
+# Bytes of a body without authentication.
+_MAX_PUBLIC = 4 * 1024
 # No call has that many parameters, and each unknown one costs time.
 _MAX_KEYS = 100
 # Characters of an unknown parameter's name that an error repeats.
@@ -35,18 +40,62 @@ _MAX_NAME = 64
 
 
 class AuthenticatedRoute(APIRoute):
-    """For all routes that require authentication."""
+    """For all routes that require authentication. Keys for monitoring are refused."""
+
+    for_monitors = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         known = sorted(_query_parameters(self.dependant))
 
         async def authenticated(request: Request) -> Response:
-            request.state.caller = await authenticate(request)
+            caller = request.state.caller = await authenticate(request)
+            if caller.role is Role.MONITOR and not self.for_monitors:
+                raise not_for_monitors()
             _check_query(request, known)
             return await handle(JsonRequest(request.scope, request.receive))
 
         return authenticated
+
+
+class MonitoringRoute(AuthenticatedRoute):
+    """For routes that keys for monitoring may call, too."""
+
+    for_monitors = True
+
+
+def not_for_monitors() -> ApiError:
+    message = "A key with the role monitor may read only /metrics and /api/v1/demand."
+    return ApiError(403, message, code="PERMISSION_DENIED")
+
+
+class PublicRoute(APIRoute):
+    """For routes that need no authentication: the same rules for queries and bodies, which are small."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        known = sorted(_query_parameters(self.dependant))
+
+        async def checked(request: Request) -> Response:
+            _check_query(request, known)
+            return await handle(JsonRequest(request.scope, _small(request.receive)))
+
+        return checked
+
+
+def _small(receive: Receive) -> Receive:
+    """A body that nobody has authenticated costs little to read."""
+    size = 0
+
+    async def limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > _MAX_PUBLIC:
+            raise HTTPException(413, f"The body has more than {_MAX_PUBLIC} bytes.")
+        return message
+
+    return limited
 
 
 def _query_parameters(dependant: Dependant) -> set[str]:

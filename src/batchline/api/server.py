@@ -6,12 +6,12 @@ tests/api/test_attacks.py and tests/api/test_slow_readers_block_nobody_else.py f
 
 import asyncio
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchline.api import limits
@@ -24,7 +24,8 @@ _LONGER = 5.0
 # Seconds that running requests get when the server stops.
 _GRACE = 30
 
-_REFUSAL = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+_REFUSAL = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+_REFUSAL += b"x-content-type-options: nosniff\r\n\r\n"
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -127,7 +128,15 @@ class LimitedHttp(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Runs an application on a listening socket until `stop`."""
 
-    def __init__(self, app: FastAPI, listening: socket.socket, **settings: Any) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        listening: socket.socket,
+        *,
+        on_stop: Callable[[], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`on_stop` ends answers that would not end by themselves."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -142,6 +151,7 @@ class Server(uvicorn.Server):
             )
         )
         self._listening = listening
+        self._on_stop = on_stop
 
     async def run_until_stopped(self) -> None:
         await self.serve(sockets=[self._listening])
@@ -150,6 +160,8 @@ class Server(uvicorn.Server):
         """First call: finish running requests. Second call: abort them."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        if self._on_stop is not None:
+            self._on_stop()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

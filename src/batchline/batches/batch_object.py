@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from batchline.model import Batch, BatchStatus, CauseCount, ids
+from batchline.model import Batch, BatchStatus, CauseCount, StepPlan, ids
 
 _TIMES = (
     *("created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at", "failed_at"),
@@ -35,7 +35,30 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "request_counts": msgspec.structs.asdict(batch.counts),
         "usage": _usage(batch),
         "metadata": batch.metadata,
-        "batchline": {"reused": batch.reused, "paused_by": batch.pause_rule},
+        "batchline": {
+            "reused": batch.reused,
+            "paused": batch.paused_at is not None,
+            "paused_by": batch.pause_rule,
+            "steps": steps_object(batch.settings.steps, batch.step, batch.step_total, batch.next_step_at),
+            "priority": batch.priority,
+            "concurrency": batch.concurrency,
+        },
+    }
+
+
+def steps_object(
+    plan: StepPlan | None, step: int, step_total: int | None, next_step_at: datetime | None
+) -> dict[str, Any] | None:
+    """How a batch runs in steps; None: it does not."""
+    if plan is None:
+        return None
+    return {
+        "sizes": plan.text,
+        "pause_seconds": plan.pause,
+        "sample": plan.sample,
+        "step": step,
+        "lines_begun": step_total,
+        "next_step_at": unix_seconds(next_step_at),
     }
 
 

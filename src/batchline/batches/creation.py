@@ -1,13 +1,15 @@
 """Creates batches, for clients of the server and for commands."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import msgspec
 
 from batchline.batches import reuse as reusing
 from batchline.batches.cost import spending_for
+from batchline.batches.staging import AT_ONCE, StagingRequest
 from batchline.config import durations
 from batchline.config.settings import UpstreamSettings
 from batchline.files import parsing
@@ -68,6 +70,9 @@ class BatchRequest(msgspec.Struct, frozen=True):
     idempotency_key: IdempotencyKey | None = None
     # Use answers of the tenant's earlier batches.
     reuse: bool = False
+    # How it runs.
+    staging: StagingRequest = AT_ONCE
+    priority: int = 0
     # The prices of all models.
     spending: Spending = Spending()
     # Which upstream of the server serves a model; None: it has none. Answers are reused from the same one.
@@ -77,8 +82,28 @@ class BatchRequest(msgspec.Struct, frozen=True):
 async def create_requested(session: Session, requested: BatchRequest) -> Batch:
     """Create a batch. It fails at once if its file has lines that cannot run.
 
-    Raises FileNotFound, WrongPurpose, and IdempotencyConflict if the key was used before.
+    Raises FileNotFound, WrongPurpose, InvalidStaging, and IdempotencyConflict if the key was used before.
     """
+    async with _creating(session, requested) as batch:
+        return batch
+
+
+async def try_out_requested(session: Session, requested: BatchRequest) -> Batch:
+    """The batch that `create_requested` would create. It is rolled back: so the database has checked it."""
+    try:
+        async with _creating(session, requested) as batch:
+            raise _TriedOut
+    except _TriedOut:
+        return batch
+
+
+class _TriedOut(Exception):
+    """Rolls a batch back that was only to be checked."""
+
+
+@asynccontextmanager
+async def _creating(session: Session, requested: BatchRequest) -> AsyncIterator[Batch]:
+    """The transaction that creates the batch."""
     new = NewBatch(
         id=new_id(),
         tenant=requested.tenant,
@@ -90,6 +115,7 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
         metadata=requested.metadata,
         output_expires_after=requested.output_expires_after,
         planned_output_id=new_id(),
+        priority=requested.priority,
     )
     plan = reusing.NOTHING
     if requested.reuse:
@@ -103,9 +129,12 @@ async def create_requested(session: Session, requested: BatchRequest) -> Batch:
             _unfit(line, requested) for line in await creation.unfit_lines(file, requested.served, MAX_ERRORS)
         )
         if errors:
-            return await creation.fail(errors, event_id=new_id())
+            yield await creation.fail(errors, event_id=new_id())
+            return
         batch = await creation.create()
-        return await creation.reuse() if plan.files else batch
+        if plan.files:
+            batch = await creation.reuse()
+        yield batch if new.settings.steps is None else await creation.begin_steps()
 
 
 async def _settings(session: Session, requested: BatchRequest) -> RunSettings:
@@ -113,7 +142,7 @@ async def _settings(session: Session, requested: BatchRequest) -> RunSettings:
     if requested.upstream_for is not None:
         models = await files.models(session, requested.file_id)
         routed = {model: requested.upstream_for(model) for model in models}
-    return RunSettings(
+    settings = RunSettings(
         spending=await spending_for(session, requested.file_id, requested.spending),
         served_by=None
         if requested.upstream_for is None
@@ -123,6 +152,7 @@ async def _settings(session: Session, requested: BatchRequest) -> RunSettings:
             if upstream is not None and upstream.provider is None
         },
     )
+    return requested.staging.applied(settings)
 
 
 def _unfit(line: store_creation.UnfitLine, requested: BatchRequest) -> ContentError:
@@ -142,11 +172,11 @@ async def create(
     metadata: dict[str, str] | None = None,
     resume_key: str | None = None,
     plan: reusing.ReusePlan = reusing.NOTHING,
-    sample: int | None = None,
+    priority: int = 0,
 ) -> Batch:
     """Create a batch, or return the one that a concurrent process created with the same `resume_key`.
 
-    `plan`: what to reuse, prepared. `sample`: the batch is paused, and so many lines are drawn to run first.
+    `plan`: what to reuse, prepared.
     """
     new = NewBatch(
         id=new_id(),
@@ -158,15 +188,16 @@ async def create(
         endpoint=endpoint,
         metadata=metadata,
         resume_key=resume_key,
+        priority=priority,
     )
     try:
-        if not plan.files and sample is None:
+        if not plan.files and settings.steps is None:
             return await batches.create(session, new)
         async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
             batch = await creation.create()
             if plan.files:
                 batch = await creation.reuse()
-            return batch if sample is None else await creation.draw_sample(sample)
+            return batch if settings.steps is None else await creation.begin_steps()
     except AlreadyExists:
         found = await batches.find(session, tenant, new.resume_key or "")
         if found is None:

@@ -2,12 +2,12 @@
 
 from batchline.model import Batch, PauseReason, Spending
 from batchline.model.spending import dollars
-from batchline.store import failures, forecasts
+from batchline.store import failures
 from batchline.store.session import Session
 
 
 async def pause_reason(session: Session, batch: Batch) -> PauseReason | None:
-    """None: the batch is not paused, a user has paused it, or its sample is still to be run."""
+    """None: the batch is not paused, or a user has paused it."""
     spending = batch.settings.spending or Spending()
     match batch.pause_rule:
         case None:
@@ -17,6 +17,6 @@ async def pause_reason(session: Session, batch: Batch) -> PauseReason | None:
         case "max_tokens" as rule:
             return PauseReason(rule, spending.max_tokens)
         case "sample" as rule:
-            return None if await forecasts.sample_left(session, batch.id) else PauseReason(rule, None)
+            return PauseReason(rule, None)
         case rule:
             return PauseReason(rule, await failures.threshold(session, batch.id))

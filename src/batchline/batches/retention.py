@@ -3,8 +3,9 @@
 It marks expired files as deleted. It deletes lines and objects of deleted files, unless a running batch needs
 them. It deletes results and attempts of batches that ended long ago, or whose files were all deleted. It
 deletes children, items and files of governed batches that ended long ago. It deletes delivered events and
-their deliveries. It deletes what is left of batches whose row is gone. Other batches with their counters and
-summary stay, and so do the audit log and the rows of files, which distinguish a deleted file from a lost one.
+their deliveries, and notes of progress. It deletes what is left of batches whose row is gone. Other
+batches with their counters and summary stay, and so do the audit log and the rows of files, which
+distinguish a deleted file from a lost one.
 """
 
 import time
@@ -14,12 +15,14 @@ from datetime import timedelta
 from uuid import UUID
 
 from batchline.files.objects import Objects
-from batchline.store import deletion, hooks, retention, webhooks
+from batchline.store import deletion, hooks, overview, retention, tenants, webhooks
 from batchline.store.retention import DeletedFile
 from batchline.store.session import Session
 
 # A key that is used again after this time is a new key.
 FORGET_KEYS_AFTER = timedelta(days=7)
+# What the dashboard's charts are drawn from.
+NOTES_KEPT = timedelta(days=30)
 # The poller has other tasks; the rest follows soon.
 _MAX_SECONDS = 3.0
 
@@ -48,6 +51,8 @@ async def drop_deleted_batches(session: Session, *, seconds: float = _MAX_SECOND
     while await deletion.drop_deleted_lanes(session) is not None:
         if time.monotonic() >= until:
             return False
+    while await tenants.forget_deleted_batches(session, None):
+        pass
     return True
 
 
@@ -72,6 +77,8 @@ async def _chunks(
     async for _ in _purging_batches(session):
         yield
     while await retention.drop_idempotency_keys(session, FORGET_KEYS_AFTER):
+        yield
+    while await overview.drop_old_notes(session, NOTES_KEPT):
         yield
     if keep_events is not None:
         for drop in (webhooks.drop_old, hooks.drop_old, retention.drop_old_events):

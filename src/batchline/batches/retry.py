@@ -9,6 +9,7 @@ import re
 from batchline.batches.creation import InvalidWindow, window_or_none
 from batchline.model import Batch, BatchStatus, RetrySelection, Unfinished
 from batchline.store import retry as store_retry
+from batchline.store import steps
 from batchline.store.outputs import NEVER_RUN
 from batchline.store.retry import PutBack, Retrying
 from batchline.store.session import Session
@@ -83,7 +84,9 @@ async def retry(
         lines = await held.put_back(wanted)
         if lines == 0:
             raise NotRetryable("nothing_to_retry", await _no_match(held))
-        return lines
+    # If nothing else is left of its last step.
+    await steps.begin(session, batch.id)
+    return lines
 
 
 async def _check(held: Retrying) -> None:

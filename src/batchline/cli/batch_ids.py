@@ -33,7 +33,7 @@ async def _found(runtime: Runtime, text: str, governed_of: str | None) -> UUID:
             )
             candidates = [] if found is None else [found]
         elif _DIGITS.fullmatch(digits):
-            candidates = await batch_names.matching(session, digits, _DISPLAYED + 1)
+            candidates = await batch_names.matching(session, digits, _DISPLAYED + 1, tenant=None)
         else:
             raise CommandError(f"{text!r} is not a batch id; {_FORMS.format(command)}")
     if not candidates:

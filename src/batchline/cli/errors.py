@@ -9,8 +9,14 @@ from batchline.cli.display.console import CommandError, report
 from batchline.cli.options import Exit
 from batchline.host.disk import full_message, is_full
 from batchline.store.batches import FileNotFound
-from batchline.store.errors import StoreReadOnly, StoreUnavailable, StoreUnusable
-from batchline.store.migrate import UnknownRevision
+from batchline.store.errors import (
+    StorageQuotaExceeded,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnusable,
+    TenantClosed,
+)
+from batchline.store.migrate import NotRolling, TablesInUse, UnknownRevision
 from batchline.store.schema import DatabaseUnreachable
 from batchline.worker.supervisor import ServiceFailed
 
@@ -35,7 +41,19 @@ def reported_errors(as_json: bool) -> Iterator[None]:
         raise report(
             CommandError(f"the database does not answer: {error}; try again later"), as_json
         ) from error
-    except (FileNotFound, UnknownRevision, DatabaseUnreachable, StoreUnusable) as error:
+    except StorageQuotaExceeded as error:
+        message = f"{error}; delete batches with `batchline delete`, or see `batchline tenants quota --help`"
+        raise report(CommandError(message), as_json) from error
+    except TenantClosed as error:
+        raise report(CommandError(f"{error}; see `batchline tenants list`"), as_json) from error
+    except (
+        FileNotFound,
+        UnknownRevision,
+        NotRolling,
+        TablesInUse,
+        DatabaseUnreachable,
+        StoreUnusable,
+    ) as error:
         raise report(CommandError(str(error)), as_json) from error
     except BrokenPipeError as error:
         # The reader of our output has left, as `head` does.

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from batchline.batches.batch_object import steps_object
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.options import Exit
 from batchline.cli.server_settings import read_settings, registry
@@ -77,7 +78,11 @@ def show_governed(batch: GovernedBatch) -> dict[str, Any]:
         "approval": batch.approval.value,
         "decided_by": batch.decided_by,
         "decision_reason": batch.decision_reason,
+        "content_digest": batch.decided_digest,
         "held": batch.held,
+        "paused": batch.paused_at is not None,
+        "paused_by": batch.paused_by if batch.paused_at is not None else None,
+        "steps": steps_object(batch.settings.steps, batch.step, batch.step_total, batch.next_step_at),
         "child_count": counts.total,
         "pending_count": counts.pending,
         "success_count": counts.succeeded,
@@ -100,8 +105,15 @@ def tell(batch: GovernedBatch, as_json: bool) -> None:
         f" {counts.succeeded} of {counts.total} done, {counts.failed} failed, {counts.pending} pending",
         markup=False,
     )
+    if batch.step_total is not None and batch.step_total < batch.total:
+        out().print(f"{batch.step_total} of {batch.total} children have begun", markup=False)
+    if batch.paused_at is not None and batch.paused_by is not None:
+        out().print(f"paused by {batch.paused_by}: batchline ops resume ID", markup=False)
     if batch.status.value == "PENDING_APPROVAL":
-        out().print("it waits for an approval by another user: batchline ops approve ID", markup=False)
+        digest = f" --digest {batch.decided_digest}" if batch.decided_digest else ""
+        out().print(
+            f"it waits for an approval by another user: batchline ops approve ID{digest}", markup=False
+        )
 
 
 def show_child(child: Child, reported: Reported) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 from batchline.config.definitions import Setting, settings_of
 from batchline.config.loading import TABLES
 from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
-from batchline.model import Recovery
+from batchline.model import MAX_PRIORITY, MIN_PRIORITY, Recovery
 from batchline.model.spending import MAX_TOKENS
 
 # Panels of the help, in the order of `batchline --help`.
@@ -117,6 +117,8 @@ BodyMemory = Annotated[int | None, setting_option(WorkerSettings, "body_memory")
 RunBodyMemory = Annotated[
     int | None, setting_option(WorkerSettings, "body_memory", without_file=True, variable=False)
 ]
+MetricsPort = Annotated[int | None, setting_option(WorkerSettings, "metrics_port")]
+MetricsHost = Annotated[str | None, setting_option(WorkerSettings, "metrics_host")]
 Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
 MaxItems = Annotated[int | None, setting_option(WorkerSettings, "max_items")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
@@ -135,6 +137,16 @@ Window = Annotated[
         "--window",
         metavar="TIME",
         help="Lines that are not done after this time expire: 24h, 90m, 7d, or none.",
+    ),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option(
+        "--priority",
+        metavar="N",
+        min=MIN_PRIORITY,
+        max=MAX_PRIORITY,
+        help="Batches with a higher priority run first: -100 to 100. Default: 0.",
     ),
 ]
 MaxFailed = Annotated[

@@ -73,7 +73,7 @@ def continued_by(batch: Batch, *flags: str) -> str | None:
         return None
     here = command.folder == str(Path.cwd())
     words = shlex.split(command.text.removesuffix(_AGAIN))[1:]
-    if batch.pause_rule != "sample":
+    if not batch.sampling:
         words = list(_without_sample(words))
     for option, cap in _caps(batch):
         words = _with_cap(words, option, cap)

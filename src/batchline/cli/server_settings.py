@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,21 @@ def hooks_in(settings: WorkerSettings) -> Hooks:
 
 
 def check_hook_file(settings: Settings) -> None:
-    """Whoever can write the file decides what hooks run as this user, and batchline.toml is read unasked from
-    the current folder. So a file that another user could have written must have no hooks."""
-    path = settings.config
-    origins = (settings.origins.get(f"worker.{key}", "") for key in ("on_end", "on_end_command"))
+    """Whoever can write the file decides what hooks run as this user. So a file that another user could have
+    written must have no hooks."""
+    check_own_file(settings, settings.config, ("worker.on_end", "worker.on_end_command"), "hooks")
+
+
+def check_own_file(settings: Settings, path: Path | None, keys: Sequence[str], what: str) -> None:
+    """Raises CommandError if one of the keys is in the file, and another user could have written that:
+    batchline.toml is read unasked from the current folder."""
+    origins = (settings.origins.get(key, "") for key in keys)
     if path is None or not any(origin.startswith(str(path)) for origin in origins):
         return
     found = path.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CommandError(
-            f"{path} has hooks, and another user can write it; run `chown` and `chmod go-w` on it first"
+            f"{path} has {what}, and another user can write it; run `chown` and `chmod go-w` on it first"
         )
 
 

@@ -184,6 +184,12 @@ _BASE_URL = (
     "an http:// or https:// URL without user, query and fragment; name the key's variable in api_key_env"
 )
 BASE_URL = _text(_BASE_URL, _is_url, "URL")
+ENDPOINT = _text(
+    "an http:// or https:// URL without user, query and fragment; give a key in OTEL_EXPORTER_OTLP_HEADERS",
+    _is_url,
+    "URL",
+)
+URLS = Kind("a list of http:// or https:// URLs", _list_of(_is_url), tuple, _split, metavar="URLS")
 PATH = Kind("a path", _is_text, Path, from_text=str, metavar="PATH")
 TIME_OR_NEVER = Kind(
     f'"{_NEVER}", or {time().expected}',

@@ -18,12 +18,13 @@ from batchline.config.settings import (
     ServerSettings,
     Settings,
     SpendingSettings,
+    TraceSettings,
     UpstreamSettings,
     WorkerSettings,
 )
 
 DEFAULT_NAME = "batchline.toml"
-SINGLE = ("server", "limits", "worker", "spending")
+SINGLE = ("server", "limits", "worker", "spending", "traces")
 TABLES: dict[str, type[Any]] = {
     "server": ServerSettings,
     "worker": WorkerSettings,
@@ -33,6 +34,7 @@ TABLES: dict[str, type[Any]] = {
     "packs": PackSettings,
     "prices": PriceSettings,
     "spending": SpendingSettings,
+    "traces": TraceSettings,
 }
 
 
@@ -62,7 +64,9 @@ class _Loader:
         for name in self._file.tables:
             if name not in TABLES:
                 raise self._file.error((name, 0, None), name, f"unknown table{_hint(name, TABLES)}")
-        server, limits, worker, spending = (self._values(name, self._table(name), name) for name in SINGLE)
+        server, limits, worker, spending, traces = (
+            self._values(name, self._table(name), name) for name in SINGLE
+        )
         operations = [self._operation(*each) for each in enumerate(self._tables("operations"))]
         packs = [self._pack(*each) for each in self._table("packs").items()]
         upstreams = [self._upstream(*each) for each in enumerate(self._tables("upstreams"))]
@@ -83,6 +87,7 @@ class _Loader:
                 **server,
             ),
             worker=WorkerSettings(**({"concurrency": caps[0]} if caps else {}) | worker),
+            traces=TraceSettings(**traces),
             origins=self._origins,
         )
 

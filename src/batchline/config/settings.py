@@ -54,6 +54,10 @@ class WorkerSettings:
         flag=True,
         in_file=False,
     )
+    metrics_port: int | None = setting(
+        None, count(0, 65_535), "Serve metrics for Prometheus on this port; 0 is any free port.", flag=True
+    )
+    metrics_host: str = setting("127.0.0.1", TEXT, "The address for the metrics port.", flag=True)
     grace: float = setting(10.0, time(), "How long requests in flight may take after `--max-seconds`.")
     stop_patience: float = setting(60.0, time(), "How long a stopping worker waits for its database.")
     on_end: tuple[str, ...] = setting(
@@ -224,6 +228,24 @@ class SpendingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Traces of lines, for OpenTelemetry. They need the extra `batchline[otel]`."""
+
+    endpoint: str | None = setting(
+        None,
+        kinds.ENDPOINT,
+        "Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318. Default: there are none.",
+    )
+    sample: float = setting(0.01, amount(0, 1), "The share of lines that are traced.")
+    first: int = setting(
+        10, count(0, 1_000_000), "So many lines at the start of each batch are traced in any case."
+    )
+    headers_to: tuple[str, ...] = setting(
+        (), kinds.URLS, "Base URLs of upstreams that get the header `traceparent`. No other upstream gets it."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What the server allows, and how long it keeps data."""
 
@@ -261,6 +283,9 @@ class ServerSettings:
     authentication: bool = True
     # None: only on loopback.
     public_openapi: bool | None = setting(None, SWITCH, "Serve `/openapi.json` and `/docs` without a key.")
+    session_lifetime: float = setting(
+        12 * 3600.0, time(60.0, 30 * DAY), "How long a browser stays signed in to the dashboard."
+    )
     sessions: int = setting(16, count(1, 1000), "Database connections for short statements.")
     streams: int = setting(16, count(1, 1000), "Database connections for the pages of downloads.")
     objects: str | None = setting(
@@ -304,5 +329,6 @@ class Settings:
     )
     server: ServerSettings = field(default_factory=ServerSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
+    traces: TraceSettings = field(default_factory=TraceSettings)
     # Where each value comes from that is not a default, such as `batchline.toml, line 12`, by `table.key`.
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from batchline.config.definitions import PREFIX
 
 # Every variable that begins so is a setting, or a mistake.
-_STRICT = tuple(PREFIX + table for table in ("SERVER_", "LIMITS_", "WORKER_", "UPSTREAM_"))
+_STRICT = tuple(PREFIX + table for table in ("SERVER_", "LIMITS_", "WORKER_", "UPSTREAM_", "TRACES_"))
 # The test suite's, and those that Kubernetes sets in every pod for a Service named batchline or batchline-….
 _FOREIGN = re.compile(r"BATCHLINE_(TEST_\w+|(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)\w*)?))")
 

@@ -25,6 +25,7 @@ from batchline.batches.output import NotJson, answered_line, as_json, failed_lin
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
+from batchline.secrets.tracebacks import traceback_of
 from batchline.upstreams import urls
 from batchline.upstreams.faults import MAX_MESSAGE, code_of, message_of, never_left, reason_of
 from batchline.upstreams.http_upstream import MissingKey, Route, Upstreams
@@ -153,8 +154,13 @@ class HttpExecutor:
                 # What it has waited for the upstream's pace is not the upstream's time.
                 item.stamps.sent = monotonic()
             started = upstream.sent[id(item)] = self._clock()
+            builder = build(item, route)
+            if (trace := item.trace) is not None:
+                trace.upstream = upstream.url
+                if upstream.traced:
+                    builder = builder.header("traceparent", trace.traceparent)
             # Streamed, because only then the limit holds before memory is full. It costs 1 to 2 µs more.
-            request = build(item, route).build_streamed()
+            request = builder.build_streamed()
             with self._memory.share() as share:
                 async with request as response:
                     body = await self._read(response, share, largest)
@@ -275,7 +281,7 @@ class HttpExecutor:
                 return self._again(item, code_of(error), reason_of(error))
             case _:
                 # One item's unexpected error must not affect the others.
-                _log.error("request failed unexpectedly", request=item.request_id, exc_info=error)
+                _log.error("request failed unexpectedly", **item.log_fields(), exception=traceback_of(error))
                 return self._again(item, "internal_error", "The worker failed at this request; see its log.")
 
     def _again(self, item: Item, code: str, message: str) -> Verdict:

@@ -26,6 +26,7 @@ from batchline.governance.templates import InvalidValue, Rendered
 from batchline.model import Completed, Deferred, Failed, Item, Ran, RunSettings, Verdict
 from batchline.model.json_limits import MAX_DEPTH, is_too_deep
 from batchline.secrets.masking import MASK, SecretFinder, TooManySecrets, masked_text, secrets_of
+from batchline.secrets.tracebacks import traceback_of
 from batchline.upstreams.faults import message_of
 
 # An item that this worker is not set up for comes back after this long: another worker may be.
@@ -95,9 +96,14 @@ class OperationExecutor:
             if operation.executor != HTTP:
                 return await self._handled(operation, item)
             return await self._requested(operation, item)
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             # One item's unexpected error must not affect the others.
-            _log.exception("operation failed unexpectedly", operation=name, request=item.request_id)
+            _log.error(
+                "operation failed unexpectedly",
+                operation=name,
+                **item.log_fields(),
+                exception=traceback_of(error),
+            )
             message = "The worker failed at this item; see its log."
             return Failed(item, failed_line(item, "internal_error", message))
 

@@ -29,6 +29,7 @@ from batchline.model import (
     SubmissionUnknown,
     Verdict,
 )
+from batchline.secrets.tracebacks import traceback_of
 from batchline.upstreams.faults import MAX_MESSAGE, message_of
 from batchline.upstreams.http_upstream import Route
 from batchline.upstreams.providers import PROVIDERS, Progress, Provider, TaskState, UnsubmittableItem
@@ -97,9 +98,9 @@ class ProviderExecutor:
             if task_id is None:
                 return await self._submit(item, provider, chosen)
             return await self._collect(item, task_id, provider, chosen)
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             # Another attempt would submit the item a second time.
-            _log.exception("provider failed unexpectedly", request=item.request_id)
+            _log.error("provider failed unexpectedly", **item.log_fields(), exception=traceback_of(error))
             return self._unknown(item, chosen) if task_id is None else Parked(item, task_id, _LONGEST)
 
     # --- Submitting ----------------------------------------------------------------------------------------

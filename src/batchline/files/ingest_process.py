@@ -21,7 +21,13 @@ from batchline.files.parsing import ReadingRules
 from batchline.host.subprocesses import Subprocesses, begin_child, receive, send
 from batchline.model import File
 from batchline.store.idempotency import IdempotencyConflict
-from batchline.store.session import StatementRefused, StoreFull, StoreUnavailable
+from batchline.store.session import (
+    StatementRefused,
+    StorageQuotaExceeded,
+    StoreFull,
+    StoreUnavailable,
+    TenantClosed,
+)
 
 # Enough for a database with two cores.
 _CHILDREN = 2
@@ -53,7 +59,16 @@ class _Refused(msgspec.Struct, frozen=True, tag="refused"):
 _Answer: TypeAlias = _Recorded | _Before | _Refused
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (TooLate, UploadEnded, StatementRefused, StoreUnavailable, StoreFull, ObjectStoreUnavailable)
+    for kind in (
+        TooLate,
+        UploadEnded,
+        StatementRefused,
+        StorageQuotaExceeded,
+        TenantClosed,
+        StoreUnavailable,
+        StoreFull,
+        ObjectStoreUnavailable,
+    )
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -22,7 +22,7 @@ from batchline.files.parsing import ReadingRules
 from batchline.model import File, ids
 from batchline.store.idempotency import IdempotencyConflict, IdempotencyKey
 from batchline.store.pool import Sessions
-from batchline.store.session import StatementRefused
+from batchline.store.session import StatementRefused, StorageQuotaExceeded, TenantClosed
 
 BATCH_PURPOSE = "batch"
 FILES_SCOPE = "files"
@@ -35,6 +35,17 @@ _BLOCK = 1024 * 1024
 _MAX_UPLOADS = 64
 # So slow uploads of one tenant do not block other tenants.
 _MAX_PER_TENANT = 32
+
+
+# After these, it is certain that nothing was recorded.
+_NOT_RECORDED = (
+    IdempotencyConflict,
+    UploadEnded,
+    TooLate,
+    StatementRefused,
+    StorageQuotaExceeded,
+    TenantClosed,
+)
 
 
 class ContentTooLarge(Exception):
@@ -146,7 +157,8 @@ class FileIntake:
     ) -> File:
         """Record a file; for purpose `batch` with its lines.
 
-        Raises IdempotencyConflict, UploadEnded, TooLate or StatementRefused if nothing was recorded.
+        Raises IdempotencyConflict, UploadEnded, TooLate, StatementRefused, StorageQuotaExceeded or
+        TenantClosed if nothing was recorded.
         """
         stored = StoredFile(
             id=arrival.id,
@@ -168,7 +180,7 @@ class FileIntake:
                 return await self.ingesters.ingest(self._url, self._objects, stored, rules)
             async with self._sessions.one() as session:
                 return await record(session, stored)
-        except (IdempotencyConflict, UploadEnded, TooLate, StatementRefused):
+        except _NOT_RECORDED:
             arrival.ours = True
             raise
 

@@ -30,7 +30,10 @@ async def clear(session: Session, objects: Objects, upload_id: UUID) -> None:
 
 
 async def clear_all(session: Session, objects: Objects) -> int:
-    """Maintenance: delete the parts of ended uploads, and the rows of old uploads."""
+    """Maintenance: give back what expired uploads have reserved, delete the parts of ended uploads, and the
+    rows of old ones."""
+    while await uploads.release(session, GRACE):
+        pass
     removed = await _remove(session, objects, None)
     while await uploads.forget(session, FORGET_AFTER):
         pass

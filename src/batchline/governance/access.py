@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from batchline.governance.errors import NotAllowed, NotFound
 from batchline.governance.operations import ROLE_PREFIX, Operation
@@ -40,10 +41,10 @@ def may_submit(actor: Actor, operation: Operation) -> bool:
     """Whether the actor may submit the operation. Without API keys there are no users to tell apart."""
     if operation.submitters is None or actor.alone:
         return True
-    # A user may be named `role:admin`, so an entry is either a role or a user.
+    # A user may be named `role:admin`, so an entry is either a role or a user. An operator is an admin, too.
+    roles = {ROLE_PREFIX + actor.role} | ({ROLE_PREFIX + Role.ADMIN} if actor.role.administers else set())
     return any(
-        each == (ROLE_PREFIX + actor.role if each.startswith(ROLE_PREFIX) else actor.user)
-        for each in operation.submitters
+        each in roles if each.startswith(ROLE_PREFIX) else each == actor.user for each in operation.submitters
     )
 
 
@@ -79,6 +80,14 @@ async def visible(session: Session, actor: Actor, batch_id: UUID) -> GovernedBat
     if batch is None or (actor.role is Role.USER and batch.user_id != actor.user):
         raise NotFound("Batch not found.", param="batch_id")
     return batch
+
+
+async def displayed(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
+    """A batch to be shown: if it waits for a decision, with the digest of what there is to decide on."""
+    batch = await visible(session, actor, batch_id)
+    if batch.approval is not Approval.PENDING or batch.finalizing_at is not None:
+        return batch
+    return replace(batch, decided_digest=await operations.digest(session, batch.id))
 
 
 async def page(
@@ -121,7 +130,7 @@ async def changing(
     With `pending_for`, a user who may get more pending work, the limit locks are held too.
     """
     batch = await visible(session, actor, batch_id)
-    if batch.user_id != actor.user and actor.role is not Role.ADMIN:
+    if batch.user_id != actor.user and not actor.role.administers:
         raise NotAllowed("Only the submitter of the batch and admins may do this.")
     async with operations.changing(session, actor.tenant, batch_id, pending_for=pending_for) as held:
         yield held

@@ -22,6 +22,7 @@ APPROVE = Operation(
             "batch_id": {"type": "string", "minLength": 1, "maxLength": 100},
             "decision": {"enum": ["approve", "reject"], "default": "approve"},
             "reason": {"type": "string", "maxLength": 2000},
+            "content_digest": {"type": "string", "maxLength": 64},
         },
         "required": ["batch_id"],
         "additionalProperties": False,
@@ -46,5 +47,9 @@ async def decide(rules: Rules, session: Session, parent: UUID, item: dict[str, A
     if batch_id is None:
         raise InvalidSubmission("batch_id is not a valid batch id.", param="batch_id")
     if item.get("decision") == "reject":
-        return await decisions.reject(session, actor, batch_id, item.get("reason"))
-    return await decisions.approve(rules, session, actor, batch_id, item.get("reason"))
+        return await decisions.reject(
+            session, actor, batch_id, item.get("reason"), item.get("content_digest")
+        )
+    return await decisions.approve(
+        rules, session, actor, batch_id, item.get("reason"), content_digest=item.get("content_digest")
+    )

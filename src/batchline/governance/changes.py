@@ -13,19 +13,39 @@ from batchline.governance.access import Actor, changing, check_submitter, reload
 from batchline.governance.errors import Conflict, InvalidSubmission
 from batchline.governance.preparation import Prepared, too_many
 from batchline.governance.rules import Rules
-from batchline.model import GovernedBatch
-from batchline.store import batches
+from batchline.model import BatchChange, GovernedBatch
+from batchline.store import batches, steps
 from batchline.store.session import Session
 
 
 async def cancel(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
     """Finish the children in flight and run no others. Repeating it changes nothing."""
+    await close(session, actor, batch_id)
+    await batches.conclude(session, batch_id)
+    return await reload(session, actor, batch_id)
+
+
+async def close(session: Session, actor: Actor, batch_id: UUID) -> None:
+    """The first part of a cancel. The caller must run `conclude` once this is committed."""
     async with changing(session, actor, batch_id) as held:
         if held.batch.cancelling_at is None:
             if not await held.close("cancel", actor.user):
                 raise _cannot("cancel", held.batch)
             await held.audit(actor.event("batch.cancelled", held.batch))
-    await batches.conclude(session, batch_id)
+
+
+async def change(
+    session: Session, actor: Actor, batch_id: UUID, wanted: BatchChange, **detail: Any
+) -> GovernedBatch:
+    """Another priority, concurrency or deadline."""
+    async with changing(session, actor, batch_id) as held:
+        if is_closing(held.batch):
+            raise Conflict(f"The batch cannot be changed: it {state(held.batch)}.", code="CANNOT_CHANGE")
+        if wanted.deadline is None:
+            raise InvalidSubmission("A governed batch must have a deadline.", param="deadline")
+        if not await held.change(wanted):
+            raise InvalidSubmission("The deadline must be in the future.", param="deadline")
+        await held.audit(actor.event("batch.changed", held.batch, **detail))
     return await reload(session, actor, batch_id)
 
 
@@ -39,11 +59,17 @@ async def pause(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch
 
 async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
     """End a pause. The batch runs unless it also waits for an approval or a release."""
+    await end_pause(session, actor, batch_id)
+    await steps.begin(session, batch_id)
+    return await reload(session, actor, batch_id)
+
+
+async def end_pause(session: Session, actor: Actor, batch_id: UUID) -> None:
+    """The first part of a resume. The caller must begin the next step once this is committed."""
     async with changing(session, actor, batch_id) as held:
         if not await held.resume():
             raise Conflict("The batch is not paused.", code="CANNOT_RESUME")
         await held.audit(actor.event("batch.resumed", held.batch))
-    return await reload(session, actor, batch_id)
 
 
 async def permit_append(rules: Rules, session: Session, actor: Actor, batch: GovernedBatch) -> None:
@@ -68,7 +94,8 @@ async def prepare_append(
 async def append(
     rules: Rules, session: Session, actor: Actor, batch: GovernedBatch, prepared: Prepared
 ) -> GovernedBatch:
-    """Add children to a held batch. If one needs approval, the batch waits for approval."""
+    """Add children to a held batch. If one needs approval, the batch waits for approval. An approval that was
+    given before is void: it was for less."""
     operation = rules.operation(batch.operation)
     added = len(prepared.bodies)
     async with changing(session, actor, batch.id, pending_for=batch.user_id) as held:
@@ -110,6 +137,7 @@ async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBat
             await held.audit(actor.event("batch.released", now, child_count=now.total))
         elif now.released_at is None:
             raise Conflict("The batch was not submitted with hold.", code="CANNOT_RELEASE")
+    await steps.begin(session, batch_id)
     return await reload(session, actor, batch_id)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from batchline.config.settings import LimitSettings
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached, TooLarge
-from batchline.model import RequestKind, Role
+from batchline.model import RequestKind
 from batchline.store import limits as stored
 from batchline.store.limits import Counted, Measured
 from batchline.store.session import Session
@@ -70,7 +70,7 @@ async def count_request(
     """
     share = share_of_requests(limits, alone=actor.alone)
     counted = await stored.count_request(session, actor.tenant, actor.user, kind, share)
-    if actor.role is Role.ADMIN:
+    if actor.role.administers:
         counted = msgspec.structs.replace(counted, everybody=None)
     return requests_exceeded(limits, counted, share)
 

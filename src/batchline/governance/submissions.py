@@ -4,7 +4,8 @@ request, checks the limits, and writes the batch with its children and the audit
 Workers run the batch like any other.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.batches.creation import window_seconds
+from batchline.batches.staging import AT_ONCE, InvalidStaging, StagingRequest
 from batchline.governance import limits, preparation
 from batchline.governance.access import Actor, check_submitter, reload
 from batchline.governance.errors import InvalidSubmission, RequestIdReused
@@ -37,9 +39,13 @@ class Submission(msgspec.Struct, frozen=True):
     hold: bool = False
     # One per item; None: children are numbered.
     custom_ids: Sequence[str] | None = None
+    staging: StagingRequest = AT_ONCE
 
     def fingerprint(self) -> bytes:
-        requested = [self.operation, self.items, self.reason, self.hold, self.custom_ids]
+        requested: list[Any] = [self.operation, self.items, self.reason, self.hold, self.custom_ids]
+        if self.staging != AT_ONCE:
+            # Without it, a request has the same fingerprint as before there was one.
+            requested.append(self.staging)
         return sha256(msgspec.json.encode(requested, order="sorted")).digest()
 
 
@@ -47,6 +53,15 @@ class Submitted(msgspec.Struct, frozen=True):
     batch: GovernedBatch
     # An earlier request with the same request_id created the batch.
     replayed: bool
+
+
+class Validated(msgspec.Struct, frozen=True):
+    """What a submission would be."""
+
+    child_count: int
+    approval: Approval
+    # An earlier request with the same request_id has created this batch, so that nothing would be created.
+    made: GovernedBatch | None = None
 
 
 class ReadySubmission(msgspec.Struct, frozen=True):
@@ -100,17 +115,50 @@ async def prepare(rules: Rules, actor: Actor, requested: Submission, fingerprint
 async def create(rules: Rules, session: Session, actor: Actor, ready: ReadySubmission) -> Submitted:
     """Check the limits and write the batch and its audit record, in one transaction."""
     new = ready.new
-    decisions = rules.operation(new.operation).executor == APPROVALS
     try:
-        async with operations.submitting(session, actor.tenant, actor.user) as submitting:
-            await _check_not_created(submitting, new)
-            children = len(new.children.bodies)
-            limits.check(rules.limits, submitting.measured, children=children, decisions=decisions)
-            await submitting.create(new)
-            await submitting.audit(ready.event)
+        async with _creating(rules, session, actor, ready):
+            pass
     except _CreatedMeanwhile as other:
         return await _replayed(session, actor, other.made, new.fingerprint)
     return Submitted(await reload(session, actor, new.id), replayed=False)
+
+
+async def validate(rules: Rules, session: Session, actor: Actor, requested: Submission) -> Validated:
+    """Check all that `submit` checks, limits included, and create nothing."""
+    fingerprint = await fingerprint_of(rules, actor, requested)
+    if (before := await replay(session, actor, requested, fingerprint)) is not None:
+        return Validated(before.batch.total, before.batch.approval, before.batch)
+    await permit(rules, session, actor, requested)
+    return await try_out(rules, session, actor, await prepare(rules, actor, requested, fingerprint))
+
+
+async def try_out(rules: Rules, session: Session, actor: Actor, ready: ReadySubmission) -> Validated:
+    """Do all that `create` does, and roll it back: so the database has checked it, too."""
+    new = ready.new
+    try:
+        async with _creating(rules, session, actor, ready):
+            raise _RolledBack
+    except _RolledBack:
+        return Validated(len(new.children.bodies), new.approval)
+    except _CreatedMeanwhile as other:
+        made = (await _replayed(session, actor, other.made, new.fingerprint)).batch
+        return Validated(made.total, made.approval, made)
+
+
+@asynccontextmanager
+async def _creating(
+    rules: Rules, session: Session, actor: Actor, ready: ReadySubmission
+) -> AsyncIterator[None]:
+    """The transaction that creates the batch. Raises LimitReached and _CreatedMeanwhile."""
+    new = ready.new
+    decisions = rules.operation(new.operation).executor == APPROVALS
+    async with operations.submitting(session, actor.tenant, actor.user) as submitting:
+        await _check_not_created(submitting, new)
+        children = len(new.children.bodies)
+        limits.check(rules.limits, submitting.measured, children=children, decisions=decisions)
+        await submitting.create(new)
+        await submitting.audit(ready.event)
+        yield
 
 
 async def _check_not_created(submitting: Submitting, new: NewOperationBatch) -> None:
@@ -149,6 +197,7 @@ def _ready(
     fingerprint: bytes,
     schema_faults: SchemaFaults,
 ) -> ReadySubmission:
+    settings = _settings(operation, requested)
     prepared = preparation.prepare(operation, requested.items, requested.custom_ids, schema_faults)
     new = NewOperationBatch(
         id=new_id(),
@@ -164,10 +213,26 @@ def _ready(
         hold=requested.hold,
         window=rules.window,
         window_seconds=window_seconds(rules.window),
-        settings=RunSettings(max_attempts=operation.max_attempts, timeout=operation.timeout),
+        settings=settings,
         children=prepared.children(),
     )
     return ReadySubmission(new, _event(new, prepared))
+
+
+def _settings(operation: Operation, requested: Submission) -> RunSettings:
+    sample = requested.staging.sample
+    if sample is not None and sample >= len(requested.items) and not requested.hold:
+        raise InvalidSubmission(
+            f"sample must be smaller than the number of items, {len(requested.items)}: the rest is decided on"
+            " after it.",
+            param="sample",
+        )
+    try:
+        return requested.staging.applied(
+            RunSettings(max_attempts=operation.max_attempts, timeout=operation.timeout)
+        )
+    except InvalidStaging as error:
+        raise InvalidSubmission(f"{error.param}: {error}.", param=error.param) from None
 
 
 def _event(new: NewOperationBatch, prepared: Prepared) -> AuditEvent:
@@ -183,9 +248,14 @@ def _event(new: NewOperationBatch, prepared: Prepared) -> AuditEvent:
             "reason": new.reason,
             "approval": new.approval.value,
             "hold": new.hold,
+            "steps": None if new.settings.steps is None else msgspec.to_builtins(new.settings.steps),
             "items": prepared.displayed,
         },
     )
+
+
+class _RolledBack(Exception):
+    """Rolls a submission back that was only to be checked."""
 
 
 class _CreatedMeanwhile(Exception):

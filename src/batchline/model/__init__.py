@@ -7,9 +7,13 @@ thousands of items and verdicts per second. Start with `batch`, `line` and `verd
 from batchline.model.answer_rules import AnswerRules
 from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
+    MAX_CONCURRENCY,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
     PROVIDER_NAMES,
     RESERVED,
     Batch,
+    BatchChange,
     BatchStatus,
     ItemCounts,
     ProviderSettings,
@@ -17,6 +21,7 @@ from batchline.model.batch import (
     RunCommand,
     RunSettings,
 )
+from batchline.model.event import DECISION_EVENTS, END_EVENTS, EVENTS
 from batchline.model.failure import Cause, CauseCount
 from batchline.model.file import ContentError, File
 from batchline.model.line import Claim, Item, Stamps
@@ -32,8 +37,9 @@ from batchline.model.operation import (
 from batchline.model.pause import PauseReason
 from batchline.model.retry import RetrySelection, Unfinished
 from batchline.model.spending import ModelPrice, Spending
+from batchline.model.steps import StepPlan
 from batchline.model.tenant import ANYBODY, DEFAULT_TENANT, ApiKey, RequestKind, Role
-from batchline.model.usage import NO_USAGE, Usage
+from batchline.model.usage import NO_USAGE, TenantUsage, Usage
 from batchline.model.verdict import (
     Completed,
     Deferred,
@@ -46,12 +52,18 @@ from batchline.model.verdict import (
     TimedOut,
     Verdict,
 )
-from batchline.model.work import PollResult
+from batchline.model.work import KeyLoad, PollResult
 
 __all__ = [
     "ANYBODY",
+    "DECISION_EVENTS",
     "DEFAULT_TENANT",
     "DURATION_BOUNDS",
+    "END_EVENTS",
+    "EVENTS",
+    "MAX_CONCURRENCY",
+    "MAX_PRIORITY",
+    "MIN_PRIORITY",
     "NO_USAGE",
     "PROVIDER_NAMES",
     "RESERVED",
@@ -61,6 +73,7 @@ __all__ = [
     "Attempt",
     "AttemptTimes",
     "Batch",
+    "BatchChange",
     "BatchStatus",
     "Cause",
     "CauseCount",
@@ -77,6 +90,7 @@ __all__ = [
     "Item",
     "ItemCounts",
     "ItemHistory",
+    "KeyLoad",
     "ModelPrice",
     "ParentStatus",
     "Parked",
@@ -95,7 +109,9 @@ __all__ = [
     "Settled",
     "Spending",
     "Stamps",
+    "StepPlan",
     "SubmissionUnknown",
+    "TenantUsage",
     "TimedOut",
     "Unfinished",
     "Usage",

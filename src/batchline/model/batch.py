@@ -6,10 +6,12 @@ from typing import Literal
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from batchline.model.answer_rules import AnswerRules
 from batchline.model.file import ContentError
 from batchline.model.spending import Spending
+from batchline.model.steps import StepPlan
 
 
 class BatchStatus(StrEnum):
@@ -70,9 +72,12 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
     # None: the upstream answers a request with its result.
     provider: ProviderSettings | None = None
-    # Pause the batch when more lines than this have failed, or more than this part of all lines.
+    # Pause the batch when more lines than this have failed, or more than this part of all lines; in steps, of
+    # the lines that may run so far.
     max_failed: int | None = None
     max_failed_percent: float | None = None
+    # Run it in steps; None: all at once.
+    steps: StepPlan | None = None
     # Pause it when the first so many lines all fail alike with 400, 401, 403 or 404.
     pause_alike: int | None = None
     # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
@@ -87,6 +92,23 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     spending: Spending | None = None
     # Continues the batch.
     command: RunCommand | None = None
+    # The trace in which it was submitted.
+    traceparent: str | None = None
+
+
+# Priorities of batches.
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_CONCURRENCY = 100_000
+
+
+class BatchChange(msgspec.Struct, frozen=True):
+    """New values for a batch that runs. UNSET: as before."""
+
+    priority: int | UnsetType = UNSET
+    # None: no limit.
+    concurrency: int | UnsetType | None = UNSET
+    # A time, or so many seconds from now on. None: no deadline.
+    deadline: datetime | float | UnsetType | None = UNSET
 
 
 class ItemCounts(msgspec.Struct, frozen=True):
@@ -163,6 +185,16 @@ class Batch(msgspec.Struct, frozen=True):
     cost: int = 0
     # The rule that paused it: `max_failed`, `alike`, `max_cost`, `max_tokens`, `sample`; None: a user did.
     paused_by: str | None = None
+    # How many steps have begun, and how many lines may run so far, with those that have ended. None: all.
+    step: int = 0
+    step_total: int | None = None
+    step_began_at: datetime | None = None
+    # All of these have ended; when the next step begins, unless the batch is paused or held.
+    next_step_at: datetime | None = None
+    # Of the tenant's batches, those with a higher priority run first.
+    priority: int = 0
+    # Requests that one worker may have in flight at one upstream; None: as many as the upstream may have.
+    concurrency: int | None = None
 
     @property
     def status(self) -> BatchStatus:
@@ -183,6 +215,11 @@ class Batch(msgspec.Struct, frozen=True):
     def pause_rule(self) -> str | None:
         """The rule that has paused it; None: it is not paused, or a user has paused it."""
         return self.paused_by if self.status is BatchStatus.PAUSED else None
+
+    @property
+    def sampling(self) -> bool:
+        """Whether only its sample may run, or has run, and the rest is to be decided on."""
+        return self.step_total is not None and self.step == 0 and self.finalizing_at is None
 
     @property
     def finished(self) -> int:

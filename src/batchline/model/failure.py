@@ -38,6 +38,7 @@ _VARIABLE = re.compile(
 )
 _ANSWERED = re.compile(r"^The upstream answered \d{3}\s*")
 _SPACE = re.compile(r"\s+")
+_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _ERROR_FIRST = re.compile(
     rb'\{"id":%(s)b,"custom_id":%(s)b,"error":(\{"code":%(s)b,"message":%(s)b\})' % {b"s": _STRING}
@@ -120,6 +121,11 @@ class _ErrorLine(msgspec.Struct, gc=False):
 
 _decode_problem = msgspec.json.Decoder(_Problem).decode
 _decode_line = msgspec.json.Decoder(_ErrorLine).decode
+
+
+def displayed_code(code: str) -> str:
+    """The code for logs and traces. Some upstreams write sentences into it, which may quote a prompt."""
+    return code if _CODE.fullmatch(code) else "other"
 
 
 def error_of_line(line: bytes, status_code: int | None) -> tuple[str, str]:

@@ -16,6 +16,7 @@ UPLOAD = "upload_"
 PART = "part_"
 KEY = "key_"
 RESPONSE = "resp_"
+ACTION = "action_"
 
 
 def new_id() -> UUID:
@@ -26,6 +27,11 @@ def new_id() -> UUID:
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return UUID(int=value)
+
+
+def milliseconds_of(value: UUID) -> int | None:
+    """When `new_id` has made it, in milliseconds of Unix time; None if that was another program."""
+    return value.int >> 80 if value.version == 7 else None
 
 
 def show(prefix: str, value: UUID) -> str:

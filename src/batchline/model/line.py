@@ -4,7 +4,9 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.model import ids
 from batchline.model.batch import RunSettings
+from batchline.model.trace import LineTrace
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -27,11 +29,21 @@ class Claim(msgspec.Struct, frozen=True):
     submission: str | None = None
     # Attempts from before the batch was retried. The maximum of attempts does not count them.
     attempts_before: int = 0
+    # That of its batch: how many of its requests one worker may have in flight; None: no limit.
+    concurrency: int | None = None
     # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "batch_hex", self.batch_id.hex)
+
+    def log_fields(self) -> dict[str, str | int]:
+        return {
+            "batch": ids.show(ids.BATCH, self.batch_id),
+            "lane": self.lane_id,
+            "lines": self.size,
+            "attempt": self.attempt,
+        }
 
     @property
     def attempts_left(self) -> bool:
@@ -58,6 +70,20 @@ class Item(msgspec.Struct, frozen=True):
     # Size of a body that is too large to read with other lines; 0: the body is here.
     left_out: int = 0
     stamps: Stamps = msgspec.field(default_factory=Stamps)
+    # None: it is not traced.
+    trace: LineTrace | None = None
+
+    def log_fields(self) -> dict[str, str | int]:
+        """What names it in a log. Nothing of what it says."""
+        claim = self.claim
+        fields: dict[str, str | int] = {
+            "batch": ids.show(ids.BATCH, claim.batch_id),
+            "lane": claim.lane_id,
+            "ordinal": self.ordinal,
+            "attempt": claim.attempt,
+            "request": self.request_id,
+        }
+        return fields if self.trace is None else fields | {"trace_id": f"{self.trace.trace_id:032x}"}
 
     @property
     def request_id(self) -> str:

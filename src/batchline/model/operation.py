@@ -6,6 +6,8 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.model.batch import RunSettings
+
 # Bounds of the histogram of durations of governed batches, in seconds.
 DURATION_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 
@@ -83,6 +85,20 @@ class GovernedBatch(msgspec.Struct, frozen=True):
     purging_at: datetime | None
     # The last change of the batch or of its counts. Never goes back.
     updated_at: datetime
+    # The rule that paused it; None: a user did, or it is not paused.
+    paused_by: str | None
+    # As of other batches.
+    step: int
+    step_total: int | None
+    next_step_at: datetime | None
+    settings: RunSettings
+    # A digest of what was decided on.
+    decided_digest: str | None
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether it may not be what an approver has seen: children were added, or results have come."""
+        return self.held or self.released_at is not None or self.completed + self.failed > 0
 
     @property
     def counts(self) -> ChildCounts:

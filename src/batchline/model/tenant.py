@@ -15,6 +15,20 @@ class Role(StrEnum):
     USER = "user"
     APPROVER = "approver"
     ADMIN = "admin"
+    # An admin of its tenant who may also see the usage of all tenants, set their quotas and erase them.
+    OPERATOR = "operator"
+    # For Prometheus and autoscalers: reads the metrics and the demand of all tenants, and nothing else.
+    MONITOR = "monitor"
+
+    @property
+    def administers(self) -> bool:
+        """Whether it may do what an admin of its tenant may do."""
+        return self in (Role.ADMIN, Role.OPERATOR)
+
+    @property
+    def monitors(self) -> bool:
+        """Whether it may read the metrics and the demand of all tenants."""
+        return self in (Role.MONITOR, Role.OPERATOR)
 
 
 class RequestKind(StrEnum):

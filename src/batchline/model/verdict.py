@@ -99,3 +99,5 @@ class Settled(msgspec.Struct, frozen=True):
     closing: bool
     # Whether this settle has paused it because of its failures.
     paused: bool = False
+    # Whether all lines that may run have ended, so that the next step may begin.
+    step_ended: bool = False

@@ -1,4 +1,7 @@
-"""The result of a poll."""
+"""The result of a poll, and what a worker reports of its work."""
+
+from collections.abc import Sequence
+from uuid import UUID
 
 import msgspec
 
@@ -16,3 +19,23 @@ class PollResult(msgspec.Struct, frozen=True):
     news: bool
     # A hook of this worker to run.
     hooks_due: bool = False
+    # An action on many batches to continue.
+    actions_due: bool = False
+    # Batches that the worker holds lines of, whose concurrency has changed, and the new values.
+    changed: Sequence[UUID] = ()
+    limits: Sequence[int | None] = ()
+
+
+class KeyLoad(msgspec.Struct, frozen=True):
+    """What one worker does for one routing key and model."""
+
+    key: str
+    model: str
+    # Items that are sent, or wait for a slot of their upstream.
+    in_flight: int
+    # Items finished per second, while there were any.
+    rate: float
+    # The upstream slows it down: it refuses requests, cannot be reached, or answers too late.
+    limited: bool
+    # Why no connection to it can be made; None: it can, or nobody has tried.
+    unreachable: str | None = None

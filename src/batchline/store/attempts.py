@@ -27,6 +27,13 @@ async def of_item(session: Session, batch_id: UUID, custom_id: str) -> ItemHisto
     return _history(rows[0])
 
 
+async def at(session: Session, batch_id: UUID, lane_id: int, ordinal: int) -> ItemHistory | None:
+    """The item at an ordinal of a lane of the batch."""
+    params = {"batch": batch_id, "lane": lane_id, "ordinal": ordinal}
+    rows = await session.records(statement("item_history"), params)
+    return _history(rows[0]) if rows else None
+
+
 async def last_invalid_answer(session: Session, lane_id: int, ordinal: int) -> bytes | None:
     """The error line of the last answer to an item that did not meet the rules; None if there is none, or it
     is very large."""

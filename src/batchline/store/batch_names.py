@@ -19,9 +19,10 @@ class BatchOrigin(msgspec.Struct, frozen=True):
     held: bool
 
 
-async def matching(session: Session, digits: str, limit: int) -> list[UUID]:
-    """The batches whose ids begin with these hexadecimal digits."""
-    params = {"lowest": UUID(digits.ljust(32, "0")), "highest": UUID(digits.ljust(32, "f")), "limit": limit}
+async def matching(session: Session, digits: str, limit: int, *, tenant: str | None) -> list[UUID]:
+    """The batches whose ids begin with these hexadecimal digits, of a tenant; None: of all."""
+    lowest, highest = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    params = {"lowest": lowest, "highest": highest, "limit": limit, "tenant": tenant}
     return [batch_id for (batch_id,) in await session.rows(statement("match_batches"), params)]
 
 

@@ -1,16 +1,22 @@
 """Batches: create, read, close, conclude, and the commit that ends them."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
-from batchline.model import DURATION_BOUNDS, Batch, ContentError, File, RunSettings
-from batchline.store.session import Session
+from batchline.model import DURATION_BOUNDS, Batch, BatchChange, ContentError, File, RunSettings
+from batchline.model.trace import SUBMISSION
+from batchline.store import audit, steps
+from batchline.store.audit import AuditEvent
+from batchline.store.session import Session, StoreConnection, run, run_records
 from batchline.store.spans import WorkerId
 from batchline.store.statements import statement
 
@@ -33,6 +39,7 @@ class NewBatch(msgspec.Struct, frozen=True):
     output_expires_after: int | None = None
     # The id that its output file will have; None: any.
     planned_output_id: UUID | None = None
+    priority: int = 0
 
 
 class FileNotFound(Exception):
@@ -57,6 +64,15 @@ async def _insert(session: Session, new: NewBatch) -> list[dict[str, Any]]:
         raise AlreadyExists(f"there is a batch with resume key {new.resume_key}") from error
 
 
+def submitted(batch_id: UUID, settings: RunSettings) -> Jsonb:
+    """The settings of a new batch, with the trace of its submission, if that has one."""
+    submission = SUBMISSION.get()
+    if submission is not None:
+        submission.batches.append(batch_id)
+        settings = replace(settings, traceparent=submission.traceparent)
+    return Jsonb(msgspec.to_builtins(settings))
+
+
 def created(new: NewBatch) -> dict[str, Any]:
     return {
         "batch": new.id,
@@ -65,11 +81,12 @@ def created(new: NewBatch) -> dict[str, Any]:
         "endpoint": new.endpoint,
         "window": new.window,
         "window_seconds": new.window_seconds,
-        "settings": Jsonb(msgspec.to_builtins(new.settings)),
+        "settings": submitted(new.id, new.settings),
         "metadata": None if new.metadata is None else Jsonb(new.metadata),
         "resume_key": new.resume_key,
         "output_expires_after": new.output_expires_after,
         "planned_output": new.planned_output_id,
+        "priority": new.priority,
     }
 
 
@@ -129,7 +146,60 @@ async def close(session: Session, batch_id: UUID, reason: Literal["cancel", "exp
 
 
 async def resume(session: Session, batch_id: UUID) -> bool:
-    return bool(await session.rows(statement("resume"), {"batch": batch_id}))
+    """Let a paused batch run; False if it is not paused."""
+    resumed = bool(await session.rows(statement("resume"), {"batch": batch_id}))
+    if resumed:
+        await steps.begin(session, batch_id)
+    return resumed
+
+
+class OrdinaryChange:
+    """A change of a batch that is not governed. The batch's row is locked, so `batch` stays true until the
+    transaction ends."""
+
+    def __init__(self, connection: StoreConnection, batch: Batch) -> None:
+        self._connection = connection
+        self.batch = batch
+
+    async def close(self, reason: Literal["cancel", "pause"]) -> bool:
+        """After a cancel, the caller must run `conclude` once this is committed."""
+        params = {"batch": self.batch.id, "reason": reason}
+        return bool(await run(self._connection, statement("close"), params))
+
+    async def resume(self) -> bool:
+        return bool(await run(self._connection, statement("resume"), {"batch": self.batch.id}))
+
+    async def change(self, wanted: BatchChange) -> bool:
+        return await change(self._connection, self.batch.id, wanted)
+
+    async def audit(self, event: AuditEvent) -> None:
+        await audit.add(self._connection, event)
+
+
+@asynccontextmanager
+async def changing(session: Session, tenant: str, batch_id: UUID) -> AsyncIterator[OrdinaryChange | None]:
+    """Lock a batch's row; None if it is gone, governed, or another tenant's."""
+    params = {"batch": batch_id, "tenant": tenant}
+    async with session.transaction() as connection:
+        if not await run(connection, statement("lock_ordinary_batch"), params):
+            yield None
+            return
+        (now,) = await run_records(connection, statement("get_batch"), params)
+        yield OrdinaryChange(connection, batch_of(now))
+
+
+async def change(connection: StoreConnection, batch_id: UUID, wanted: BatchChange) -> bool:
+    """Give a batch other values; False if it is past changing, or the deadline has passed already."""
+    deadline, concurrency = wanted.deadline, wanted.concurrency
+    params = {
+        "batch": batch_id,
+        "priority": None if wanted.priority is UNSET else wanted.priority,
+        "concurrency": None if concurrency is UNSET else concurrency or 0,
+        "deadline": deadline if isinstance(deadline, datetime) else None,
+        "seconds": deadline if isinstance(deadline, float) else None,
+        "no_deadline": deadline is None,
+    }
+    return bool(await run(connection, statement("change_batch"), params))
 
 
 async def conclude(session: Session, batch_id: UUID) -> bool:

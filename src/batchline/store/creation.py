@@ -10,7 +10,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from batchline.model import Batch, ContentError
-from batchline.store import batches, idempotency
+from batchline.store import batches, idempotency, steps
 from batchline.store.batches import AlreadyExists, FileNotFound, NewBatch
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Session, StoreConnection, run, run_records
@@ -103,9 +103,9 @@ class BatchCreation:
         await run(self._connection, statement("reuse"), {"batch": self._new.id})
         return await self._read()
 
-    async def draw_sample(self, lines: int) -> Batch:
-        """Pause the created batch, and draw lines of it at random, to run before the rest."""
-        await run(self._connection, statement("draw_sample"), {"batch": self._new.id, "lines": lines})
+    async def begin_steps(self) -> Batch:
+        """Hold the lines of the created batch back, and begin its first step."""
+        await steps.hold_back(self._connection, self._new.id)
         return await self._read()
 
     async def fail(self, errors: Sequence[ContentError], event_id: UUID) -> Batch:

@@ -25,14 +25,14 @@ async def delete(session: Session, batch_id: UUID, *, force: bool) -> DeletedBat
     async with session.transaction() as connection:
         if force:
             await run(connection, statement("lock_spans"), {"batch": batch_id})
-        rows = await run(connection, statement("delete_batch"), {"batch": batch_id, "force": force})
-        if not rows:
+        params = {"batch": batch_id, "force": force}
+        locked = await run(connection, statement("lock_deletable"), params)
+        if not locked:
             return None
-        file_id, _, made, spans, _ = rows[0]
-        input_file = {"file": file_id}
-        unused = []
-        if await run(connection, statement("lock_unused_input"), input_file):
-            unused = await run(connection, statement("delete_unused_input"), input_file)
+        input_file = {"file": locked[0][0]}
+        ingested = await run(connection, statement("lock_unused_input"), input_file)
+        ((_, _, made, spans, _),) = await run(connection, statement("delete_batch"), params)
+        unused = await run(connection, statement("delete_unused_input"), input_file) if ingested else []
     files = [DeletedFile(UUID(id), no, key) for id, no, key in made]
     return DeletedBatch(spans, files + [DeletedFile(*row) for row in unused])
 

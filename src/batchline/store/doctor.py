@@ -18,8 +18,10 @@ from batchline.store.statements import statement
 _CHECKS = (
     "doctor_lanes",
     "doctor_spans",
+    "doctor_steps",
     "doctor_batches",
     "doctor_operations",
+    "doctor_tenants",
     "doctor_results",
     "doctor_attempts",
     "doctor_causes",

@@ -1,8 +1,8 @@
 """Translation of database errors into errors that callers can handle.
 
 `StoreUnavailable` is temporary, so a worker waits and connects again. `StoreUnusable` lasts until a
-person changes the database or the URL. `StatementRefused` concerns one value. Any other error is a bug and
-keeps its type.
+person changes the database or the URL. `StatementRefused` concerns one value. `StorageQuotaExceeded` and
+`TenantClosed` concern one tenant. Any other error is a bug and keeps its type.
 """
 
 import psycopg
@@ -29,13 +29,27 @@ class StoreUnusable(Exception):
     """The database lacks something that Batchline needs. The message says what, and how to fix it."""
 
 
+class StorageQuotaExceeded(Exception):
+    """The tenant may not store so many bytes. Nothing was stored. The message is for a person."""
+
+
+class TenantClosed(Exception):
+    """The tenant is being erased or was erased, so nothing was stored. The message is for a person."""
+
+
 class StatementRefused(Exception):
     """The database rejects a value. Trying again cannot help."""
+
+
+# Errors that our functions in the database raise: require_tenant, require_room, count_usage.
+_RAISED: dict[str | None, type[Exception]] = {"BLQ01": StorageQuotaExceeded, "BLT01": TenantClosed}
 
 
 def translate(error: psycopg.Error) -> Exception:
     """Translate a psycopg error. An error that indicates a bug is returned unchanged."""
     said = summary(error)
+    if error.sqlstate in _RAISED:
+        return _RAISED[error.sqlstate](said)
     match error:
         case errors.ReadOnlySqlTransaction():
             return StoreReadOnly(said)

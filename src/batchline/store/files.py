@@ -38,6 +38,8 @@ _LENGTH = struct.Struct(">i")
 # server while the next lines are read: two megabytes, enough to keep both sides busy.
 _WRITE_MAX = 128 * 1024
 _WAITING_MAX = 16
+# Lanes of one file that a list looks at.
+_MAX_LANES = 100
 
 
 class FileLane(msgspec.Struct, frozen=True):
@@ -63,6 +65,14 @@ class NewFile(msgspec.Struct, frozen=True):
     # Seconds until it expires; None: never.
     expires_after: float | None = None
     errors: Sequence[ContentError] | None = None
+
+
+class FileContents(msgspec.Struct, frozen=True):
+    """Models and urls of a file's lines; of a file with very many, the first ones."""
+
+    id: UUID
+    models: Sequence[str]
+    urls: Sequence[str]
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -103,6 +113,12 @@ async def page(
         "purpose": purpose,
     }
     return [_file(row) for row in await session.rows(listing, params)]
+
+
+async def contents(session: Session, files: Sequence[UUID]) -> list[FileContents]:
+    """What the lines of files that may be seen are for, in the order of the files."""
+    params = {"files": list(files), "lanes": _MAX_LANES}
+    return [FileContents(*row) for row in await session.rows(statement("file_contents"), params)]
 
 
 async def delete(session: Session, tenant: str, file_id: UUID) -> bool:

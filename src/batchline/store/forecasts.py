@@ -55,9 +55,3 @@ async def learned(session: Session, tenant: str, models: Sequence[str]) -> dict[
 async def sampled(session: Session, batch_id: UUID) -> list[SampledLine]:
     rows = await session.rows(statement("sampled_usage"), {"batch": batch_id, "limit": MAX_SAMPLE})
     return [SampledLine(*row) for row in rows]
-
-
-async def sample_left(session: Session, batch_id: UUID) -> bool:
-    """Whether the batch waits for its sample, and lines of that have not been run."""
-    ((left,),) = await session.rows(statement("sample_left"), {"batch": batch_id})
-    return bool(left)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.model import END_EVENTS
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
@@ -64,13 +65,14 @@ async def register(session: Session, names: Sequence[str]) -> None:
 
 async def fan_out(session: Session, event_id: UUID) -> int:
     """Create the deliveries of an event. Return how many are new."""
-    rows = await session.rows(statement("fan_out_hooks"), {"event": event_id})
+    rows = await session.rows(statement("fan_out_hooks"), {"event": event_id, "ends": list(END_EVENTS)})
     return sum(int(created) for created, _ in rows)
 
 
 async def request(session: Session, names: Sequence[str], batch_id: UUID) -> None:
     """Make the deliveries of a batch that has ended due now, unless they are delivered or being delivered."""
-    await session.rows(statement("request_hooks"), {"hooks": list(names), "batch": batch_id})
+    params = {"hooks": list(names), "batch": batch_id, "ends": list(END_EVENTS)}
+    await session.rows(statement("request_hooks"), params)
 
 
 async def take(

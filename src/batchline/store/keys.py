@@ -53,6 +53,12 @@ async def list_all(session: Session, tenant: str | None = None) -> list[ApiKey]:
     return [_key(row) for row in await session.rows(statement("list_keys"), {"tenant": tenant})]
 
 
+async def page(session: Session, tenant: str, *, limit: int, after: UUID | None = None) -> list[ApiKey]:
+    """The keys of a tenant, newest first. `after` is the last key of the previous page."""
+    params = {"tenant": tenant, "after": after, "limit": limit}
+    return [_key(row) for row in await session.rows(statement("list_tenant_keys"), params)]
+
+
 async def revoke(session: Session, key_id: UUID, event: Callable[[ApiKey], AuditEvent]) -> ApiKey | None:
     """Revoke a key. Return None if it does not exist or was already revoked."""
     async with session.transaction() as connection:

@@ -25,9 +25,9 @@ async def take_task(session: Session) -> str | None:
     return rows[0][0] if rows else None
 
 
-async def repeat_task(session: Session, name: str) -> None:
-    """Make an unfinished maintenance task due again at once."""
-    await session.rows(statement("repeat_task"), {"name": name})
+async def repeat_task(session: Session, name: str, seconds: float = 0.0) -> None:
+    """Make an unfinished maintenance task due again, at once or after `seconds`."""
+    await session.rows(statement("repeat_task"), {"name": name, "seconds": seconds})
 
 
 async def overdue(session: Session) -> list[UUID]:

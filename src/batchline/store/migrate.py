@@ -1,12 +1,16 @@
 """Upgrade and downgrade the schema.
 
+Workers and servers may run meanwhile. While a migration waits for a table, everybody else waits behind it. So
+it waits for less time than a lease lasts, lets the others through, and begins again.
+
 Importing Alembic takes a quarter of a second, so it is imported only when there is something to migrate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import psycopg
@@ -19,10 +23,22 @@ from batchline.store.schema import SchemaStatus
 _HERE = Path(__file__).parent / "migrations"
 # An arbitrary number: all migrations of a database take the same lock, until the transaction ends.
 _LOCK = 0x6261746368
+# A worker stops sending 12 s after its last renewal, by default.
+_LOCK_TIMEOUT = "5s"
+_TRIES = 10
+_PAUSE = 2.0
 
 
 class UnknownRevision(Exception):
     """The schema version does not exist, or cannot be reached from the current one."""
+
+
+class TablesInUse(Exception):
+    """Other transactions kept the tables locked. The message says what to do."""
+
+
+class NotRolling(Exception):
+    """Programs of the version before could not use the new schema. The message says what to do."""
 
 
 def ensure(url: str) -> SchemaStatus:
@@ -33,16 +49,43 @@ def ensure(url: str) -> SchemaStatus:
     return found
 
 
-def up(url: str, revision: str = "head") -> None:
-    with _migration(url) as migration:
-        migration.prepare()
-        migration.upgrade(revision)
+def up(url: str, revision: str = "head", *, rolling: bool = False) -> None:
+    """`rolling`: programs of the version before may be running. Raises NotRolling if they could not go on.
+
+    A newer schema that this program can use stays as it is: an older image was deployed again.
+    """
+    found = schema.status(url)
+    if revision == "head" and found.newer and found.usable:
+        return
+
+    def upgrade() -> None:
+        with _migration(url) as migration:
+            migration.prepare()
+            before = migration.version()
+            migration.upgrade(revision)
+            if rolling:
+                migration.check_rolling(before)
+
+    _patiently(upgrade)
 
 
 def down(url: str, revision: str) -> None:
-    with _migration(url) as migration:
-        migration.set_search_path()
-        migration.downgrade(revision)
+    def downgrade() -> None:
+        with _migration(url) as migration:
+            migration.set_search_path()
+            migration.downgrade(revision)
+
+    _patiently(downgrade)
+
+
+def _patiently(migrate: Callable[[], None]) -> None:
+    """Try again while other transactions hold locks; nothing was changed then."""
+    for _ in range(_TRIES - 1):
+        try:
+            return migrate()
+        except TablesInUse:
+            sleep(_PAUSE)
+    migrate()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +105,29 @@ class _Migration:
         from alembic import command
 
         command.downgrade(self.config, revision)
+
+    def version(self) -> str | None:
+        return self._value("alembic_version", "version_num")
+
+    def check_rolling(self, before: str | None) -> None:
+        """Raise NotRolling unless programs that know version `before` may use the schema as it is now."""
+        needed = self._value("schema_compatibility", "compatible_from")
+        if before is None or (needed is not None and needed <= before):
+            return
+        raise NotRolling(
+            f"schema {self.schema} stays at version {before}: programs made for it cannot use version"
+            f" {self.version()}, which needs programs made for {needed or 'a newer version'} or later;"
+            " stop all servers and workers, then run `batchline migrate up` without --rolling"
+        )
+
+    def _value(self, table: str, column: str) -> str | None:
+        name = f"{self.schema}.{table}"
+        if not self._exists(f"to_regclass('{name}')"):
+            return None
+        value: str | None = self.connection.exec_driver_sql(
+            f"SELECT max({column})::text FROM {name}"
+        ).scalar()
+        return value
 
     def remove(self) -> None:
         self.downgrade("base")
@@ -110,6 +176,11 @@ def _check_known(name: str, found: SchemaStatus) -> None:
 
 def _explained(error: psycopg.Error, name: str) -> Exception:
     """The error for a person. A migration may meet any tables, so an unknown error need not be a bug."""
+    if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
+        return TablesInUse(
+            f"other transactions use the tables of schema {name}, and nothing was changed: {summary(error)};"
+            " try again when they have ended: pg_stat_activity shows them, such as a backup or a long query"
+        )
     meaning = translate(error)
     if meaning is not error:
         return meaning
@@ -134,7 +205,9 @@ def _migration(url: str) -> Iterator[_Migration]:
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: schema.connect(url))
     try:
         with engine.begin() as connection:
+            # Migrations wait for each other as long as it takes.
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
             config.attributes.update(connection=connection, schema=address.schema)
             yield _Migration(connection, config, address.schema)
     except CommandError as error:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
-from psycopg.types.json import Jsonb
 
 from batchline.model import (
     ANYBODY,
     DEFAULT_TENANT,
     Approval,
+    BatchChange,
     Child,
     ChildStatus,
     GovernedBatch,
@@ -24,7 +24,8 @@ from batchline.model import (
     Role,
     RunSettings,
 )
-from batchline.store import audit, limits, retry
+from batchline.model.ids import new_id
+from batchline.store import audit, batches, limits, retry, steps
 from batchline.store.arrays import TextArray
 from batchline.store.audit import AuditEvent
 from batchline.store.limits import Measured
@@ -115,10 +116,14 @@ class Submitting:
             "hold": new.hold,
             "window": new.window,
             "window_seconds": new.window_seconds,
-            "settings": Jsonb(msgspec.to_builtins(new.settings)),
+            "settings": batches.submitted(new.id, new.settings),
             **new.children.params(),
         }
         await run(self._connection, statement("submit_operation"), params)
+        if new.settings.steps is not None:
+            await steps.hold_back(self._connection, new.id)
+        if new.approval is Approval.PENDING:
+            await _announce(self._connection, new.id, "batch.approval_requested")
 
     async def audit(self, event: AuditEvent) -> None:
         await audit.add(self._connection, event)
@@ -144,9 +149,22 @@ class Changing:
         assert self._measured is not None
         return self._measured
 
-    async def decide(self, approval: Approval, actor: str, reason: str | None) -> None:
-        params = {"batch": self.batch.id, "approval": approval.value, "actor": actor, "reason": reason}
+    async def digest(self) -> str:
+        """A digest of what there is to decide on."""
+        ((digest,),) = await run(self._connection, statement("operation_digest"), {"batch": self.batch.id})
+        return str(digest)
+
+    async def decide(self, approval: Approval, actor: str, reason: str | None, digest: str) -> None:
+        """Record the decision, and announce it."""
+        params = {
+            "batch": self.batch.id,
+            "approval": approval.value,
+            "actor": actor,
+            "reason": reason,
+            "digest": digest,
+        }
         await run(self._connection, statement("decide_operation"), params)
+        await _announce(self._connection, self.batch.id, f"batch.{approval.value}")
 
     async def release(self) -> None:
         await run(self._connection, statement("release_operation"), {"batch": self.batch.id})
@@ -165,6 +183,10 @@ class Changing:
     async def resume(self) -> bool:
         return bool(await run(self._connection, statement("resume"), {"batch": self.batch.id}))
 
+    async def change(self, wanted: BatchChange) -> bool:
+        """Give the batch other values; False if the deadline has passed already."""
+        return await batches.change(self._connection, self.batch.id, wanted)
+
     async def taken(self, custom_ids: Sequence[str]) -> list[str]:
         """Return those of the given custom_ids that children already have."""
         names = TextArray([custom_id.encode() for custom_id in custom_ids])
@@ -179,6 +201,9 @@ class Changing:
     async def append(self, children: Children, needs_approval: bool) -> None:
         params = {"batch": self.batch.id, "needs_approval": needs_approval, **children.params()}
         await run(self._connection, statement("append_children"), params)
+        pending = self.batch.approval is Approval.NOT_REQUIRED and needs_approval
+        if pending or self.batch.approval is Approval.APPROVED:
+            await _announce(self._connection, self.batch.id, "batch.approval_requested")
 
     async def retry(self, max_attempts: int, window_seconds: float) -> int:
         """Retry failed children with fewer than `max_attempts` attempts. Return their number."""
@@ -203,6 +228,22 @@ async def changing(
         if not rows:
             raise OperationBatchNotFound(f"no governed batch {batch_id}")
         yield Changing(connection, _governed(rows[0]), measured)
+
+
+async def _announce(connection: StoreConnection, batch_id: UUID, event: str) -> None:
+    """Record an event for webhooks in this transaction."""
+    await run(connection, statement("add_event"), {"event": new_id(), "batch": batch_id, "type": event})
+
+
+async def appended_by(session: Session, batch_id: UUID, user: str) -> bool:
+    """Whether this user appended children to the batch."""
+    return bool(await session.rows(statement("appended_by"), {"batch": batch_id, "user": user}))
+
+
+async def digest(session: Session, batch_id: UUID) -> str:
+    """A digest of what there is to decide on. One pass over the children."""
+    ((found,),) = await session.rows(statement("operation_digest"), {"batch": batch_id})
+    return str(found)
 
 
 async def get(session: Session, tenant: str, batch_id: UUID) -> GovernedBatch | None:
@@ -313,7 +354,8 @@ async def durations(session: Session) -> list[Durations]:
 
 def _governed(row: Row) -> GovernedBatch:
     fields = dict(zip(GovernedBatch.__struct_fields__, row, strict=True))
-    return GovernedBatch(**{**fields, "approval": Approval(fields["approval"])})
+    settings = msgspec.convert(fields["settings"], RunSettings)
+    return GovernedBatch(**{**fields, "approval": Approval(fields["approval"]), "settings": settings})
 
 
 def _child(row: Row) -> Child:

@@ -19,8 +19,10 @@ from psycopg.types.string import ByteaBinaryLoader
 from batchline.store import arrays, pooler
 from batchline.store.address import DEFAULT_SCHEMA, parse
 from batchline.store.errors import StatementRefused as StatementRefused
+from batchline.store.errors import StorageQuotaExceeded as StorageQuotaExceeded
 from batchline.store.errors import StoreFull as StoreFull
 from batchline.store.errors import StoreUnavailable as StoreUnavailable
+from batchline.store.errors import TenantClosed as TenantClosed
 from batchline.store.errors import translate
 from batchline.store.statements import Statement
 
@@ -167,6 +169,32 @@ class Session:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.pgconn.finish()
+
+
+class InTransaction(Session):
+    """Runs statements in a transaction that is open already. Its own transactions are savepoints: an act
+    that fails in one of them is undone alone. Time limits and errors are those of the outer session."""
+
+    _timeout = 0.0
+
+    def __init__(self, connection: StoreConnection) -> None:
+        self._within = connection
+
+    @property
+    def schema(self) -> str:
+        return self._within.schema
+
+    async def close(self) -> None:
+        """Nothing: the outer session has the connection."""
+
+    @asynccontextmanager
+    async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:
+        async with self._within.transaction():
+            yield self._within
+
+    @asynccontextmanager
+    async def _guarded(self, limit: float | None = -1) -> AsyncIterator[StoreConnection]:
+        yield self._within
 
 
 async def connect(url: str, name: str) -> StoreConnection:

@@ -1,19 +1,24 @@
 """Claim, fetch, settle, park, release: the statements that move items between hands."""
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg.types.json import Jsonb
 
-from batchline.model import Claim, Item, Parked, PollResult, RunSettings, Settled, Verdict
+from batchline import __version__
+from batchline.model import Claim, Item, KeyLoad, Parked, PollResult, RunSettings, Settled, Verdict
 from batchline.store.arrays import Float8Array, Int8Array, MultirangeArray, TextArray
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
+
+NOTHING_HELD: Mapping[UUID, int | None] = MappingProxyType({})
 
 _NO_LIMIT = 2**31 - 1
 _VALUE_ERRORS = (psycopg.InternalError, struct.error, OverflowError, TypeError, ValueError)
@@ -43,8 +48,8 @@ class Scope(msgspec.Struct, frozen=True):
     excluded_prefixes: tuple[str, ...] = ()
     # Only those that begin so; None: all.
     below: tuple[str, ...] | None = None
-    # Only the drawn sample of the batch.
-    sample: bool = False
+    # Batches of which the worker has as many lines as it may send.
+    without: tuple[UUID, ...] = ()
 
     def params(self) -> dict[str, object]:
         left = [_literal(key) for key in self.excluded] + [
@@ -55,6 +60,7 @@ class Scope(msgspec.Struct, frozen=True):
             "excluded": left,
             "below": None if self.below is None else [_literal(key) + "%" for key in self.below],
             "batch": self.batch_id,
+            "without": list(self.without),
         }
 
 
@@ -68,7 +74,7 @@ async def claim(
 ) -> list[Claim]:
     """Claim up to `limit` items. `max_tasks`: the scope is a provider, which may have so many tasks."""
     rows = await session.rows(
-        statement("claim_sample" if scope.sample else "claim"),
+        statement("claim"),
         {
             **scope.params(),
             "worker": worker.id,
@@ -104,9 +110,8 @@ async def claim_new(
     )
     if not rows:
         return [], []
-    span_id, lane_id, of, attempt, task_id, size, url, model, key, seconds_left, settings, lease_left, *_ = (
-        rows[0]
-    )
+    span_id, lane_id, of, attempt, task_id, size, url, model, key, seconds_left, settings, *rest = rows[0]
+    lease_left, concurrency, *_ = rest
     claim = Claim(
         span_id=span_id,
         lane_id=lane_id,
@@ -120,6 +125,7 @@ async def claim_new(
         seconds_left=seconds_left,
         settings=msgspec.convert(settings, RunSettings),
         lease_left=lease_left,
+        concurrency=concurrency,
     )
     if any(body is None for *_, body in rows):
         return [claim], None
@@ -178,6 +184,7 @@ def merged(settled: Sequence[Settled]) -> list[Settled]:
                 before.finished or row.finished,
                 before.closing or row.closing,
                 before.paused or row.paused,
+                before.step_ended or row.step_ended,
             )
         )
     return list(by_batch.values())
@@ -201,9 +208,7 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
 async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -> list[Settled]:
     """Park items. Their routing key stands for the upstream: it is the same before and after routing."""
     tasks = [
-        ParkedTask(
-            each.item.claim.span_id, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay
-        )
+        ParkedTask(each.item.claim, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay)
         for each in verdicts
     ]
     try:
@@ -234,7 +239,7 @@ async def _abandon(session: Session, late: Sequence[Parked]) -> None:
 class ParkedTask(msgspec.Struct, frozen=True):
     """Items of one span that a provider has accepted as one task."""
 
-    span_id: int
+    claim: Claim
     ordinals: tuple[int, ...]
     upstream: str
     task_id: str
@@ -252,7 +257,9 @@ async def park(
         statement("park"),
         {
             "worker": worker_id,
-            "spans": Int8Array([task.span_id for task in tasks]),
+            "spans": Int8Array([task.claim.span_id for task in tasks]),
+            "lanes": Int8Array([task.claim.lane_id for task in tasks]),
+            "batches": [task.claim.batch_id for task in tasks],
             "ordinals": MultirangeArray([sorted(task.ordinals) for task in tasks]),
             "upstreams": TextArray([task.upstream.encode() for task in tasks]),
             "tasks": TextArray([task.task_id.encode() for task in tasks]),
@@ -277,15 +284,36 @@ async def unknown_spans(session: Session, worker_id: UUID, known: Collection[int
     return {span_id for (span_id,) in await session.rows(statement("unknown_spans"), params)}
 
 
-async def poll(session: Session, worker_id: UUID, scope: Scope, hooks: Sequence[str] = ()) -> PollResult:
-    """See what there is to do, and when the next known thing comes due. `hooks` are those of this worker."""
-    params = {**scope.params(), "worker": worker_id, "hooks": list(hooks)}
+async def poll(
+    session: Session,
+    worker_id: UUID,
+    scope: Scope,
+    hooks: Sequence[str] = (),
+    held: Mapping[UUID, int | None] = NOTHING_HELD,
+) -> PollResult:
+    """See what there is to do, and when the next known thing comes due. `hooks` are those of this worker,
+    `held` the batches that it holds lines of, with the concurrency that it knows of each."""
+    params = {
+        **scope.params(),
+        "worker": worker_id,
+        "hooks": list(hooks),
+        "held": list(held),
+        "limits": [limit or 0 for limit in held.values()],
+    }
     rows = await session.rows(statement("poll"), params)
     return PollResult(*rows[0])
 
 
-async def renew(session: Session, worker: WorkerId) -> None:
-    await session.rows(statement("renew"), {"worker": worker.id, "name": worker.name, "lease": worker.lease})
+async def renew(session: Session, worker: WorkerId, loads: Sequence[KeyLoad] = ()) -> None:
+    """Renew the lease, and report what the worker does."""
+    params = {
+        "worker": worker.id,
+        "name": worker.name,
+        "lease": worker.lease,
+        "loads": Jsonb(loads, dumps=msgspec.json.encode),
+        "version": __version__,
+    }
+    await session.rows(statement("renew"), params)
 
 
 async def live_workers(session: Session) -> list[tuple[UUID, str]]:

@@ -107,6 +107,12 @@ async def ended_parts(
     return [(row[0], row[1]) for row in await session.rows(statement("ended_parts"), params)]
 
 
+async def release(session: Session, grace: timedelta) -> int:
+    """Give back what a chunk of expired uploads has reserved. Return 0 when none is left."""
+    ((released,),) = await session.rows(statement("release_uploads"), {"grace": grace, "chunk": _PAGE})
+    return int(released)
+
+
 async def drop_parts(session: Session, part_ids: Sequence[UUID]) -> None:
     await session.rows(statement("drop_parts"), {"parts": list(part_ids)})
 

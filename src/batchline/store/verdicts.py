@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from time import monotonic
 from typing import TypeAlias, TypeVar
+from uuid import UUID
 
 from batchline.model import (
     NO_USAGE,
@@ -37,9 +38,12 @@ _MAX_INT = 2**31 - 1
 _COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
 _ANSWERED = (Completed, Failed, Retry)
 
-# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause; and,
-# where each verdict is to stand in a group of its own, its number.
-_Key: TypeAlias = tuple[int, int, int | None, float, str | None, int]
+# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause, lane and
+# batch; or instead of the batch, where each verdict is to stand in a group of its own, its number. Two claims
+# may have one span's number, of which one is stale: see record_verdicts_v1.sql. All items of a claim share
+# the object that is the batch's id, also after routing. Its address stands for it: UUIDs are hashed in Python
+# code.
+_Key: TypeAlias = tuple[int, int, int | None, float, str | None, int, int]
 _Group: TypeAlias = list[Verdict]
 _Value = TypeVar("_Value")
 
@@ -56,20 +60,21 @@ class Grouped:
         self.parked: list[Parked] = []
         self._causes: dict[str, Cause] = {}
         for number, verdict in enumerate(_first_of_each(verdicts)):
-            span_id, own = verdict.item.claim.span_id, number if apart else 0
+            claim = verdict.item.claim
+            span_id, lane_id, own = claim.span_id, claim.lane_id, number if apart else id(claim.batch_id)
             match verdict:
                 case Completed():
-                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, None, own)
+                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, None, lane_id, own)
                 case Failed():
                     why = cause_of_line(verdict.output, verdict.status_code, verdict.item.custom_id)
-                    key = (span_id, _FAILED, verdict.status_code, 0.0, self._noted(why), own)
+                    key = (span_id, _FAILED, verdict.status_code, 0.0, self._noted(why), lane_id, own)
                 case Retry():
                     why = cause(verdict.error_code, verdict.message)
-                    key = (span_id, _RETRY, None, verdict.delay, self._noted(why), own)
+                    key = (span_id, _RETRY, None, verdict.delay, self._noted(why), lane_id, own)
                 case Deferred():
-                    key = (span_id, _DEFERRED, None, verdict.delay, None, own)
+                    key = (span_id, _DEFERRED, None, verdict.delay, None, lane_id, own)
                 case SubmissionUnknown():
-                    key = (span_id, _UNKNOWN, None, verdict.delay, None, own)
+                    key = (span_id, _UNKNOWN, None, verdict.delay, None, lane_id, own)
                 case Parked():
                     self.parked.append(verdict)
                     continue
@@ -94,8 +99,8 @@ class Grouped:
         return [verdict for no in nos for verdict in self._groups[no - 1]]
 
     def columns(self) -> dict[str, object]:
-        columns = zip(*self._keys, strict=True) if self._keys else [()] * 6
-        spans, kinds, status_codes, delays, causes, _ = columns
+        columns = zip(*self._keys, strict=True) if self._keys else [()] * 7
+        spans, kinds, status_codes, delays, causes, lanes, _ = columns
         ordinals = [[verdict.item.ordinal for verdict in group] for group in self._groups]
         usages = [_usages(group) for group in self._groups]
         inputs = [_counts([usage.input_tokens for usage in group]) for group in usages]
@@ -124,6 +129,8 @@ class Grouped:
             **_times("ended", [v for at in ended for v in self._groups[at]]),
             **self._retried(),
             **self._caused(causes),
+            "lanes": Int8Array(lanes),
+            "batches": [group[0].item.claim.batch_id for group in self._groups],
         }
 
     def _retried(self) -> dict[str, object]:
@@ -149,12 +156,10 @@ class Grouped:
         return found.key
 
     def _caused(self, causes: Sequence[str | None]) -> dict[str, object]:
-        """The cause and the lane of each group, and each cause once. Empty if nothing has failed."""
+        """The cause of each group, and each cause once. Empty if nothing has failed."""
         known = self._causes.values()
-        groups = self._groups if known else []
         return {
             "causes": TextArray([None if key is None else key.encode() for key in causes] if known else []),
-            "lanes": Int8Array([group[0].item.claim.lane_id for group in groups]),
             "cause_keys": TextArray([each.key.encode() for each in known]),
             "cause_codes": TextArray([_text(each.code) for each in known]),
             "cause_messages": TextArray([_text(each.message) for each in known]),
@@ -166,9 +171,10 @@ def _first_of_each(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
     items = {(verdict.item.claim.span_id, verdict.item.ordinal) for verdict in verdicts}
     if len(items) == len(verdicts):
         return verdicts
-    firsts: dict[tuple[int, int], Verdict] = {}
+    firsts: dict[tuple[int, int, UUID, int], Verdict] = {}
     for verdict in verdicts:
-        firsts.setdefault((verdict.item.claim.span_id, verdict.item.ordinal), verdict)
+        claim = verdict.item.claim
+        firsts.setdefault((claim.span_id, claim.lane_id, claim.batch_id, verdict.item.ordinal), verdict)
     return list(firsts.values())
 
 

@@ -5,7 +5,7 @@ A request goes nowhere but below its upstream, and never without the API key tha
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -51,14 +51,14 @@ class MissingKey(Exception):
 class Route:
     """Where items of one kind go: made once, used for each of them."""
 
-    upstream: Upstream
+    upstream: "HttpUpstream"
     client: Client
     url: Url
     redactor: Redactor
 
 
 class HttpUpstream(Upstream):
-    """Keeps a pool of connections for each API key."""
+    """Keeps a pool of connections for each API key. `traced`: requests carry the ids of their traces."""
 
     def __init__(
         self,
@@ -68,10 +68,13 @@ class HttpUpstream(Upstream):
         timing: Timing,
         settings: HttpSettings,
         environ: Mapping[str, str],
+        *,
+        traced: bool = False,
     ) -> None:
         super().__init__(url, concurrency, stopping, timing, settings.connect_retry)
         self._settings = settings
         self._environ = environ
+        self.traced = traced
         self._clients: dict[str | None, Client] = {}
 
     def route(self, path: str, api_key_env: str | None) -> Route:
@@ -162,11 +165,14 @@ class Upstreams:
         environ: Mapping[str, str] = os.environ,
         timing: Timing | None = None,
         concurrency: int = 64,
+        traced: Iterable[str] = (),
     ) -> None:
         self.settings = settings or HttpSettings()
         self.timing = timing or Timing()
         self._environ = environ
         self._concurrency = concurrency
+        # The URLs of those whose requests carry the ids of their traces.
+        self._traced = frozenset(map(urls.normalized, traced))
         self._stopping = asyncio.Event()
         self._by_url: dict[str, HttpUpstream] = {}
 
@@ -182,6 +188,7 @@ class Upstreams:
                 self.timing,
                 self.settings,
                 self._environ,
+                traced=url in self._traced,
             )
         elif concurrency is not None:
             upstream.limit.resize(concurrency)

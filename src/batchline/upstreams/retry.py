@@ -50,7 +50,7 @@ class Outage:
         self._rounds = 0
         self._delay = 0.0
         self._next_round = -math.inf
-        self.began = clock()
+        self.began = self.tried_at = clock()
         self.reason = ""
 
     @property
@@ -61,6 +61,7 @@ class Outage:
     def failed(self, started: float, reason: str) -> float:
         """Note that a request started then has failed; how long to wait."""
         self.reason = reason
+        self.tried_at = self._clock()
         if started >= self._next_round:
             self._rounds += 1
             self._delay = rounded_up(self._backoff.delay(self._rounds, self._random))

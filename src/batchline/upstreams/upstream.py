@@ -63,6 +63,11 @@ class Upstream:
         """Its URL without secrets."""
         return public_url(self.url)
 
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot be connected to; None: it can."""
+        return None if self._outage is None else self._outage.reason
+
     async def may_send(self, fence: Callable[[], object | None]) -> bool:
         """Wait for the upstream's pace, and for the end of an outage's delay. Call it while `limited`.
 
@@ -100,6 +105,7 @@ class Upstream:
             paused_for=pace.seconds_left if pace is not None and waiting else 0.0,
             unreachable_for=None if outage is None else now - outage.began,
             next_try=0.0 if outage is None else outage.seconds_left,
+            last_try=0.0 if outage is None else now - outage.tried_at,
             reason="" if outage is None else outage.reason,
         )
 

@@ -42,7 +42,9 @@ class UpstreamView(msgspec.Struct, frozen=True):
     rate_limit: float | None = None
     # Until the next request may be sent, as the upstream requested.
     paused_for: float = 0.0
-    # Since the first connection that failed, until the next try, and why.
+    # Since the first connection that failed, until the next try.
     unreachable_for: float | None = None
     next_try: float = 0.0
+    # Since the last connection that failed.
+    last_try: float = 0.0
     reason: str = ""

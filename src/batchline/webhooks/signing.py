@@ -15,8 +15,6 @@ from standardwebhooks import Webhook as Signer
 from batchline.model.ids import BATCH, EVENT, show
 from batchline.store.webhooks import Message
 
-EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
-
 # Seconds that the old secret stays valid after a rotation that keeps it.
 KEEP_PREVIOUS = 24 * 3600.0
 

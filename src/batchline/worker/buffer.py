@@ -13,6 +13,7 @@ from uuid import UUID
 from batchline.config.settings import WorkerSettings
 from batchline.model import Item
 from batchline.upstreams.memory import BodyMemory
+from batchline.worker.batch_limits import BatchLimits
 from batchline.worker.rate import Rate
 from batchline.worker.slots import Slots
 
@@ -22,13 +23,20 @@ MAX_FETCH = 32 * 2**20
 
 class Buffer:
     def __init__(
-        self, settings: WorkerSettings, rate: Rate, slots: Slots, memory: BodyMemory, max_bytes: int
+        self,
+        settings: WorkerSettings,
+        rate: Rate,
+        slots: Slots,
+        memory: BodyMemory,
+        max_bytes: int,
+        limits: BatchLimits | None = None,
     ) -> None:
         self._settings = settings
         self._rate = rate
         self._slots = slots
         self._memory = memory
         self._max_bytes = max_bytes
+        self.limits = BatchLimits() if limits is None else limits
         # Of items that wait or run.
         self._bytes = 0
         # No more items are wanted until there is room for so many bytes.
@@ -46,7 +54,7 @@ class Buffer:
         self.on_put: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + (len(self.limits.waiting) if self.limits.active else 0)
 
     @property
     def takers(self) -> int:
@@ -65,11 +73,36 @@ class Buffer:
         if arrived or sizes:
             self._average_size = (size + sum(sizes)) / (len(arrived) + len(sizes))
         self._needed = max(self._average_size, min(sizes, default=1))
-        self._items.extend(arrived)
+        self._admit(arrived)
         self._low = self._target() // 2
         if len(self._items) > self._low:
             self._refill.clear()
         self._wake(len(self._items))
+
+    def _admit(self, arrived: Sequence[Item]) -> None:
+        """A claim brings the limit of its batch, which may have changed."""
+        claim = None
+        for item in arrived:
+            if item.claim is not claim:
+                claim = item.claim
+                if claim.concurrency != self.limits.limit_of(claim.batch_id):
+                    self.change_limit(claim.batch_id, claim.concurrency)
+            if not self.limits.active or self.limits.arrived(item):
+                self._items.append(item)
+
+    def change_limit(self, batch_id: UUID, limit: int | None) -> None:
+        """A batch has another concurrency from now on; None: no limit. Requests in flight may finish."""
+        unsent = [item for item in self._items if item.claim.batch_id == batch_id]
+        running = sum(item.claim.batch_id == batch_id for item in self._slots.running.values())
+        kept = [item for item in self._items if item.claim.batch_id != batch_id]
+        self._items = deque([*kept, *self.limits.change(batch_id, limit, unsent, running)])
+        self._refill.set()
+        self._wake(len(self._items))
+
+    def batch_limits(self) -> dict[UUID, int | None]:
+        """The batches of all items that wait or run, with the limit that is known of each."""
+        items = (*self._items, *self.limits.waiting, *self._slots.running.values())
+        return {id: self.limits.limit_of(id) for id in {item.claim.batch_id for item in items}}
 
     async def take(self) -> Item | None:
         """The next item; None when the buffer is closed, or the taker is dismissed."""
@@ -92,7 +125,7 @@ class Buffer:
         return item
 
     def spans(self) -> set[int]:
-        return {item.claim.span_id for item in self._items}
+        return {item.claim.span_id for item in (*self._items, *self.limits.waiting)}
 
     async def needs_refill(self) -> None:
         """Wait until more is wanted."""
@@ -101,6 +134,9 @@ class Buffer:
     def done(self, item: Item) -> None:
         """Note that an item has ended."""
         self._hold(-len(item.body))
+        if self.limits.active:
+            self._items.extend(self.limits.ended(item))
+            self._wake(len(self._items))
         if self._short and self._has_room:
             self._refill.set()
 
@@ -139,7 +175,11 @@ class Buffer:
 
     def discard(self, batch_id: UUID | None = None) -> list[Item]:
         """Take back what was not sent, all of it or that of one batch."""
-        gone = [item for item in self._items if batch_id is None or item.claim.batch_id == batch_id]
+        gone = self.limits.discard(batch_id)
+        unsent = [item for item in self._items if batch_id is None or item.claim.batch_id == batch_id]
+        for item in unsent:
+            self.limits.ended(item)
+        gone += unsent
         if gone:
             kept = [item for item in self._items if batch_id is not None and item.claim.batch_id != batch_id]
             self._items = deque(kept)

@@ -3,7 +3,9 @@ found some.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Protocol
 from uuid import UUID
 
@@ -139,6 +141,7 @@ class Claimer(Service):
         if self._lease.lost:
             # A claim under the old name would renew it.
             self._lease.abandon()
+        began = monotonic()
         requested_at = self._lease.now()
         worker = self._lease.worker
         announced, self._announced = self._announced, None
@@ -161,24 +164,30 @@ class Claimer(Service):
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
-        self._put(items)
+        self._put(items, began)
         # The requests go out before the next claim.
         await asyncio.sleep(0)
         return True
 
-    def _put(self, items: list[Item]) -> None:
-        """Give back items whose bodies were too large to be read; the next claim is smaller."""
+    def _put(self, items: list[Item], began: float) -> None:
+        """Give back items whose bodies were too large to be read; the next claim is smaller. `began`: when
+        they were claimed."""
         left_out = [item for item in items if item.left_out]
         if left_out:
             items = [item for item in items if not item.left_out]
             for item in left_out:
                 self._context.settler.add(Deferred(item, _LEFT_OUT_DELAY))
         self.claimed += len(items)
+        if self._context.tracer is not None:
+            self._context.tracer.claimed(items, began)
         self._intake.put(items, left_out)
 
     def _count(self, claims: Sequence[Claim], wanted: int) -> None:
         if claims:
             _log.info(f"claimed {sum(claim.size for claim in claims)} of {wanted} wanted")
+            if _log.is_enabled_for(logging.INFO):
+                for claim in claims:
+                    _log.info("claimed", **claim.log_fields())
             # A poll of an item's task does not run the item again.
             self._context.budget.take(sum(claim.size for claim in claims if claim.task_id is None))
             self._context.on_claimed()
@@ -187,7 +196,11 @@ class Claimer(Service):
         self, worker: WorkerId, want: int, announced: UUID | None
     ) -> tuple[list[Claim], list[Item] | None]:
         """Claims, and their items if these came with them."""
-        session, scope = self._context.session, self._scope()
+        session, scope, items = self._context.session, self._scope(), None
+        started = monotonic()
         if announced is not None:
-            return await spans.claim_new(session, worker, scope, announced, min(want, _MAX_NEW))
-        return await spans.claim(session, worker, scope, want, self._max_tasks), None
+            claims, items = await spans.claim_new(session, worker, scope, announced, min(want, _MAX_NEW))
+        else:
+            claims = await spans.claim(session, worker, scope, want, self._max_tasks)
+        self._context.observer.claim_ended(monotonic() - started, sum(claim.size for claim in claims))
+        return claims, items

@@ -1,15 +1,17 @@
 """What the producers of one worker share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.store.session import Session
+from batchline.traces.lines import LineTracer
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.clock import Clock
 from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
+from batchline.worker.observer import WorkerObserver
 from batchline.worker.reconciler import Reconciler
 from batchline.worker.settler import Settler
 
@@ -30,3 +32,6 @@ class ProducerContext:
     max_request_bytes: int
     budget: ItemBudget
     on_claimed: Callable[[], None]
+    observer: WorkerObserver = field(default_factory=WorkerObserver)
+    # None: nothing is traced.
+    tracer: LineTracer | None = None

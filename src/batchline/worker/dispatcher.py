@@ -4,7 +4,7 @@ While too many bytes of answers are held, runners wait before they send more.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 from uuid import UUID
 
@@ -12,7 +12,8 @@ import structlog
 
 from batchline.batches.output import failed_line
 from batchline.executors.executor import unexpected
-from batchline.model import Completed, Deferred, Failed, Ran, Retry, TimedOut, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
+from batchline.secrets.tracebacks import traceback_of
 from batchline.worker.buffer import Buffer
 from batchline.worker.context import ProducerContext
 from batchline.worker.rate import Rate
@@ -49,12 +50,17 @@ class Dispatcher(Service):
         self._rate = rate
         self._on_empty = on_empty
         self._runners = 0
+        self._group: asyncio.TaskGroup | None = None
         buffer.on_put = self.idle.clear
 
     @property
     def in_flight(self) -> int:
         """Items that are sent, or wait for a slot that another producer of the same upstream uses."""
         return len(self._slots.running)
+
+    @property
+    def running(self) -> Collection[Item]:
+        return self._slots.running.values()
 
     def spans(self) -> set[int]:
         return {item.claim.span_id for item in self._slots.running.values()}
@@ -92,8 +98,17 @@ class Dispatcher(Service):
     async def run(self) -> None:
         """Until the buffer is closed and empty."""
         self._runners = 0
-        async with asyncio.TaskGroup() as runners:
-            self._start_runners(runners)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                self._start_runners(self._group)
+        finally:
+            self._group = None
+
+    def add_runners(self) -> None:
+        """The limit was raised. While all runners are busy, none of them would notice."""
+        waiting = self._buffer.takers or self._buffer.closed
+        if self._group is not None and self._runners < self._slots.limit.value and not waiting:
+            self._start_runners(self._group)
 
     def _start_runners(self, runners: asyncio.TaskGroup) -> None:
         """One for each item that waits, and at least one."""
@@ -128,9 +143,9 @@ class Dispatcher(Service):
                         item.stamps.sent = monotonic()
                         try:
                             ran = Deferred(item) if buffer.closed else await executor.run(item)
-                        except Exception:  # noqa: BLE001
+                        except Exception as error:  # noqa: BLE001
                             # One item's unexpected error must not affect the others in flight.
-                            _log.exception("executor failed", request=item.request_id)
+                            _log.error("executor failed", **item.log_fields(), exception=traceback_of(error))
                             ran = unexpected(item)
                         item.stamps.answered = monotonic()
                         # An item that must be tried again is not done: an unreachable upstream is not a fast

@@ -8,6 +8,7 @@ unreachable; then one batch at a time is tried, less and less often.
 import asyncio
 import random
 from collections.abc import Callable
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -57,6 +58,8 @@ class Finalizer(Service):
         self._scope = scope
         self._objects = objects
         self._on_ended = on_ended
+        # Called with each batch that has ended here, and the seconds that it took.
+        self.on_finalized: Callable[[Batch, float], None] = lambda batch, seconds: None
         self._claiming = False
         self._stopping = False
         self._under_way: dict[Session, UUID] = {}
@@ -157,7 +160,10 @@ class Finalizer(Service):
 
     async def _finalize(self, session: Session, worker: WorkerId, batch: Batch) -> None:
         try:
+            began = monotonic()
             ended = await finalize(session, self._objects, worker, batch)
+            if ended is not None:
+                self.on_finalized(ended, monotonic() - began)
             self._succeeded(ended)
         except Exception as error:  # noqa: BLE001
             # Whatever is wrong with one batch must not affect the others.
@@ -172,6 +178,13 @@ class Finalizer(Service):
         self._outage.over()
         self.trouble = None
         if ended is not None:
+            _log.info(
+                "batch ended",
+                batch=ids.show(ids.BATCH, ended.id),
+                status=ended.status.value,
+                completed=ended.completed,
+                failed=ended.failed,
+            )
             self._on_ended(ended)
 
     async def _failed(self, session: Session, worker: WorkerId, batch: Batch, error: Exception) -> None:

@@ -1,16 +1,17 @@
-"""Renews the lease while anything is held; silent otherwise.
+"""Renews the lease while anything is held, and reports what the worker does; silent otherwise.
 
 It runs in the same event loop as everything else on purpose: a blocked loop sends no heartbeat, so another
 worker takes over its work.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
 
 from batchline.config.settings import WorkerSettings
+from batchline.model import KeyLoad
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.worker.lease import Lease
@@ -23,13 +24,19 @@ class Heartbeat(Service):
     name = "heartbeat"
 
     def __init__(
-        self, session: Session, lease: Lease, settings: WorkerSettings, holding: Callable[[], bool]
+        self,
+        session: Session,
+        lease: Lease,
+        settings: WorkerSettings,
+        holding: Callable[[], bool],
+        loads: Callable[[], Sequence[KeyLoad]] = tuple,
     ) -> None:
         super().__init__()
         self._session = session
         self._lease = lease
         self._settings = settings
         self._holding = holding
+        self._loads = loads
 
     def wake(self) -> None:
         """Renew now. A drain does not wait for a renewal, so the heartbeat stays idle."""
@@ -52,7 +59,7 @@ class Heartbeat(Service):
         requested_at = self._lease.now()
         worker = self._lease.worker
         try:
-            await spans.renew(self._session, worker)
+            await spans.renew(self._session, worker, self._loads())
         except StoreUnavailable as error:
             _log.warning("lease not renewed", reason=str(error))
             return

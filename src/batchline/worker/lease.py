@@ -24,12 +24,20 @@ _log = structlog.get_logger("batchline.lease")
 
 
 class Lease:
-    """`let_go` drops all items that this worker holds and has not sent, and returns how many."""
+    """`let_go` drops all items that this worker holds and has not sent, and returns how many. `on_lost` is
+    called afterwards."""
 
-    def __init__(self, settings: WorkerSettings, clock: Clock, let_go: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        clock: Clock,
+        let_go: Callable[[], int],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._let_go = let_go
+        self._on_lost = on_lost
         self.worker = self._incarnation()
         # Nothing is held yet, so nothing can be lost; the first claim starts the time.
         self.ends = _NEVER
@@ -66,6 +74,7 @@ class Lease:
         _log.warning("lease lost, unsent items left to others", items=self._let_go())
         self.worker = self._incarnation()
         self.release()
+        self._on_lost()
 
     def _incarnation(self) -> WorkerId:
         return WorkerId(new_id(), name_of_this_process(), timedelta(seconds=self._settings.lease))

@@ -18,11 +18,18 @@ _log = structlog.get_logger("batchline.maintenance")
 class Maintenance(Service):
     name = "maintenance"
 
-    def __init__(self, session: Session, objects: Objects, settings: WorkerSettings) -> None:
+    def __init__(
+        self,
+        session: Session,
+        objects: Objects,
+        settings: WorkerSettings,
+        on_found: maintenance.OnFound = maintenance.not_counted,
+    ) -> None:
         super().__init__()
         self._session = session
         self._objects = objects
         self._settings = settings
+        self._on_found = on_found
 
     def stop(self) -> None:
         # Any worker may do it later.
@@ -36,6 +43,7 @@ class Maintenance(Service):
                 self._settings.results_retention,
                 self._settings.operations_retention,
                 self._settings.events_retention,
+                on_found=self._on_found,
             )
         except StoreUnavailable as error:
             # It stays due, and the next poll says so.

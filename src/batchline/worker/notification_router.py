@@ -8,6 +8,7 @@ from uuid import UUID
 
 from batchline.model import Batch, PollResult, Settled
 from batchline.store.events import Event
+from batchline.worker.bulk_runner import BulkRunner
 from batchline.worker.finalizer import Finalizer
 from batchline.worker.hook_runner import HookRunner
 from batchline.worker.maintenance import Maintenance
@@ -27,6 +28,7 @@ class NotificationRouter:
     outbox: Outbox
     hooks: HookRunner
     maintenance: Maintenance
+    bulk: BulkRunner
     canceller: TaskCanceller
 
     def __init__(self, on_ended: Callable[[Batch], None] | None) -> None:
@@ -44,8 +46,11 @@ class NotificationRouter:
             case "closed" if event.batch_id is not None:
                 self._give_back(event.batch_id)
                 self.poller.wake()
-            case "ended":
-                # A batch that fails while validating ends without a worker that would deliver the event.
+            case "changed" | "action":
+                # The poll returns the new concurrency of a batch, and actions that are due.
+                self.poller.wake()
+            case "ended" | "event":
+                # A server has failed a batch while validating, or has decided on one: it delivers no events.
                 self.outbox.wake()
             case "abandoned":
                 # A batch was deleted while providers worked on it.
@@ -56,6 +61,10 @@ class NotificationRouter:
 
     def found(self, result: PollResult) -> None:
         """A poll has returned."""
+        for batch_id, limit in zip(result.changed, result.limits, strict=True):
+            for producer in self.producers:
+                if batch_id in producer.buffer.batch_limits():
+                    producer.buffer.change_limit(batch_id, limit)
         if result.claimable:
             self.look_for_work()
         if result.finalizable:
@@ -64,6 +73,8 @@ class NotificationRouter:
             self.outbox.wake()
         if result.hooks_due:
             self.hooks_due()
+        if result.actions_due:
+            self.bulk.wake()
         if result.maintenance_due:
             self.maintenance.wake()
             self.canceller.wake()
@@ -80,7 +91,8 @@ class NotificationRouter:
                 self._give_back(row.batch_id)
         if any(row.finished for row in settled):
             self.finalizer.wake()
-        if any(row.closing for row in settled):
+        # A poll returns when the next step begins.
+        if any(row.closing or row.step_ended for row in settled):
             self.poller.wake()
         if earliest_retry is not None:
             self.retries.expect(earliest_retry)

@@ -8,7 +8,8 @@ and the poller polls again at that time.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
 
 import structlog
 
@@ -16,7 +17,7 @@ from batchline.config.settings import WorkerSettings
 from batchline.model import PollResult
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
+from batchline.store.spans import NOTHING_HELD, Scope
 from batchline.worker.lease import Lease
 from batchline.worker.service import Service
 
@@ -27,7 +28,8 @@ _log = structlog.get_logger("batchline.poller")
 
 
 class Poller(Service):
-    """`on_result` wakes the services that have something to do."""
+    """`on_result` wakes the services that have something to do. `held`: the batches that the worker holds
+    lines of, with the concurrency that it knows of each."""
 
     name = "poller"
 
@@ -39,6 +41,7 @@ class Poller(Service):
         settings: WorkerSettings,
         on_result: Callable[[PollResult], None],
         hooks: Sequence[str] = (),
+        held: Callable[[], Mapping[UUID, int | None]] = lambda: NOTHING_HELD,
     ) -> None:
         super().__init__()
         self._session = session
@@ -47,6 +50,7 @@ class Poller(Service):
         self._settings = settings
         self._on_result = on_result
         self._hooks = hooks
+        self._held = held
         self._interval = settings.poll_min
         self._next_due: float | None = None
         self._waiting: list[asyncio.Future[bool]] = []
@@ -89,7 +93,9 @@ class Poller(Service):
 
     async def _poll(self) -> bool:
         try:
-            result = await spans.poll(self._session, self._lease.worker.id, self._scope, self._hooks)
+            result = await spans.poll(
+                self._session, self._lease.worker.id, self._scope, self._hooks, self._held()
+            )
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
             self.only_claimable = False

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeAlias, overload
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -73,13 +74,19 @@ class Producers(Sequence[Producer]):
         """Items, since the start."""
         return self._claimed + sum(claimer.claimed for claimer in self.claimers)
 
+    def batch_limits(self) -> dict[UUID, int | None]:
+        """The batches that lines are held of, with the concurrency that is known of each."""
+        return {id: limit for producer in self for id, limit in producer.buffer.batch_limits().items()}
+
     def add(self, of: ProducerScope) -> None:
         """Add a producer that lasts. Call it before `start`."""
-        limit = InFlightLimit(of.concurrency)
+        upstream, limit = None, InFlightLimit(of.concurrency)
         if of.upstream is not None:
-            limit = self._upstreams.get(of.upstream, of.concurrency).limit
+            upstream = self._upstreams.get(of.upstream, of.concurrency)
+            limit = upstream.limit
             self._known.add(urls.normalized(of.upstream))
-        self._lasting.append(Producer(self._context, of.scope, limit, max_tasks=of.max_tasks))
+        producer = Producer(self._context, of.scope, limit, max_tasks=of.max_tasks, upstream=upstream)
+        self._lasting.append(producer)
 
     def discover(self, of: ProducerScope) -> None:
         """Open a producer for each upstream in this scope, while it has work. Call it before `start`."""
@@ -88,10 +95,11 @@ class Producers(Sequence[Producer]):
             # An upstream that a lasting producer sends to keeps its number of slots.
             url = first.key.removeprefix(RESERVED)
             concurrency = None if urls.normalized(url) in self._known else of.concurrency
-            limit = self._upstreams.get(url, concurrency).limit
+            upstream = self._upstreams.get(url, concurrency)
             provider = first.settings.provider
             max_tasks = None if provider is None else provider.max_tasks
-            producer = Producer(self._context, Scope(keys=(first.key,)), limit, on_idle, max_tasks)
+            scope = Scope(keys=(first.key,))
+            producer = Producer(self._context, scope, upstream.limit, on_idle, max_tasks, upstream)
             self._opened.append(producer)
             self._supervisor.start(producer.dispatcher, producer.claimer)
             return producer

@@ -7,7 +7,9 @@ fails.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
+from time import monotonic
 from typing import Protocol
 
 import structlog
@@ -26,11 +28,14 @@ from batchline.model import (
     SubmissionUnknown,
     Verdict,
 )
-from batchline.store import batches, health, spans
+from batchline.model.failure import displayed_code, error_of_line
+from batchline.secrets.tracebacks import traceback_of
+from batchline.store import batches, health, spans, steps
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.upstreams.faults import MAX_MESSAGE
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.lease import Lease
+from batchline.worker.observer import WorkerObserver
 from batchline.worker.pause import Pause
 from batchline.worker.service import Service
 
@@ -93,6 +98,7 @@ class Settler(Service):
         self.completed = 0
         self.failed = 0
         self.on_stored: OnStored = lambda verdicts, late, repeated: None
+        self.observer = WorkerObserver()
         # The lines whose verdicts were sent and may be stored, though no answer said so.
         self._unanswered: set[tuple[int, int]] = set()
         # Why the last settle failed, for people; None once one has succeeded.
@@ -227,11 +233,15 @@ class Settler(Service):
 
     async def _send(self, verdicts: Sequence[Verdict]) -> None:
         late: list[Verdict] = []
+        started = monotonic()
         settled = await spans.settle(self._session, self._lease.worker.id, verdicts, late.extend)
+        self.observer.settle_ended(monotonic() - started, verdicts)
         repeated = [verdict for verdict in late if _line(verdict) in self._unanswered]
         if repeated:
             late = [verdict for verdict in late if _line(verdict) not in self._unanswered]
         self.on_stored(verdicts, late, repeated)
+        if _log.is_enabled_for(logging.INFO):
+            _log_failures(verdicts)
         delays = [
             verdict.delay
             for verdict in verdicts
@@ -243,6 +253,8 @@ class Settler(Service):
         for row in settled:
             if row.closing and not row.finished:
                 await batches.conclude(self._session, row.batch_id)
+            if row.step_ended:
+                await steps.begin(self._session, row.batch_id)
 
     async def _is_cause(self, verdicts: Sequence[Verdict]) -> bool:
         """Whether the database answers, and this one large verdict is what it does not take."""
@@ -253,13 +265,14 @@ class Settler(Service):
 
     async def _refuse(self, verdict: Verdict, reason: str) -> None:
         item = verdict.item
-        _log.error("the database refused a result", request=item.request_id, reason=reason)
+        # Not the reason: it may quote the result. The line's error has it.
+        _log.error("the database refused a result; its line fails", **item.log_fields())
         line = failed_line(item, "result_refused", f"the result could not be stored: {reason}"[:MAX_MESSAGE])
         try:
             await self._send([Failed(item, line)])
         except StatementRefused as error:
             # Then the result is not the cause. Give the item back: a busy worker would keep it for ever.
-            _log.error("an item cannot be settled", request=item.request_id, reason=str(error))
+            _log.error("an item cannot be settled", **item.log_fields(), exception=traceback_of(error))
             await self._give_back(item)
 
     async def _give_back(self, item: Item) -> None:
@@ -269,7 +282,21 @@ class Settler(Service):
         try:
             await self._send([back])
         except StatementRefused as error:
-            _log.error("an item cannot be given back", request=item.request_id, reason=str(error))
+            _log.error("an item cannot be given back", **item.log_fields(), exception=traceback_of(error))
+
+
+def _log_failures(verdicts: Sequence[Verdict]) -> None:
+    """Codes, not messages: these may quote a prompt."""
+    for verdict in verdicts:
+        match verdict:
+            case Failed():
+                code = error_of_line(verdict.output, verdict.status_code)[0]
+                _log.info("line failed", **verdict.item.log_fields(), code=displayed_code(code))
+            case Retry():
+                code = displayed_code(verdict.error_code)
+                _log.info(
+                    "attempt failed", **verdict.item.log_fields(), code=code, again_in=round(verdict.delay, 1)
+                )
 
 
 def _line(verdict: Verdict) -> tuple[int, int]:

@@ -19,7 +19,19 @@ from uuid import UUID
 import structlog
 
 from batchline.executors.executor import Executor, Fence, no_fence
-from batchline.model import NO_USAGE, Completed, Deferred, Failed, Item, Ran, Retry, Spending, Usage, Verdict
+from batchline.model import (
+    NO_USAGE,
+    Completed,
+    Deferred,
+    Failed,
+    Item,
+    Ran,
+    Retry,
+    Spending,
+    Usage,
+    Verdict,
+    ids,
+)
 from batchline.model.ids import new_id
 from batchline.model.spending import largest_usage
 from batchline.store import budgets
@@ -217,7 +229,9 @@ class SpendingKeeper(Service):
         try:
             await self._serve(account)
         except StatementRefused as error:
-            _log.error("cannot reserve for a batch", batch=str(account.batch_id), reason=str(error))
+            _log.error(
+                "cannot reserve for a batch", batch=ids.show(ids.BATCH, account.batch_id), reason=str(error)
+            )
             _refuse(account, "refused")
             account.recorded = account.held, account.busy
 
@@ -244,7 +258,9 @@ class SpendingKeeper(Service):
             if reservation.state != "open":
                 _refuse(account, "closed")
             if reservation.state == "paused":
-                _log.info("the batch is paused: its cap is reached", batch=str(account.batch_id))
+                _log.info(
+                    "the batch is paused: its cap is reached", batch=ids.show(ids.BATCH, account.batch_id)
+                )
             account.waiting = deque(each for each in account.waiting if not each.answer.done())
             if reservation.granted < len(wanted) or not account.waiting:
                 break

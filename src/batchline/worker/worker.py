@@ -19,15 +19,17 @@ from batchline.executors.executor import Executor
 from batchline.executors.validating import ValidatingExecutor
 from batchline.files.objects import Objects
 from batchline.hooks.hook import Hooks
-from batchline.model import Batch
+from batchline.model import Batch, Verdict
 from batchline.store import batches, spans
 from batchline.store.address import in_schema_of
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
+from batchline.traces.tracing import Tracing
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
 from batchline.webhooks.sender import Sender
 from batchline.worker import local_workers
+from batchline.worker.bulk_runner import BulkRunner, ContinueAction, no_actions
 from batchline.worker.clock import Clock, steady
 from batchline.worker.context import ProducerContext
 from batchline.worker.drain import Drain, HeldLines
@@ -38,8 +40,10 @@ from batchline.worker.invalid_answers import StoredInvalidAnswers
 from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
+from batchline.worker.load import LoadMeter
 from batchline.worker.maintenance import Maintenance
 from batchline.worker.notification_router import NotificationRouter
+from batchline.worker.observer import WorkerObserver
 from batchline.worker.outbox import Outbox
 from batchline.worker.pause import Pause
 from batchline.worker.poller import Poller
@@ -64,6 +68,7 @@ _SESSIONS = (
     "tasks",
     "spending",
     "answers",
+    "bulk",
 )
 
 _log = structlog.get_logger("batchline.worker")
@@ -82,13 +87,18 @@ class WorkerOptions:
     memory: BodyMemory | None = None
     # Cancels tasks of batches that have ended.
     cancel_task: CancelTask = nothing_to_cancel
+    # Goes on with actions on many batches.
+    continue_action: ContinueAction = no_actions
     # Run after each batch that ends, whichever worker ends it.
     hooks: Hooks = field(default_factory=Hooks)
     # Called with each batch that this worker ends.
     on_ended: Callable[[Batch], None] | None = None
     clock: Clock = steady
+    observer: WorkerObserver = field(default_factory=WorkerObserver)
     # The database's own address, if the worker's URL is a pooler's.
     listen_url: str | None = None
+    # None: nothing is traced.
+    tracing: Tracing | None = None
 
 
 class Worker:
@@ -112,7 +122,9 @@ class Worker:
         self._router = router = NotificationRouter(options.on_ended)
         memory = options.memory or BodyMemory(settings.body_memory, settings.concurrency)
 
-        self.lease = Lease(settings, options.clock, self._let_go)
+        self._observer, self._load = options.observer, LoadMeter(options.clock)
+        self._tracing = tracing = options.tracing
+        self.lease = Lease(settings, options.clock, self._let_go, self._observer.lease_lost)
         self._spending = SpendingKeeper(self._sessions["spending"], self.lease)
         self._reasons = AnswerReasons()
         # Checks answers first: what it adds to a request must be reserved, too.
@@ -123,7 +135,8 @@ class Worker:
         )
         self._executor.fenced_by(self.lease.sender)
         self.settler = Settler(self._sessions["settle"], self.lease, settings, memory, router.settled)
-        self.settler.on_stored = self._spending.stored
+        self.settler.on_stored = self._stored
+        self.settler.observer = self._observer
         self._reconciler = Reconciler(
             self._sessions["claim"], self.lease, self._known_spans, router.look_for_work
         )
@@ -142,6 +155,8 @@ class Worker:
             max_request_bytes=memory.for_requests // shares,
             budget=self._budget,
             on_claimed=router.claimed,
+            observer=self._observer,
+            tracer=None if tracing is None else tracing.lines,
         )
         self.producers = Producers(context, options.upstreams or Upstreams(), self._supervisor)
         for each in scopes:
@@ -149,21 +164,38 @@ class Worker:
         if options.discovered is not None:
             self.producers.discover(options.discovered)
         self.finalizer = Finalizer(url, self.lease, scope, objects, router.ended)
+        if tracing is not None:
+            self.finalizer.on_finalized = tracing.batches.finalized
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.outbox = Outbox(self._sessions["outbox"], sender, router.hooks_due)
         self.hooks = HookRunner(self._sessions["hooks"], options.hooks)
-        self._maintenance = Maintenance(self._sessions["maintenance"], objects, settings)
+        self._maintenance = Maintenance(
+            self._sessions["maintenance"], objects, settings, self._observer.maintenance_found
+        )
+        self._bulk = BulkRunner(self._sessions["bulk"], options.continue_action)
         self._canceller = TaskCanceller(self._sessions["tasks"], scope, options.cancel_task)
         self.poller = Poller(
-            self._sessions["poll"], self.lease, scope, settings, router.found, options.hooks.names
+            self._sessions["poll"],
+            self.lease,
+            scope,
+            settings,
+            router.found,
+            options.hooks.names,
+            self.producers.batch_limits,
         )
-        self._heartbeat = Heartbeat(self._sessions["renew"], self.lease, settings, self.holding)
+        self._heartbeat = Heartbeat(
+            self._sessions["renew"],
+            self.lease,
+            settings,
+            self.holding,
+            lambda: self._load.loads(self.producers),
+        )
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
         self._drain = Drain(self._sessions["settle"], scope, self.poller, self.producers, self._parts)
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
         router.outbox, router.hooks, router.maintenance = self.outbox, self.hooks, self._maintenance
-        router.canceller = self._canceller
+        router.canceller, router.bulk = self._canceller, self._bulk
 
     @property
     def claimed(self) -> int:
@@ -202,6 +234,7 @@ class Worker:
                     self.outbox,
                     self.hooks,
                     self._maintenance,
+                    self._bulk,
                     self._canceller,
                     self._reconciler,
                     self.poller,
@@ -258,6 +291,7 @@ class Worker:
             self.outbox,
             self.hooks,
             self._maintenance,
+            self._bulk,
             self._canceller,
         ]
 
@@ -275,7 +309,14 @@ class Worker:
         """Stop services in the order in which items pass through them, so that each finishes what it has."""
         self._stop_sending()
         stop, patience = self._supervisor.stop, self._settings.stop_patience
-        seeking = (self.poller, self._listener, self._reconciler, self._maintenance, self._canceller)
+        seeking = (
+            self.poller,
+            self._listener,
+            self._reconciler,
+            self._maintenance,
+            self._bulk,
+            self._canceller,
+        )
         # A producer may be closed, and with it its claimer, while others stop.
         claimers = self.producers.claimers
         with self._aborting_after(patience):
@@ -341,6 +382,14 @@ class Worker:
         session, worker_id = self._sessions["settle"], self.lease.worker.id
         unsent = await spans.unknown_spans(session, worker_id, self._last_known)
         return await spans.release(session, worker_id, unsent, sent=False) if unsent else []
+
+    def _stored(
+        self, verdicts: Sequence[Verdict], late: Sequence[Verdict], repeated: Sequence[Verdict]
+    ) -> None:
+        self._load.stored(verdicts)
+        self._spending.stored(verdicts, late, repeated)
+        if self._tracing is not None:
+            self._tracing.lines.stored(verdicts, late, repeated)
 
     def _known_spans(self) -> set[int]:
         return self.settler.spans().union(*(producer.spans() for producer in self.producers))

@@ -19,7 +19,7 @@ from batchline.governance import limits
 from batchline.governance.access import Actor
 from batchline.governance.errors import LimitReached
 from batchline.governance.rules import Rules
-from batchline.model import RequestKind, Role
+from batchline.model import RequestKind
 
 
 def _rules(request: Request) -> Rules:
@@ -85,7 +85,7 @@ def _within_limits(caller: GovernedCaller, context: Context, counters: Counters)
 
 
 async def _admin(actor: Deciding) -> Actor:
-    if actor.role is not Role.ADMIN:
+    if not actor.role.administers:
         raise ApiError(403, "Only admins may do this.", code="PERMISSION_DENIED")
     return actor
 

@@ -44,6 +44,14 @@ class Decision(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: Reason | None = None
+    content_digest: Annotated[
+        str | None,
+        Field(
+            max_length=64,
+            description="What was reviewed, as the batch shows it; 409 if it has changed."
+            " Required for an approval if children could be added, and after a sample.",
+        ),
+    ] = None
 
 
 class Approve(Decision):
@@ -208,7 +216,13 @@ async def approve_batch(
     requested = requested or Approve()
     async with context.sessions.one() as session:
         approved = await decisions.approve(
-            rules, session, actor, read_id(batch_id), requested.reason, requested.child_count
+            rules,
+            session,
+            actor,
+            read_id(batch_id),
+            requested.reason,
+            requested.child_count,
+            requested.content_digest,
         )
         return displayed(approved)
 
@@ -220,10 +234,13 @@ async def reject_batch(
     context: InContext,
     requested: Decision | None = None,
 ) -> GovernedBatchObject:
-    """For approvers and admins. None of the children runs."""
+    """For approvers and admins. None of the children runs any more."""
     async with context.sessions.one() as session:
-        reason = None if requested is None else requested.reason
-        return displayed(await decisions.reject(session, actor, read_id(batch_id), reason))
+        requested = requested or Decision()
+        rejected = await decisions.reject(
+            session, actor, read_id(batch_id), requested.reason, requested.content_digest
+        )
+        return displayed(rejected)
 
 
 @router.post("/batches/{batch_id}/pause", **_CHANGED)

@@ -11,6 +11,8 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batchline.api.context import InContext
+from batchline.api.staging import StagedRequest, StepsObject
+from batchline.batches.batch_object import steps_object
 from batchline.governance import access, children
 from batchline.governance.access import Actor
 from batchline.governance.errors import NotFound
@@ -38,7 +40,7 @@ def read_id(displayed: str) -> UUID:
 # Requests
 
 
-class SubmitBatch(BaseModel):
+class SubmitBatch(StagedRequest):
     """The body of every submission. `items` must match the schema of the operation."""
 
     model_config = ConfigDict(extra="forbid")
@@ -67,11 +69,23 @@ class SubmittedBatch(BaseModel):
     retry_after_seconds: int
 
 
+class ValidatedBatch(BaseModel):
+    """The answer to `validate_only`: the submission would be accepted."""
+
+    valid: Literal[True] = True
+    child_count: int
+    approval: Literal["not_required", "pending", "approved", "rejected"]
+    # The batch that an earlier request with this request_id has created.
+    batch_id: str | None
+
+
 class ApprovalObject(BaseModel):
     state: Literal["not_required", "pending", "approved", "rejected"]
     decided_by: str | None
     decided_at: datetime | None
     reason: str | None
+    # What was decided on; in the answer for one batch also what there is to decide on.
+    content_digest: str | None
 
 
 class ChildError(BaseModel):
@@ -113,6 +127,9 @@ class GovernedBatchObject(BaseModel):
     approval: ApprovalObject
     held: bool
     paused: bool
+    # The rule that has paused it; null: a user has.
+    paused_by: str | None
+    steps: StepsObject | None
     cancelling: bool
     retries: int
     # False when the retention time has ended: then only the counts and the audit log remain.
@@ -170,14 +187,22 @@ def displayed(batch: GovernedBatch) -> GovernedBatchObject:
             decided_by=batch.decided_by,
             decided_at=batch.decided_at,
             reason=batch.decision_reason,
+            content_digest=batch.decided_digest,
         ),
         held=batch.held,
         paused=batch.paused_at is not None,
+        paused_by=batch.paused_by if batch.paused_at is not None else None,
+        steps=_steps(batch),
         cancelling=batch.cancelling_at is not None,
         retries=batch.retries,
         children_kept=batch.purging_at is None,
         status_url=status_url(batch),
     )
+
+
+def _steps(batch: GovernedBatch) -> StepsObject | None:
+    found = steps_object(batch.settings.steps, batch.step, batch.step_total, batch.next_step_at)
+    return None if found is None else StepsObject(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +219,7 @@ async def detailed(
 ) -> Response:
     """A GovernedBatchDetail: a batch with a page of its children."""
     async with context.sessions.one() as session:
-        batch = await access.visible(session, actor, batch_id)
+        batch = await access.displayed(session, actor, batch_id)
         found = await operations.children(
             session, batch.id, status=page.status, after=page.after, limit=page.limit + 1
         )

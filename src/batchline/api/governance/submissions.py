@@ -15,7 +15,13 @@ from pydantic import WithJsonSchema, create_model
 from batchline.api.context import InContext
 from batchline.api.governance.dependencies import GovernedCaller, InRules, Submitting, SubmittingDecisions
 from batchline.api.governance.errors import governed_responses
-from batchline.api.governance.schemas import PREFIX, SubmitBatch, SubmittedBatch, submitted
+from batchline.api.governance.schemas import (
+    PREFIX,
+    SubmitBatch,
+    SubmittedBatch,
+    ValidatedBatch,
+    submitted,
+)
 from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance import submissions
@@ -23,11 +29,14 @@ from batchline.governance.errors import LimitReached, NotAllowed, NotFound, Refu
 from batchline.governance.operations import APPROVALS, Operation
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
-from batchline.governance.submissions import Submission, Submitted
+from batchline.governance.submissions import Submission, Submitted, Validated
+from batchline.model import ids
 from batchline.store.pool import Sessions
 from batchline.store.session import StatementRefused
 
 router = APIRouter(prefix=PREFIX, tags=["operations"], route_class=AuthenticatedRoute)
+
+SUBMISSION_RESPONSES = governed_responses(404, 422) | {200: {"model": ValidatedBatch}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,8 @@ InDecisions = Annotated[DecisionScope, Depends()]
 
 async def submit(
     scope: SubmissionScope, requested: SubmitBatch, operation: str, below: str = f"{PREFIX}/batches"
-) -> SubmittedBatch:
-    """Submit a batch, and count the outcome for the metrics."""
+) -> SubmittedBatch | ValidatedBatch:
+    """Submit a batch, or only check it, and count the outcome for the metrics."""
     order = Submission(
         operation,
         requested.items,
@@ -63,9 +72,12 @@ async def submit(
         requested.reason,
         requested.hold,
         None if requested.custom_ids is None else tuple(requested.custom_ids),
+        requested.staging(),
     )
     try:
-        made = await _made(scope.rules, scope.context.sessions, scope.caller, order)
+        made = await _made(
+            scope.rules, scope.context.sessions, scope.caller, order, validate_only=requested.validate_only
+        )
     except Refused as refused:
         scope.counters.submitted(operation, _result(refused))
         if isinstance(refused, LimitReached):
@@ -74,13 +86,23 @@ async def submit(
     except StatementRefused:
         scope.counters.submitted(operation, "invalid")
         raise
+    if isinstance(made, Validated):
+        scope.counters.submitted(operation, "validated")
+        scope.response.status_code = 200
+        return ValidatedBatch(
+            child_count=made.child_count,
+            approval=made.approval.value,
+            batch_id=None if made.made is None else ids.show(ids.BATCH, made.made.id),
+        )
     scope.counters.submitted(operation, "replayed" if made.replayed else "accepted")
     answer = submitted(made.batch, below)
     scope.response.headers["location"] = answer.status_url
     return answer
 
 
-async def _made(rules: Rules, sessions: Sessions, caller: GovernedCaller, order: Submission) -> Submitted:
+async def _made(
+    rules: Rules, sessions: Sessions, caller: GovernedCaller, order: Submission, *, validate_only: bool
+) -> Submitted | Validated:
     """A replay is answered even over the limit of requests.
 
     No session is held while the items are checked, because that may take long.
@@ -90,13 +112,15 @@ async def _made(rules: Rules, sessions: Sessions, caller: GovernedCaller, order:
         # First of all: a replay succeeds even if the same submission would be refused now.
         replayed = await submissions.replay(session, caller.actor, order, fingerprint)
         if replayed is not None:
-            return replayed
+            made = replayed.batch
+            return Validated(made.total, made.approval, made) if validate_only else replayed
         if caller.over is not None:
             raise caller.over
         await submissions.permit(rules, session, caller.actor, order)
     ready = await submissions.prepare(rules, caller.actor, order, fingerprint)
     async with sessions.one() as session:
-        return await submissions.create(rules, session, caller.actor, ready)
+        act = submissions.try_out if validate_only else submissions.create
+        return await act(rules, session, caller.actor, ready)
 
 
 def _result(refused: Refused) -> str:
@@ -118,16 +142,16 @@ def submission_routes(registry: Registry) -> APIRouter:
             _route(operation),
             methods=["POST"],
             status_code=202,
-            response_model=SubmittedBatch,
-            responses=governed_responses(404, 422),
+            response_model=SubmittedBatch | ValidatedBatch,
+            responses=SUBMISSION_RESPONSES,
             summary=operation.description or f"Submit {operation.name}",
             operation_id=f"submit_{operation.name}",
         )
     return routes
 
 
-def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch]]:
-    async def submit_batch(requested: SubmitBatch, scope: InSubmission) -> SubmittedBatch:
+def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch | ValidatedBatch]]:
+    async def submit_batch(requested: SubmitBatch, scope: InSubmission) -> SubmittedBatch | ValidatedBatch:
         return await submit(scope, requested, operation.name)
 
     submit_batch.__annotations__["requested"] = _body(operation)
@@ -164,10 +188,10 @@ def _standalone(operation: Operation) -> dict[str, Any]:
 @router.post(
     "/operations/{operation}/batches",
     status_code=202,
-    responses=governed_responses(404, 422),
+    responses=SUBMISSION_RESPONSES,
 )
 async def submit_any(
     requested: SubmitBatch, operation: Annotated[str, Path(max_length=100)], scope: InSubmission
-) -> SubmittedBatch:
+) -> SubmittedBatch | ValidatedBatch:
     """Submit a batch of any operation by name."""
     return await submit(scope, requested, operation)

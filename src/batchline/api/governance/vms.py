@@ -16,9 +16,10 @@ from batchline.api.governance.schemas import (
     GovernedBatchObject,
     SubmitBatch,
     SubmittedBatch,
+    ValidatedBatch,
     displayed,
 )
-from batchline.api.governance.submissions import InDecisions, InSubmission, submit
+from batchline.api.governance.submissions import SUBMISSION_RESPONSES, InDecisions, InSubmission, submit
 from batchline.api.metrics import InCounters
 from batchline.api.routing import AuthenticatedRoute
 from batchline.governance.approvals import APPROVE
@@ -39,18 +40,21 @@ class SubmitPower(SubmitBatch):
 class SubmitApprovals(SubmitBatch):
     items: Annotated[
         list[Any],
-        Field(description="Each has batch_id, decision (approve or reject) and reason.", min_length=1),
+        Field(
+            description="Each has batch_id, decision (approve or reject), reason and content_digest.",
+            min_length=1,
+        ),
     ]
 
 
-@router.post("/vms/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_vms(requested: SubmitVms, scope: InSubmission) -> SubmittedBatch:
+@router.post("/vms/batch", status_code=202, responses=SUBMISSION_RESPONSES)
+async def submit_vms(requested: SubmitVms, scope: InSubmission) -> SubmittedBatch | ValidatedBatch:
     """Create or delete virtual machines: the operations vm_create and vm_delete."""
     return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
-@router.post("/vms/batch/power", status_code=202, responses=governed_responses(404, 422))
-async def submit_power(requested: SubmitPower, scope: InSubmission) -> SubmittedBatch:
+@router.post("/vms/batch/power", status_code=202, responses=SUBMISSION_RESPONSES)
+async def submit_power(requested: SubmitPower, scope: InSubmission) -> SubmittedBatch | ValidatedBatch:
     """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
     return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
@@ -77,7 +81,7 @@ async def retry_vms(
     return displayed(batch)
 
 
-@router.post("/approvals/batch", status_code=202, responses=governed_responses(404, 422))
-async def submit_approvals(requested: SubmitApprovals, scope: InDecisions) -> SubmittedBatch:
+@router.post("/approvals/batch", status_code=202, responses=SUBMISSION_RESPONSES)
+async def submit_approvals(requested: SubmitApprovals, scope: InDecisions) -> SubmittedBatch | ValidatedBatch:
     """Decide on several batches. Each decision is a child, and fails alone if it is refused."""
     return await submit(scope, requested, APPROVE.name)

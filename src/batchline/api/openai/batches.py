@@ -9,19 +9,25 @@ from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batchline.api.auth import Called
-from batchline.api.context import InContext
+from batchline.api.context import Context, InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
+from batchline.api.governance.dependencies import InRules
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
+from batchline.api.staging import StagedRequest, StepsObject
 from batchline.batches.batch_details import batch_details
 from batchline.batches.batch_object import batch_object, unix_seconds
 from batchline.batches.cost import spending_in
-from batchline.batches.creation import BatchRequest, create_requested
+from batchline.batches.creation import BatchRequest, create_requested, try_out_requested
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
+from batchline.batches.staging import InvalidStaging
 from batchline.config.settings import ANY_MODEL, ServerSettings
 from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
-from batchline.model import Batch, ItemHistory, RetrySelection, Unfinished, ids
+from batchline.governance.batch_acts import ActKind, BatchAct, perform
+from batchline.governance.errors import Conflict, NotFound
+from batchline.governance.rules import Rules
+from batchline.model import MAX_PRIORITY, MIN_PRIORITY, Batch, ItemHistory, RetrySelection, Unfinished, ids
 from batchline.store import attempts, batches
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
@@ -33,6 +39,8 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=Authentic
 _SCOPE = "batches"
 _MAX_KEY = 255
 _MAX_CODES = 100
+# Fields that OpenAI's API does not have.
+_EXTENSIONS = ("reuse", "steps", "step_pause_seconds", "max_failed", "sample", "validate_only")
 
 Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -49,7 +57,7 @@ class OutputExpiresAfter(BaseModel):
     seconds: Annotated[int, Field(ge=3600, le=2_592_000, strict=True)]
 
 
-class CreateBatch(BaseModel):
+class CreateBatch(StagedRequest):
     model_config = ConfigDict(extra="forbid")
 
     input_file_id: str
@@ -75,9 +83,21 @@ class CreateBatch(BaseModel):
         ),
     ] = False
 
+    priority: Annotated[
+        int,
+        Field(
+            ge=MIN_PRIORITY,
+            le=MAX_PRIORITY,
+            strict=True,
+            description="Of the tenant's batches, those with a higher priority run first."
+            " Not part of OpenAI's API.",
+        ),
+    ] = 0
+
     def fingerprint(self) -> bytes:
-        # Without the extension, a request has the same fingerprint as before there was one.
-        given = self.model_dump(exclude=None if self.reuse else {"reuse"})
+        # Without the extensions, a request has the same fingerprint as before there were any.
+        unset = {name for name in _EXTENSIONS if getattr(self, name) is None or getattr(self, name) is False}
+        given = self.model_dump(exclude=unset)
         return sha256(msgspec.json.encode(given, order="sorted")).digest()
 
 
@@ -180,8 +200,13 @@ class BatchExtension(BaseModel):
 
     # Completed requests whose answers were copied from earlier batches.
     reused: int
-    # The rule that has paused it.
+    # OpenAI's clients have no paused batches, so its status is in_progress.
+    paused: bool
+    # The rule that has paused it; null: a user has.
     paused_by: str | None
+    steps: StepsObject | None
+    priority: int
+    concurrency: int | None
     failures: list[Failures] | None = None
     cost: CostObject | None = None
 
@@ -210,6 +235,17 @@ class BatchObject(BaseModel):
     usage: BatchUsage
     metadata: dict[str, str] | None
     batchline: BatchExtension
+
+
+class BatchValidation(BaseModel):
+    """The answer to `validate_only`. Not part of OpenAI's API."""
+
+    object: Literal["batch.validation"] = "batch.validation"
+    valid: bool
+    errors: BatchErrors | None
+    # Lines, and how many of them would have the answer of an earlier batch.
+    total: int
+    reused: int
 
 
 class ItemAttempt(BaseModel):
@@ -253,14 +289,18 @@ async def create_batch(
         str | None,
         Header(description="Repeating a request with the same key and body returns the same batch."),
     ] = None,
-) -> BatchObject:
+) -> BatchObject | BatchValidation:
     """Run every line of an uploaded file."""
     request = _request(requested, context.settings, caller, idempotency_key)
     async with context.sessions.one() as session:
         try:
+            if requested.validate_only:
+                return _validation(await try_out_requested(session, request))
             return displayed(await create_requested(session, request))
         except FileNotFound:
             raise not_found("file", requested.input_file_id, "input_file_id") from None
+        except InvalidStaging as error:
+            raise _invalid(error.param, str(error)) from None
         except WrongPurpose as error:
             message = f"Invalid 'input_file_id': {error}."
             raise ApiError(400, message, code="invalid_file_purpose", param="input_file_id") from None
@@ -325,6 +365,18 @@ async def cancel_batch(batch_id: str, context: InContext, caller: Called) -> Bat
     )
 
 
+@router.post("/{batch_id}/pause", responses=documented(404, 409, 413))
+async def pause_batch(batch_id: str, context: InContext, caller: Called, rules: InRules) -> BatchObject:
+    """Finish the requests in flight and run no others until it is resumed. OpenAI's API has no such call."""
+    return await _acted(rules, context, caller, batch_id, ActKind.PAUSE)
+
+
+@router.post("/{batch_id}/resume", responses=documented(404, 409, 413))
+async def resume_batch(batch_id: str, context: InContext, caller: Called, rules: InRules) -> BatchObject:
+    """Let a paused batch go on: with its next step, if it runs in steps. OpenAI's API has no such call."""
+    return await _acted(rules, context, caller, batch_id, ActKind.RESUME)
+
+
 @router.post("/{batch_id}/retry", responses=documented(404, 409, 413))
 async def retry_batch(
     batch_id: str, context: InContext, caller: Called, requested: RetryBatch | None = None
@@ -342,6 +394,26 @@ async def retry_batch(
             message = f"Batch {batch_id} cannot be retried: {error}."
             raise ApiError(409, message, code=error.code, headers=NO_RETRY) from None
         except BatchGone:
+            raise not_found("batch", batch_id, "batch_id") from None
+        return displayed(await _found(session, caller, batch.id))
+
+
+def _validation(batch: Batch) -> BatchValidation:
+    """`batch` is as it would be, and was not created."""
+    errors = batch_object(batch)["errors"]
+    return BatchValidation(valid=errors is None, errors=errors, total=batch.total, reused=batch.reused)
+
+
+async def _acted(rules: Rules, context: Context, caller: Actor, batch_id: str, kind: ActKind) -> BatchObject:
+    """Do something with an ordinary batch, with an audit record."""
+    async with context.sessions.one() as session:
+        batch = await _named(session, caller, batch_id, "batch_id")
+        try:
+            await perform(rules, session, caller, batch.id, BatchAct(kind))
+        except Conflict as error:
+            code = error.code.lower()
+            raise ApiError(409, error.message, code=code, headers=NO_RETRY) from None
+        except NotFound:
             raise not_found("batch", batch_id, "batch_id") from None
         return displayed(await _found(session, caller, batch.id))
 
@@ -400,8 +472,10 @@ def _request(
         spending=spending_in(settings),
         upstream_for=settings.upstream_for if settings.upstreams else None,
         reuse=requested.reuse,
+        staging=requested.staging(),
+        priority=requested.priority,
         idempotency_key=None
-        if key is None
+        if key is None or requested.validate_only
         else IdempotencyKey(caller.tenant, _SCOPE, key, requested.fingerprint()),
     )
 

@@ -1,57 +1,28 @@
 """The content of a file, or a range of it, so that an interrupted download can continue."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
-from urllib.parse import quote
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from batchline.api.context import Context
 from batchline.api.downloads import Downloads
 from batchline.api.errors import ApiError
 from batchline.api.limits import BLOCK
+from batchline.api.streaming import MEDIA_TYPE, Blocks, Streamed, attachment
 from batchline.files.objects import Objects
 from batchline.model import Batch, File, ids
 from batchline.store import pages
 
-Blocks = AsyncGenerator[bytes]
-
-_MEDIA_TYPE = "application/octet-stream"
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
-
-
-class Streamed(StreamingResponse):
-    """A response that holds a download slot, and frees everything when the client disconnects.
-
-    It reads the first block before the answer begins, so unreadable content is an error response.
-    """
-
-    def __init__(
-        self,
-        slot: AbstractAsyncContextManager[None],
-        blocks: Blocks,
-        status: int,
-        headers: Mapping[str, str],
-    ) -> None:
-        super().__init__(blocks, status, headers, _MEDIA_TYPE)
-        self._slot = slot
-        self._blocks = blocks
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._blocks), self._slot:
-            # Not in a variable: a slow reader would keep the block in memory until the end.
-            self.body_iterator = _begun(await anext(self._blocks, b""), self._blocks)
-            await super().__call__(scope, receive, send)
 
 
 def stored(request: Request, objects: Objects, downloads: Downloads, file: File) -> Response:
     """The object of a file. It never changes, so the file's id is its ETag."""
     assert file.object_key is not None
     etag = f'"{file.id.hex}"'
-    headers = {**_headers(file.filename), "accept-ranges": "bytes", "etag": etag}
+    headers = {**attachment(file.filename), "accept-ranges": "bytes", "etag": etag}
     if _matches(request.headers.get("if-none-match"), etag):
         return Response(status_code=304, headers=headers)
     start, end = 0, file.bytes
@@ -62,7 +33,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
     status = 200 if partial is None else 206
     headers["content-length"] = str(end - start)
     if request.method == "HEAD":
-        return Response(status_code=status, headers=headers, media_type=_MEDIA_TYPE)
+        return Response(status_code=status, headers=headers, media_type=MEDIA_TYPE)
     blocks = _exactly(objects.read(file.object_key, start, end, min_bytes=BLOCK), end - start)
     return Streamed(downloads.slot(file.tenant), blocks, status, headers)
 
@@ -70,7 +41,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
 def so_far(request: Request, context: Context, downloads: Downloads, batch: Batch) -> Response:
     """The finished lines of a running batch, in input order, with their number in the headers."""
     headers = {
-        **_headers(output_name(batch)),
+        **attachment(output_name(batch)),
         "x-batchline-incomplete": "true",
         "x-batchline-total": str(batch.total),
         "x-batchline-completed": str(batch.completed),
@@ -78,15 +49,15 @@ def so_far(request: Request, context: Context, downloads: Downloads, batch: Batc
         "cache-control": "no-store",
     }
     if request.method == "HEAD":
-        return Response(headers=headers, media_type=_MEDIA_TYPE)
+        return Response(headers=headers, media_type=MEDIA_TYPE)
     return Streamed(downloads.slot(batch.tenant), _finished(context, downloads, batch), 200, headers)
 
 
 def rebuilt(request: Request, context: Context, downloads: Downloads, file: File) -> Response:
     """The lines of a file that a command ingested: the same requests, but maybe formatted differently."""
-    headers = _headers(file.filename)
+    headers = attachment(file.filename)
     if request.method == "HEAD":
-        return Response(headers=headers, media_type=_MEDIA_TYPE)
+        return Response(headers=headers, media_type=MEDIA_TYPE)
     return Streamed(downloads.slot(file.tenant), _lines(context, downloads, file), 200, headers)
 
 
@@ -126,23 +97,6 @@ def _check_whole(whole: bool) -> None:
     """Abort an incomplete answer, so that it never looks complete."""
     if not whole:
         raise ApiError(500, "The stored content is incomplete.", code="server_error", type="server_error")
-
-
-async def _begun(first: bytes, blocks: Blocks) -> Blocks:
-    yield first
-    del first
-    async for block in blocks:
-        yield block
-
-
-def _headers(filename: str) -> dict[str, str]:
-    """The name twice (RFC 6266): in ASCII for all clients, and unchanged."""
-    plain = re.sub(r"[^ !#-\[\]-~]", "_", filename)
-    exact = quote(filename, safe="")
-    return {
-        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{exact}",
-        "x-content-type-options": "nosniff",
-    }
 
 
 def _requested(headers: Mapping[str, str], etag: str, size: int) -> tuple[int, int] | None:

@@ -22,14 +22,14 @@ from batchline.api.openai.intake import (
     rules,
     too_late,
 )
-from batchline.api.openai.multipart import Form, form_of, missing, too_large
+from batchline.api.openai.multipart import MAX_OVERHEAD, Form, form_of, missing, too_large
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.files.ingest import TooLate
 from batchline.files.intake import ContentTooLarge, Description, arriving
 from batchline.governance.access import Actor
 from batchline.model import Batch, File, ids
-from batchline.store import batches, files
+from batchline.store import batches, files, tenants
 from batchline.store.idempotency import IdempotencyConflict
 
 router = APIRouter(prefix="/v1/files", tags=["files"], route_class=AuthenticatedRoute)
@@ -100,19 +100,23 @@ async def create_file(
     """Upload a file. The answer comes when it is stored and, for purpose `batch`, its lines are ingested."""
     maximum = context.settings.max_file_bytes
     form = form_of(request, "file", maximum)
+    # A request that is repeated with its key gets its file even if there is no room for another.
+    limit = maximum if idempotency_key else await _limit(request, context, called)
     async with intake.slot(called.tenant), arriving(context.objects) as arrival:
         try:
             part = await form.reach_file()
             if "purpose" in form.fields:
                 check_purpose(form.fields["purpose"])
-            received = await arrival.write(form.content(), maximum)
+            received = await arrival.write(form.content(), limit)
             await form.rest()
             described = _described(form, part.filename, called, context)
             file = await intake.record(
                 arrival, received, described, rules(context.settings), key=idempotency_key
             )
-        except ContentTooLarge:
-            raise too_large(maximum, "file") from None
+        except ContentTooLarge as error:
+            if error.maximum < maximum:
+                await _limit(request, context, called, error.maximum + 1)
+            raise too_large(error.maximum, "file") from None
         except TooLate:
             raise too_late() from None
         except IdempotencyConflict as before:
@@ -237,6 +241,19 @@ async def _listed(context: Context, called: Actor, displayed: str) -> File:
         if file is not None and file.tenant == called.tenant:
             return file
     raise not_found("file", displayed, "after")
+
+
+async def _limit(request: Request, context: Context, called: Actor, size: int = 1) -> int:
+    """The bytes that a file may have: as the settings allow, and as the tenant has room.
+
+    Refuses a body of at least `size` bytes that does not fit, before it is read.
+    """
+    announced = request.headers.get("content-length", "")
+    smallest = int(announced) - MAX_OVERHEAD if announced.isdecimal() else 0
+    async with context.sessions.one() as session:
+        room = await tenants.check_room(session, called.tenant, max(size, smallest))
+    maximum = context.settings.max_file_bytes
+    return maximum if room is None else min(maximum, room)
 
 
 def _described(form: Form, filename: str, called: Actor, context: Context) -> Description:

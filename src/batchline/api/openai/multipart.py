@@ -26,7 +26,7 @@ _MAX_HEADERS = 16
 _HEADER_BYTES = 4096
 _FIELD_BYTES = 64 * 1024
 # Everything but the file: boundaries, headers, fields, and data after the last boundary.
-_MAX_OVERHEAD = 2 * 1024 * 1024
+MAX_OVERHEAD = 2 * 1024 * 1024
 _SILENCE = 60.0
 # After this many seconds of waiting in total, a client must have sent this many bytes per second.
 _PATIENCE = 120.0
@@ -80,7 +80,7 @@ class Form:
         silence: float = _SILENCE,
     ) -> None:
         # Content-Length: refuse a body that is too large without reading it.
-        if announced is not None and announced.isdecimal() and int(announced) > maximum + _MAX_OVERHEAD:
+        if announced is not None and announced.isdecimal() and int(announced) > maximum + MAX_OVERHEAD:
             raise too_large(maximum, file)
         self.fields: dict[str, str] = {}
         self.file: FilePart | None = None
@@ -156,7 +156,7 @@ class Form:
         self._waited += time.monotonic() - requested_at
         if self._waited > _PATIENCE and self._size < self._waited * _MIN_RATE:
             raise _too_slow(f"Only {self._size:,} bytes arrived in {self._waited:.0f} s")
-        if self._size > self._maximum + _MAX_OVERHEAD:
+        if self._size > self._maximum + MAX_OVERHEAD:
             raise too_large(self._maximum, self._file)
         try:
             self._parser.write(block)

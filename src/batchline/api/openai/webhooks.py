@@ -1,4 +1,5 @@
-"""/v1/webhook_endpoints: URLs that get an event when a batch ends (`client.webhooks` of OpenAI's clients).
+"""/v1/webhook_endpoints: URLs that get an event when a batch ends, is paused by a rule, or waits for a
+decision (`client.webhooks` of OpenAI's clients).
 
 `…/deliveries` is not part of OpenAI's API. A secret is shown once, by the call that creates it.
 """
@@ -18,7 +19,7 @@ from batchline.api.routing import AuthenticatedRoute
 from batchline.config.settings import ServerSettings
 from batchline.governance import webhooks as changes
 from batchline.governance.access import Actor
-from batchline.model import ids
+from batchline.model import EVENTS, ids
 from batchline.store import webhooks
 from batchline.store.session import Session
 from batchline.store.webhooks import Delivery, Message, Webhook
@@ -28,7 +29,16 @@ from batchline.webhooks.sender import Sender
 
 router = APIRouter(prefix="/v1", tags=["webhooks"], route_class=AuthenticatedRoute)
 
-EventType = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
+EventType = Literal[
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+    "batch.approval_requested",
+    "batch.approved",
+    "batch.rejected",
+    "batch.paused",
+]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=100)]
 
@@ -268,7 +278,7 @@ async def list_deliveries(
 @router.get("/webhook_event_types", responses=documented())
 async def list_webhook_event_types(caller: Called) -> EventTypeList:
     """Event types that an endpoint can subscribe to."""
-    return EventTypeList(data=list(signing.EVENTS))
+    return EventTypeList(data=list(EVENTS))
 
 
 async def _checked(url: str, settings: ServerSettings) -> None:

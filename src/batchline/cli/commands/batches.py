@@ -29,6 +29,7 @@ from batchline.cli.display.failures import failure_lines
 from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.display.progress import BatchProgress, Gauge
 from batchline.cli.display.screen import display
+from batchline.cli.display.steps import step_line
 from batchline.cli.errors import reported_errors
 from batchline.cli.failure_limits import with_failure_limits
 from batchline.cli.files import ingest_inputs, stored_lines
@@ -41,8 +42,11 @@ from batchline.cli.resuming import continued_by, how_to_continue
 from batchline.cli.run.report import exit_code
 from batchline.cli.runtime import Runtime, open_runtime, run_async, written_files
 from batchline.cli.spending import SpendingOptions, cost_lines, raise_caps, settings_for, with_spending
+from batchline.cli.step_options import StepOptions
 from batchline.cli.targets import Outputs
+from batchline.cli.tracing import submitting, trace_settings, traced
 from batchline.cli.upstream_options import UpstreamOptions, check_window
+from batchline.config.settings import TraceSettings
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import (
     DEFAULT_TENANT,
@@ -98,9 +102,11 @@ def submit(
     sending: UpstreamOptions,
     rows: RowOptions,
     window: options.Window = options.DEFAULT_WINDOW,
+    priority: options.Priority = None,
     answers: AnswerOptions,
     caps: SpendingOptions,
     max_failed: options.MaxFailed = None,
+    staging: StepOptions,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -113,20 +119,28 @@ def submit(
     """
     with reported_errors(as_json):
         server = sending.settings()
-        settings = with_failure_limits(server.run_settings(), max_failed)
+        settings = staging.applied(with_failure_limits(server.run_settings(), max_failed), max_failed)
         settings = with_rules(with_spending(settings, caps.spending()), answers.rules())
         check_window(window)
+        traces = trace_settings(caps.config)
         how = input_options(rows)
         with (
             opened_inputs(inputs, how, data_dir) as found,
             open_runtime(database, data_dir) as runtime,
         ):
-            batch = run_async(_submit(runtime, found, settings, window, as_json))
+            work = _submit(runtime, found, settings, window, as_json, priority or 0, traces)
+            batch = run_async(work)
         _tell(_BatchReport(batch), as_json)
 
 
 async def _submit(
-    runtime: Runtime, inputs: InputSet, settings: RunSettings, window: str, silent: bool
+    runtime: Runtime,
+    inputs: InputSet,
+    settings: RunSettings,
+    window: str,
+    silent: bool,
+    priority: int,
+    traces: TraceSettings,
 ) -> Batch:
     # Request lines are hashed while they are read.
     known = None if inputs.is_plain else await asyncio.to_thread(inputs.fingerprint)
@@ -136,9 +150,16 @@ async def _submit(
         priced = await settings_for(session, file.id, settings)
         # Before the batch exists: then a worker may send at once.
         await warn_of_models(session, file.id, settings)
-        return await ordering.create(
-            session, tenant=DEFAULT_TENANT, file_id=file.id, window=window, settings=priced
-        )
+        async with traced(traces) as tracing:
+            with submitting(tracing, "submit"):
+                return await ordering.create(
+                    session,
+                    tenant=DEFAULT_TENANT,
+                    file_id=file.id,
+                    window=window,
+                    settings=priced,
+                    priority=priority,
+                )
 
 
 def status(
@@ -200,7 +221,7 @@ async def _with_left(session: Session, batch: Batch, progress: BatchProgress) ->
 async def _idle(session: Session, batch: Batch) -> bool:
     """Whether a batch of `run` could go on, and no worker has lines of it."""
     unfinished = batch.status in (BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING)
-    if not batch.settings.reserved or not (unfinished or batch.pause_rule == "sample"):
+    if not batch.settings.reserved or not unfinished:
         return False
     return not (await batch_names.origins(session, [batch.id]))[batch.id].held
 
@@ -358,6 +379,8 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
     out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
     if unknown:
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
+    if (stepping := step_line(batch)) is not None:
+        out().print(f"  {stepping}", markup=False)
     for line in cost_lines(found.cost):
         out().print(f"  {line}", markup=False)
     if trouble := finalize_trouble(batch):

@@ -21,13 +21,20 @@ def register(app: typer.Typer) -> None:
 @commands.command("up")
 def up(
     revision: Annotated[str, typer.Argument(help="The revision to upgrade to.")] = "head",
+    rolling: Annotated[
+        bool,
+        typer.Option(
+            "--rolling",
+            help="Programs of the version before are running: change nothing if they could not go on.",
+        ),
+    ] = False,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Upgrade the schema."""
     with reported_errors(as_json), open_runtime(database, data_dir, migrated=False) as runtime:
-        migrate.up(runtime.url, revision)
+        migrate.up(runtime.url, revision, rolling=rolling)
         _tell(runtime.url, as_json)
 
 

@@ -22,6 +22,7 @@ from batchline.cli.ops_context import (
     show_governed,
     tell,
 )
+from batchline.cli.option_groups import grouped
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.governance import access, children
 from batchline.governance.access import Actor
@@ -38,7 +39,7 @@ _MAX_ITEM = 200
 def register(app: typer.Typer) -> None:
     ops = typer.Typer(help="Governed operations: list, submit, approve, retry.", no_args_is_help=True)
     ops.command("list")(list_operations)
-    ops.command("submit")(submit)
+    ops.command("submit")(grouped(submit))
     ops.command("batches")(list_batches)
     ops.command("show")(show)
     ops.command("approve")(approve)
@@ -197,5 +198,5 @@ async def _show(
 ) -> tuple[GovernedBatch, list[Child]]:
     async with Session(runtime.url, "ops") as session:
         with refusing():
-            batch = await access.visible(session, actor, batch_id)
+            batch = await access.displayed(session, actor, batch_id)
         return batch, await operations.children(session, batch.id, status=status, limit=_MAX_CHILDREN)

@@ -1,4 +1,4 @@
-"""`batchline ops approve`, `reject`, `retry`, `release` and `cancel`: each changes one governed batch.
+"""`batchline ops approve`, `reject`, `retry`, `release`, `pause` …: each changes one governed batch.
 
 `approve` and `reject` have their own options. The others differ only in the act, so they share theirs.
 """
@@ -48,6 +48,16 @@ CHANGES = (
         lambda _, session, actor, batch_id: changes.release(session, actor, batch_id),
     ),
     Change(
+        "pause",
+        "Pause a governed batch: requests in flight finish, the rest waits.",
+        lambda _, session, actor, batch_id: changes.pause(session, actor, batch_id),
+    ),
+    Change(
+        "resume",
+        "Resume a paused governed batch.",
+        lambda _, session, actor, batch_id: changes.resume(session, actor, batch_id),
+    ),
+    Change(
         "cancel",
         "Cancel a governed batch: requests in flight finish, the rest never runs.",
         lambda _, session, actor, batch_id: changes.cancel(session, actor, batch_id),
@@ -62,6 +72,14 @@ def approve(
         int | None,
         typer.Option("--children", min=1, metavar="N", help="Approve only if it has this many children."),
     ] = None,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            "--digest",
+            metavar="HEX",
+            help="Approve only what `ops show` shows with this digest. Needed if it may have changed.",
+        ),
+    ] = None,
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
@@ -69,10 +87,10 @@ def approve(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Approve a batch that waits for an approval. It then runs."""
+    """Approve a batch that waits for an approval. It then runs, or the rest of it after its sample."""
 
     def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
-        return decisions.approve(rules, session, actor, batch_id, reason, children)
+        return decisions.approve(rules, session, actor, batch_id, reason, children, digest)
 
     _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec import UNSET
 
 from batchline.cli import options
 from batchline.cli.answer_options import AnswerOptions, with_rules
@@ -26,11 +27,13 @@ from batchline.cli.run.order import RunOrder, RunOutcome
 from batchline.cli.runtime import open_runtime, run_async, written_files
 from batchline.cli.server_settings import hooks_in
 from batchline.cli.spending import SpendingOptions, with_spending
+from batchline.cli.step_options import StepOptions
 from batchline.cli.targets import Outputs
+from batchline.cli.tracing import trace_settings
 from batchline.cli.upstream_options import UpstreamOptions, check_window
 from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.files.inputs.input_set import InputSet
-from batchline.model import RunSettings
+from batchline.model import BatchChange, RunSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +58,7 @@ def run_inputs(
     concurrency: options.Concurrency = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
+    priority: options.Priority = None,
     caps: SpendingOptions,
     sample: options.Sample = None,
     yes: Annotated[bool, typer.Option("--yes", help="After --sample, run the rest without asking.")] = False,
@@ -62,6 +66,7 @@ def run_inputs(
         bool, typer.Option("--estimate", help="Send nothing; print a rough forecast of tokens and cost.")
     ] = False,
     max_failed: options.MaxFailed = None,
+    staging: StepOptions,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and send every line again.")] = False,
     retry_failed: Annotated[
         bool,
@@ -112,6 +117,7 @@ def run_inputs(
         found = stack.enter_context(opened_inputs(inputs, how, data_dir, plan.targets))
         plan.check(outputs, found.originals)
         settings = with_spending(with_failure_limits(server.run_settings(), max_failed), spending)
+        settings = staging.applied(settings, max_failed, sample)
         order = RunOrder(
             inputs=found,
             settings=_reserved(with_rules(settings, rules), command),
@@ -129,6 +135,12 @@ def run_inputs(
             command=command,
             sample=sample,
             yes=yes,
+            traces=trace_settings(caps.config),
+            # An option that is given replaces what `batchline change` has set.
+            change=BatchChange(
+                priority=UNSET if priority is None else priority,
+                concurrency=UNSET if concurrency is None else None,
+            ),
         )
         with open_runtime(database, data_dir, to_work=True) as runtime:
             outcome = run_async(run(order, runtime))

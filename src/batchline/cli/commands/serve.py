@@ -13,10 +13,10 @@ from typing import Annotated
 import structlog
 import typer
 
-from batchline.api.app import create_app
 from batchline.api.context import Context
 from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import Server, listen
+from batchline.api.serving import app_server
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
@@ -30,11 +30,13 @@ from batchline.cli.server_settings import (
     registry,
     with_upstream,
 )
+from batchline.cli.tracing import checked, traced
 from batchline.cli.worker_process import WorkerProcess
 from batchline.config.definitions import settings_of
-from batchline.config.settings import ServerSettings, Settings, WorkerSettings
+from batchline.config.settings import ServerSettings, Settings, TraceSettings, WorkerSettings
 from batchline.governance import keys
 from batchline.store.pool import Sessions
+from batchline.traces.tracing import Tracing
 
 _log = structlog.get_logger("batchline.serve")
 
@@ -82,6 +84,7 @@ def serve(
             check_keys(server)
             check_hook_file(settings)
             hooks_in(settings.worker)
+        traces = checked(settings, settings.config)
         # A mistake in an operation ends the command before anything is started.
         registry(server)
         server = replace(
@@ -95,16 +98,32 @@ def serve(
         ):
             log = choice(context).arguments()
             worker = None if no_worker else WorkerProcess(_environment(settings), log)
-            run_async(_serve(runtime, server, sock, worker))
+            run_async(_serve(runtime, server, sock, worker, traces))
 
 
 async def _serve(
-    runtime: Runtime, settings: ServerSettings, sock: socket.socket, worker: WorkerProcess | None
+    runtime: Runtime,
+    settings: ServerSettings,
+    sock: socket.socket,
+    worker: WorkerProcess | None,
+    traces: TraceSettings,
+) -> None:
+    async with traced(traces) as tracing:
+        await _serve_traced(runtime, settings, sock, worker, tracing)
+
+
+async def _serve_traced(
+    runtime: Runtime,
+    settings: ServerSettings,
+    sock: socket.socket,
+    worker: WorkerProcess | None,
+    tracing: Tracing | None,
 ) -> None:
     sessions = Sessions(runtime.url, maximum=settings.sessions, streams=settings.streams)
     disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
-    context = Context(sessions, runtime.objects, runtime.url, settings, disk)
-    server = Server(create_app(context), sock)
+    tracer = None if tracing is None else tracing.batches
+    context = Context(sessions, runtime.objects, runtime.url, settings, disk, tracer=tracer)
+    server = app_server(context, sock)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, server, worker)
@@ -142,6 +161,7 @@ async def _announce(sessions: Sessions, settings: ServerSettings, sock: socket.s
         _log.warning("no upstream: every batch will fail with model_not_found; give --upstream or --config")
     host, port, *_ = sock.getsockname()
     displayed = f"[{host}]" if ":" in host else host
+    out().print(f"dashboard: http://{displayed}:{port}", markup=False)
     out().print(f"listening on http://{displayed}:{port}/v1", markup=False)
 
 

@@ -53,6 +53,7 @@ def _given(context: typer.Context) -> Iterator[tuple[str, str, str]]:
 def _loaded(settings: Settings) -> Iterator[tuple[str, str, str]]:
     server = settings.server
     tables: dict[str, Any] = {"server": server, "worker": settings.worker, "limits": server.limits}
+    tables |= {"traces": settings.traces}
     tables |= {f"upstreams[{number}]": each for number, each in enumerate(server.upstreams)}
     tables |= {f"operations[{number}]": each for number, each in enumerate(server.operations)}
     tables |= {f"packs.{each.name}": each for each in server.packs}

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -18,6 +19,7 @@ from batchline.cli import options
 from batchline.cli.display.console import err, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.exit_guard import exit_guard
+from batchline.cli.metrics_port import MetricsPort, metrics_socket, serving_metrics
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.server_settings import (
     check_hook_file,
@@ -26,15 +28,24 @@ from batchline.cli.server_settings import (
     read_settings,
     registry,
     with_provider,
+    with_upstream,
     without_any,
 )
+from batchline.cli.tracing import checked, traced
 from batchline.cli.worker_report import WorkerCounts, counts_of, last_line, reporting
-from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings, WorkerSettings
+from batchline.config.settings import (
+    ANY_MODEL,
+    ServerSettings,
+    TraceSettings,
+    UpstreamSettings,
+    WorkerSettings,
+)
 from batchline.executors.approvals import Approvals
 from batchline.executors.http import HttpExecutor
 from batchline.executors.operation import OperationExecutor
 from batchline.executors.provider import ProviderExecutor
 from batchline.executors.routing import RoutingExecutor
+from batchline.governance import bulk_actions
 from batchline.governance.operations import APPROVALS, BELOW, url_of
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
@@ -42,10 +53,12 @@ from batchline.hooks.hook import Hooks
 from batchline.model import RESERVED
 from batchline.secrets.addresses import public_url
 from batchline.store.spans import Scope
+from batchline.traces.tracing import Tracing
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
 from batchline.worker.drain import HeldLines
+from batchline.worker.observer import WorkerObserver
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker, WorkerOptions
@@ -73,6 +86,8 @@ def work(
     lease: options.Lease = None,
     body_memory: options.BodyMemory = None,
     listen: options.Listen = None,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = None,
     provider: options.Provider = None,
     provider_recovery: options.ProviderRecovery = None,
     provider_max_tasks: options.ProviderMaxTasks = None,
@@ -128,6 +143,7 @@ def work(
         operations = registry(server)
         check_hook_file(settings)
         hooks = hooks_in(settings.worker)
+        traces = checked(settings, settings.config)
         # Without a server, results are kept until somebody deletes them.
         served = bool(settings.config or until_eof)
         worker = dataclasses.replace(
@@ -137,10 +153,15 @@ def work(
             operations_retention=server.operations_retention if served else None,
             events_retention=server.events_retention,
         )
-        with open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime:
+        with (
+            metrics_socket(worker) as sock,
+            open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime,
+        ):
             say = (lambda _: None) if quiet or as_json else _say
             order = WorkOrder(
-                worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs, say
+                *(worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs, say),
+                traces,
+                sock,
             )
             counts, held = run_async(_work(runtime, order))
             if as_json:
@@ -169,10 +190,20 @@ class WorkOrder:
     until_eof: bool
     unfinished_runs: bool
     say: Callable[[str], None]
+    traces: TraceSettings
+    # Where metrics are served.
+    metrics: socket.socket | None
 
 
 async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Sequence[HeldLines]]:
     """Items that it worked on, and what a worker that has drained leaves to the operator."""
+    async with traced(order.traces) as tracing:
+        return await _work_traced(runtime, order, tracing)
+
+
+async def _work_traced(
+    runtime: Runtime, order: WorkOrder, tracing: Tracing | None
+) -> tuple[WorkerCounts, Sequence[HeldLines]]:
     settings, server, operations, upstream = order.settings, order.server, order.operations, order.upstream
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
@@ -180,11 +211,12 @@ async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Seque
     scope = Scope(excluded_prefixes=excluded)
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
-    memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams()
+    memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams(traced=order.traces.headers_to)
     http = HttpExecutor(upstreams, default=upstream, memory=memory)
     providers = ProviderExecutor(http)
     routing = RoutingExecutor(routed.upstreams, providers)
-    approvals = Approvals(runtime.url, Rules(operations, server.limits, server.operation_window))
+    rules = Rules(operations, server.limits, server.operation_window)
+    approvals = Approvals(runtime.url, rules)
     executor = OperationExecutor(
         operations,
         routed.upstreams,
@@ -192,6 +224,10 @@ async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Seque
         routing,
         {APPROVALS: approvals},
     )
+    metrics = None
+    if order.metrics is not None:
+        known = with_upstream(server, upstream)
+        metrics = MetricsPort(order.metrics, runtime.url, known, operations, upstreams)
     worker = Worker(
         runtime.url,
         executor,
@@ -204,8 +240,11 @@ async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Seque
             upstreams=upstreams,
             memory=memory,
             cancel_task=lambda item: providers.cancel(routing.routed(item)),
+            continue_action=lambda session: bulk_actions.continue_one(rules, session),
             hooks=order.hooks,
             listen_url=order.listen,
+            observer=WorkerObserver() if metrics is None else metrics.observer,
+            tracing=tracing,
         ),
     )
     loop = asyncio.get_running_loop()
@@ -215,7 +254,12 @@ async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Seque
         loop.add_reader(sys.stdin, _parent_ended, worker)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
-        async with runtime.kept_running(), exit_guard(worker), reporting(worker, upstreams.views, order.say):
+        async with (
+            runtime.kept_running(),
+            exit_guard(worker),
+            serving_metrics(metrics, worker, order.say),
+            reporting(worker, upstreams.views, order.say),
+        ):
             await worker.run()
     finally:
         await executor.close()

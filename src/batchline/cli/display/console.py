@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from batchline.batches.batch_object import steps_object
 from batchline.cli.options import Exit
 from batchline.model import Batch, ids
 from batchline.secrets.addresses import public_url
@@ -94,6 +95,8 @@ def show_batch(batch: Batch) -> dict[str, Any]:
         "error_file_id": _file(batch.error_file_id),
         "upstream": None if upstream is None else public_url(upstream),
         "completion_window": batch.completion_window,
+        "priority": batch.priority,
+        "concurrency": batch.concurrency,
         "metadata": batch.metadata,
         "request_counts": msgspec.to_builtins(batch.counts),
         "usage": {
@@ -104,6 +107,7 @@ def show_batch(batch: Batch) -> dict[str, Any]:
             "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
         },
         **{name: _time(getattr(batch, name)) for name in _TIMES},
+        "steps": steps_object(batch.settings.steps, batch.step, batch.step_total, batch.next_step_at),
         "finalize_failures": batch.finalize_failures,
         "finalize_error": batch.finalize_error,
         "summary": batch.summary,

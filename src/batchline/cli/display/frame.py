@@ -73,8 +73,10 @@ def plain_lines(title: str, progress: BatchProgress) -> str:
 def _pace(progress: BatchProgress) -> Iterator[tuple[str, str]]:
     """How far and how fast, each with its style."""
     counts, view = progress.counts, progress.upstream
-    if progress.status is not BatchStatus.IN_PROGRESS:
-        yield "sample" if progress.sampling else progress.status.value, "cyan"
+    if progress.sampling and progress.status in (BatchStatus.IN_PROGRESS, BatchStatus.PAUSED):
+        yield "sample", "cyan"
+    elif progress.status is not BatchStatus.IN_PROGRESS:
+        yield progress.status.value, "cyan"
     yield rate(progress.rate), ""
     if (left := progress.seconds_left) is not None:
         yield f"{duration(left)} left", ""

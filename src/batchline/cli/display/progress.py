@@ -9,6 +9,7 @@ import msgspec
 from batchline.cli.display.console import finalize_trouble
 from batchline.cli.display.money import money
 from batchline.cli.display.slowness import Slowness, slowness
+from batchline.cli.display.steps import waiting_line
 from batchline.model import Batch, BatchStatus, CauseCount, ItemCounts
 from batchline.store import batches, failures
 from batchline.store.session import Session
@@ -31,6 +32,8 @@ class BatchProgress(msgspec.Struct, frozen=True):
     sampling: bool = False
     # What keeps the batch from going on, for a person.
     trouble: str = ""
+    # When the next step begins, if the last one has ended.
+    waiting: str = ""
     # Only the process that sends the requests knows it.
     upstream: UpstreamView | None = None
     # Lines whose answer was taken from an earlier batch.
@@ -52,6 +55,9 @@ class BatchProgress(msgspec.Struct, frozen=True):
     def seconds_left(self) -> float | None:
         if self.done >= self.total or self.rate <= 0 or self.status is not BatchStatus.IN_PROGRESS:
             return None
+        if self.sampling:
+            # Whether the rest runs is not decided.
+            return None
         if self.upstream is not None and self.upstream.unreachable_for is not None:
             # The rate is that of the time before.
             return None
@@ -62,6 +68,8 @@ class BatchProgress(msgspec.Struct, frozen=True):
         """Why it is not faster."""
         if self.trouble:
             return Slowness("trouble", self.trouble, trouble=True)
+        if self.waiting:
+            return Slowness("steps", self.waiting)
         if self.status is not BatchStatus.IN_PROGRESS or self.upstream is None:
             return None
         if (found := slowness(self.upstream)) is not None:
@@ -88,8 +96,9 @@ class Gauge:
             counts=batch.counts,
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
-            sampling=batch.pause_rule == "sample",
+            sampling=batch.sampling,
             trouble=finalize_trouble(batch) or "",
+            waiting=waiting_line(batch) or "",
             reused=batch.reused or None,
             cost=_cost(batch),
             causes=tuple(await failures.causes(self._session, batch)),

@@ -21,12 +21,18 @@ from batchline.cli.run.order import RunOrder, RunOutcome
 from batchline.cli.run.patience import patiently
 from batchline.cli.run.working import cannot_end, work
 from batchline.cli.runtime import Runtime
+from batchline.cli.tracing import traced
 from batchline.model import Batch
-from batchline.store import batches, failures, forecasts
+from batchline.store import batches, failures
 from batchline.store.session import Session
 
 
 async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
+    async with traced(order.traces) as tracing:
+        return await _run(replace(order, tracing=tracing), runtime)
+
+
+async def _run(order: RunOrder, runtime: Runtime) -> RunOutcome:
     async with runtime.kept_running(patient=False), Session(runtime.url, "run") as session:
         known = await asyncio.to_thread(order.inputs.fingerprint)
         if order.join:
@@ -35,7 +41,7 @@ async def run(order: RunOrder, runtime: Runtime) -> RunOutcome:
         finished_before, interrupted, forecast = batch.ended_at is not None, False, None
         if not finished_before:
             async with followed(order, runtime, batch) as writing:
-                if batch.pause_rule == "sample":
+                if batch.sampling:
                     batch, forecast, interrupted = await _sample(order, runtime, session, batch, writing)
                 if batch.ended_at is None and not interrupted:
                     batch, interrupted = await work(order, runtime, session, batch, writing)
@@ -67,10 +73,10 @@ async def _sample(
 ) -> tuple[Batch, Forecast | None, bool]:
     """Run the lines that were drawn, and show the forecast for the rest. Returns the batch, the forecast, and
     whether to stop here."""
-    first = replace(order, worker=replace(order.worker, drain=True))
-    batch, unfinished = await work(first, runtime, session, batch, writing, sample=True)
-    if batch.pause_rule != "sample" or await forecasts.sample_left(session, batch.id):
-        return batch, None, unfinished
+    if batch.pause_rule != "sample":
+        batch, unfinished = await work(order, runtime, session, batch, writing)
+        if batch.pause_rule != "sample":
+            return batch, None, unfinished
     forecast = await forecast_rest(session, batch, order.worker.concurrency)
     if not order.silent:
         order.console().print(sample_line(batch, forecast), markup=False)
@@ -79,4 +85,4 @@ async def _sample(
     if not confirmed(order.yes):
         return batch, forecast, True
     await patiently(lambda: batches.resume(session, batch.id))
-    return batch, forecast, False
+    return await patiently(lambda: batches.get(session, batch.id)) or batch, forecast, False

@@ -12,8 +12,9 @@ from batchline.cli.run.order import RunOrder
 from batchline.cli.run.patience import patiently
 from batchline.cli.runtime import Runtime
 from batchline.cli.spending import settings_for
+from batchline.cli.tracing import submitting
 from batchline.files.ingest import Fingerprint
-from batchline.model import DEFAULT_TENANT, Batch, RunSettings
+from batchline.model import DEFAULT_TENANT, Batch, BatchChange, RunSettings
 from batchline.store import batches, files
 from batchline.store.session import Session
 from batchline.upstreams.http_upstream import Upstreams
@@ -31,7 +32,8 @@ async def find_or_create(
         return await patiently(lambda: _continue(order, session, found)), True
     # Forget the old batch only now that nothing prevents a new one.
     await patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
-    return await patiently(lambda: _create(order, runtime, session, known, key)), False
+    with submitting(order.tracing, "run"):
+        return await patiently(lambda: _create(order, runtime, session, known, key)), False
 
 
 def resume_key(order: RunOrder, known: Fingerprint) -> str:
@@ -43,7 +45,7 @@ def _is_done(order: RunOrder, found: Batch) -> bool:
 
 
 async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
-    sampling = order.sample is not None and found.pause_rule == "sample"
+    sampling = order.sample is not None and found.sampling
     # With --yes the rest runs after the sample: this is the same command again.
     if order.sample is not None and not sampling and not order.yes:
         raise CommandError(
@@ -55,7 +57,10 @@ async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
     if found.ended_at is not None:
         found = await reopened(session, found, order.settings.max_attempts)
     await batches.change_settings(session, found.id, settings)
-    if found.paused_at is not None and not sampling:
+    if order.change != BatchChange():
+        async with session.transaction() as connection:
+            await batches.change(connection, found.id, order.change)
+    if found.paused_at is not None and not (sampling and found.pause_rule == "sample"):
         await batches.resume(session, found.id)
     # The user has probably removed the cause of the failures.
     await batches.retry_finalizing(session, found.id)
@@ -81,7 +86,7 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
         settings=settings,
         resume_key=key,
         plan=plan,
-        sample=order.sample,
+        priority=order.change.priority or 0,
     )
 
 

@@ -1,6 +1,6 @@
 """What `run` was asked for, and what became of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 
@@ -10,11 +10,12 @@ from batchline.cli.display.console import err, out
 from batchline.cli.output_plan import OutputPlan
 from batchline.cli.resuming import ResumeCommand
 from batchline.cli.targets import Outputs, OutputTarget
-from batchline.config.settings import WorkerSettings
+from batchline.config.settings import TraceSettings, WorkerSettings
 from batchline.files.inputs.input_set import InputSet
 from batchline.hooks.hook import Hooks
-from batchline.model import Batch, CauseCount, PauseReason, RunSettings
+from batchline.model import Batch, BatchChange, CauseCount, PauseReason, RunSettings
 from batchline.store.hooks import HookDelivery
+from batchline.traces.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,14 @@ class RunOrder:
     hooks: Hooks
     as_json: bool
     command: ResumeCommand
+    # New values for a batch that is continued.
+    change: BatchChange
     # Lines to run first, before the user decides about the rest.
     sample: int | None = None
     yes: bool = False
+    traces: TraceSettings = field(default_factory=TraceSettings)
+    # None: nothing is traced.
+    tracing: Tracing | None = None
 
     @property
     def output(self) -> OutputTarget:

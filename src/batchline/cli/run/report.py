@@ -25,7 +25,7 @@ def exit_code_of(outcome: RunOutcome) -> Exit:
 
 def _resume(order: RunOrder, outcome: RunOutcome) -> str:
     """The command to continue."""
-    if outcome.batch.pause_rule != "sample":
+    if not outcome.batch.sampling:
         return str(order.command.without_sample())
     after_sample = outcome.pause is not None and outcome.pause.rule == "sample"
     return order.command.plus(*(("--yes",) if after_sample and not order.yes else ()))

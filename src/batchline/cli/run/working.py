@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace as replace_struct
 
 from batchline.cli.display.console import CommandError
 from batchline.cli.display.progress import BatchProgress, Gauge
@@ -43,15 +42,13 @@ async def work(
     session: Session,
     batch: Batch,
     writing: Writing | None,
-    *,
-    sample: bool = False,
 ) -> tuple[Batch, bool]:
-    """Run the batch, or only its sample, until it has ended, the user stops it, or `writing` ends. Returns
-    the batch and whether it was stopped."""
+    """Run the batch until it has ended, a rule pauses it, the user stops it, or `writing` ends. Returns the
+    batch and whether it was stopped."""
     ended = asyncio.Event()
     settings = order.worker
     memory = BodyMemory(settings.body_memory, settings.concurrency)
-    upstreams = Upstreams()
+    upstreams = Upstreams(traced=order.traces.headers_to)
     executor = ProviderExecutor(HttpExecutor(upstreams, memory=memory))
     provider = order.settings.provider
     worker = Worker(
@@ -59,7 +56,7 @@ async def work(
         executor,
         runtime.objects,
         settings,
-        scope := replace_struct(_scope(order, batch), sample=sample),
+        scope := _scope(order, batch),
         WorkerOptions(
             producers=[
                 ProducerScope(
@@ -73,6 +70,7 @@ async def work(
             memory=memory,
             cancel_task=executor.cancel,
             on_ended=lambda _: ended.set(),
+            tracing=order.tracing,
         ),
     )
     if not order.as_json:
@@ -120,8 +118,8 @@ async def _watch(
             screen.show(_with_worker(progress, upstreams, worker))
             if batch.ended_at is not None or over or cannot_end(batch):
                 return batch
-            # A batch that a user has paused may be resumed soon; the sample of a paused one runs.
-            if batch.pause_rule not in (None, "sample") and not worker.holding():
+            # A batch that a user has paused may be resumed soon.
+            if batch.pause_rule is not None and not worker.holding():
                 return batch
         except StoreUnavailable as error:
             if over:

@@ -5,12 +5,13 @@
 -- are read in a statement that began after the row was locked: so they are what the last settle has committed.
 --
 -- Returns `finished` if the batch is frozen now, `left_out` if the caller must close its lanes then (freeze), `closing` if it is being cancelled or has expired, and `governed` if it was
--- submitted as a governed operation; all of them NULL if the batch was deleted.
+-- submitted as a governed operation, and `step_ended` if all lines that may run have ended now (end_step); all of them NULL if
+-- the batch was deleted.
 -- Locks: the batch row.
 CREATE FUNCTION batchline.add_counts_v1(
     batch uuid, more_completed integer, more_failed integer, more_input_tokens bigint, more_cached_tokens bigint,
     more_output_tokens bigint, more_reasoning_tokens bigint, more_cost bigint, OUT finished boolean, OUT closing boolean,
-    OUT governed boolean, OUT left_out boolean
+    OUT governed boolean, OUT left_out boolean, OUT step_ended boolean
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -25,6 +26,7 @@ BEGIN
         b.total - b.left_out AS total,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         b.submitted_by IS NOT NULL AS governed,
+        b.step_total,
         c.seq,
         coalesce(c.completed, b.completed) AS completed,
         coalesce(c.failed, b.failed) AS failed,
@@ -43,6 +45,7 @@ BEGIN
     closing := before.closing;
     governed := before.governed;
     finished := before.completed + before.failed + more_completed + more_failed = before.total;
+    step_ended := coalesce(before.completed + before.failed + more_completed + more_failed = before.step_total, false);
     -- An attempt that is tried again may have used tokens, too.
     IF more_completed + more_failed > 0 OR more_input_tokens + more_output_tokens > 0 THEN
         INSERT INTO batchline.counters
@@ -58,6 +61,7 @@ BEGIN
             before.cost + more_cost
         );
         DELETE FROM batchline.counters AS c WHERE c.batch_id = batch AND c.seq = before.seq;
+        PERFORM batchline.note_progress_v1(batch, finished);
     END IF;
     IF finished THEN
         left_out := batchline.freeze_v1(batch);

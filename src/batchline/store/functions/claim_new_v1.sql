@@ -2,7 +2,7 @@
 --
 -- claim would find them too. But it looks at everything, and the lines must be fetched after it; this saves an idle worker
 -- most of the time between the notification of a batch and its first request. It takes from one lane, and no more than
--- `max_items`; the next claim finds the rest.
+-- `max_items`, or than the concurrency of the batch; the next claim finds the rest.
 --
 -- Locks: the worker's row if its lease needs renewal; then one lane, skipped if it is locked: then another worker is at this
 -- batch already. Bodies of more than 32 KiB in total are left out (NULL) and read by fetch.sql: a client that freezes while
@@ -13,17 +13,18 @@ CREATE FUNCTION batchline.claim_new_v1(
 ) RETURNS TABLE (
     span_id bigint, lane_id bigint, batch_id uuid, attempt integer, task_id text, size integer, url text, model text,
     key text, seconds_left double precision, settings jsonb, lease_left double precision,
-    ordinal integer, line_no integer, custom_id text, body text
+    concurrency integer, ordinal integer, line_no integer, custom_id text, body text
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
     lane bigint;
+    max_sent integer;
     span bigint;
 BEGIN
     PERFORM batchline.require_read_committed_v1();
-    SELECT n.id INTO lane
+    SELECT n.id, n.concurrency INTO lane, max_sent
     FROM batchline.lanes AS n
     WHERE n.batch_id = batch
       AND n.open
@@ -40,14 +41,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT c.span_id INTO span FROM batchline.claim_fresh_v1(worker, lane, max_items) AS c;
+    SELECT c.span_id INTO span FROM batchline.claim_fresh_v1(worker, lane, least(max_items, max_sent)) AS c;
     RETURN QUERY
     SELECT
         s.id, n.id, n.batch_id, s.attempt, s.task_id, batchline.span_size(s.outstanding), n.url, n.model, n.key,
         extract(epoch FROM n.deadline - now())::double precision,
         b.settings,
         extract(epoch FROM w.lease_until - now())::double precision,
-        l.ordinal, l.line_no, l.custom_id,
+        n.concurrency, l.ordinal, l.line_no, l.custom_id,
         CASE WHEN sum(octet_length(l.body)) OVER () <= 32768 THEN l.body END
     FROM batchline.spans AS s
     JOIN batchline.lanes AS n ON n.id = s.lane_id

@@ -1,10 +1,11 @@
 -- claim: give up to `max_items` lines to `worker`, and make sure that its lease lasts.
 --
 -- Lines that were claimed before (retries that are due, released lines, lines of workers whose lease has expired)
--- compete with fresh ones. Tenants share by what each has in flight. The lines of one tenant go by deadline; with the same
--- deadline, those claimed before come first, because they are earlier lines.
+-- compete with fresh ones. Tenants share by what each has in flight. The lines of one tenant go by the priority of their batches,
+-- then by deadline; with the same deadline, those claimed before come first, because they are earlier lines.
 --
--- `keys`, `excluded` and `below` narrow the scope (in_scope), and so does `batch`. Returns the spans, in that order. Their
+-- `keys`, `excluded` and `below` narrow the scope (in_scope), and so do `batch`, and `without`: batches of which the worker has
+-- as many lines as it may send (waiting_lanes). Returns the spans, in that order. Their
 -- lines are read by fetch.sql: a client that freezes while it reads a megabyte of lines must not hold a lock.
 --
 -- `max_tasks` is for the lines of a provider's upstream: due tasks come first, and no more other lines than may become tasks
@@ -17,11 +18,12 @@
 -- after its row was locked (claim_fresh).
 CREATE FUNCTION batchline.claim_v1(
     worker uuid, worker_name text, lease interval,
-    keys text[], excluded text[], below text[], batch uuid, max_items integer, max_tasks integer DEFAULT NULL
+    keys text[], excluded text[], below text[], batch uuid, max_items integer, max_tasks integer DEFAULT NULL,
+    without uuid[] DEFAULT '{}'
 ) RETURNS TABLE (
     span_id bigint, lane_id bigint, batch_id uuid, attempt integer, task_id text, size integer, url text, model text,
     key text, seconds_left double precision, settings jsonb, lease_left double precision, submission text,
-    attempts_before integer
+    attempts_before integer, concurrency integer
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -57,9 +59,9 @@ BEGIN
     END IF;
     FOR look IN 1 .. max_looks LOOP
         EXIT WHEN room <= 0;
-        returned := ARRAY (SELECT lane_id FROM batchline.returned_lanes_v1(keys, excluded, below, batch, expired));
+        returned := ARRAY (SELECT lane_id FROM batchline.returned_lanes_v1(keys, excluded, below, batch, expired, without));
         SELECT array_agg(tenant), array_agg(key) INTO tenants, tenant_keys
-        FROM batchline.waiting_tenants_v1(keys, excluded, below, batch, returned);
+        FROM batchline.waiting_tenants_v1(keys, excluded, below, batch, returned, without);
         EXIT WHEN tenants IS NULL;
 
         PERFORM batchline.renew_lease_v1(worker, worker_name, lease);
@@ -68,7 +70,7 @@ BEGIN
         IF tenants[1] <> ANY (tenants) THEN
             SELECT array_agg(tenant), array_agg(share) INTO sharers, shares
             FROM batchline.tenant_shares_v1(
-                tenants, tenant_keys, returned, expired, keys, excluded, below, batch, room
+                tenants, tenant_keys, returned, expired, keys, excluded, below, batch, room, without
             );
         END IF;
 
@@ -78,7 +80,7 @@ BEGIN
         missing := false;
         FOR lane IN
             SELECT * FROM batchline.waiting_lanes_v1(
-                tenants, tenant_keys, sharers, shares, returned, expired, keys, excluded, below, batch
+                tenants, tenant_keys, sharers, shares, returned, expired, keys, excluded, below, batch, without
             )
         LOOP
             IF sharer IS DISTINCT FROM lane.tenant THEN
@@ -88,7 +90,7 @@ BEGIN
             CONTINUE WHEN share_left <= 0;
             IF lane.returned THEN
                 SELECT array_agg(c.span_id) AS spans, coalesce(sum(c.items), 0)::integer AS items INTO claimed
-                FROM batchline.claim_returned_v1(worker, lane.lane_id, expired, share_left) AS c;
+                FROM batchline.claim_returned_v1(worker, lane.lane_id, expired, least(share_left, lane.max_items)) AS c;
                 taken := taken || claimed.spans;
                 missing := missing OR claimed.items < least(lane.items, share_left);
                 room := room - claimed.items;
@@ -120,12 +122,13 @@ BEGIN
         b.settings,
         extract(epoch FROM w.lease_until - now())::double precision,
         s.submission,
-        s.attempts_before
+        s.attempts_before,
+        n.concurrency
     FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)
     CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = mine.id LIMIT 1) AS s
     CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
     CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = s.batch_id LIMIT 1) AS b
     CROSS JOIN LATERAL (SELECT * FROM batchline.workers WHERE workers.id = s.worker_id LIMIT 1) AS w
-    ORDER BY n.deadline, mine.nth;
+    ORDER BY n.priority DESC, n.deadline, mine.nth;
 END
 $$;

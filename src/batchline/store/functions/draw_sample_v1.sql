@@ -1,31 +1,19 @@
--- draw_sample: pause a new batch and draw random lines of it, to run before the rest.
+-- draw_sample: draw random lines of a batch that are its first step. Returns how many were drawn.
 --
 -- Lines that have reused an answer are done, and are not drawn. All others count as claimed from now on, so that the
--- invariant holds whichever lines are drawn: the drawn ones are in free spans of a few lines that are available since 1970,
--- which marks them; all others are in free spans of at most `chunk` lines. The lanes are closed, so that no claim takes any of
--- them before the batch is resumed, except claim_sample, which takes the drawn ones. Returns how many were drawn: none if all
--- answers were reused; then the batch is not paused.
+-- invariant holds whichever lines are drawn: the drawn ones are in free spans of a few lines, so that workers share them; all
+-- others are in free spans of at most `chunk` lines that are held back.
 --
--- Call it in the transaction that creates the batch, after reuse: then no worker has claimed a line of it before.
--- Locks: the batch row, then its lanes in id order, as close does.
+-- begin_step calls this. It has locked the batch row, its lanes, and all its spans: before the first step, all are held back.
 CREATE FUNCTION batchline.draw_sample_v1(batch uuid, lines integer, chunk integer DEFAULT 2000) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    few integer;
-    all_lines integer;
+    few CONSTANT integer := 16;
+    held_back CONSTANT timestamptz := '9999-12-31 00:00:00+00';
+    all_lines integer := (SELECT b.total - b.completed FROM batchline.batches AS b WHERE b.id = batch);
     drawn integer;
 BEGIN
-    UPDATE batchline.batches AS b
-    SET paused_at = now(), paused_by = 'sample'
-    WHERE b.id = batch AND b.finalizing_at IS NULL
-    -- Lines of a provider are claimed one by one, because they count as tasks.
-    RETURNING b.total - b.completed, CASE WHEN b.settings ? 'provider' THEN 1 ELSE 16 END INTO all_lines, few;
-    IF NOT FOUND THEN
-        RETURN 0;
-    END IF;
-    PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
-
     WITH
     gone AS (
         DELETE FROM batchline.spans AS s WHERE s.batch_id = batch RETURNING s.lane_id, s.outstanding
@@ -77,8 +65,8 @@ BEGIN
         WHERE placed.n IS NOT NULL
     ),
     first AS (
-        INSERT INTO batchline.spans (lane_id, batch_id, outstanding, available_at)
-        SELECT lane_id, batch, range_agg(int4range(ordinal, ordinal + 1)), to_timestamp(0)
+        INSERT INTO batchline.spans (lane_id, batch_id, outstanding)
+        SELECT lane_id, batch, range_agg(int4range(ordinal, ordinal + 1))
         FROM sample
         GROUP BY lane_id, (nth - 1) / few
     ),
@@ -102,14 +90,13 @@ BEGIN
         LEFT JOIN taken ON taken.lane_id = whole.lane_id AND taken.part = whole.part
     ),
     later AS (
-        INSERT INTO batchline.spans (lane_id, batch_id, outstanding)
-        SELECT lane_id, batch, ordinals FROM rest WHERE NOT isempty(ordinals)
+        INSERT INTO batchline.spans (lane_id, batch_id, outstanding, available_at)
+        SELECT lane_id, batch, ordinals, held_back FROM rest WHERE NOT isempty(ordinals)
     ),
-    shut AS (
-        UPDATE batchline.lanes AS n SET open = false, next = n.total, drained = true WHERE n.batch_id = batch
+    passed AS (
+        UPDATE batchline.lanes AS n SET next = n.total, drained = true WHERE n.batch_id = batch
     )
     SELECT count(*) INTO drawn FROM sample;
-    PERFORM pg_notify('batchline', 'closed ' || batch);
     RETURN drawn;
 END
 $$;

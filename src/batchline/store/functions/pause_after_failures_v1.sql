@@ -1,7 +1,7 @@
 -- pause_after_failures: pause a batch that has failed too often, if its settings ask for that. Returns whether it was paused now.
 --
--- Two rules, in `batches.settings`. max_failed (or max_failed_percent, of all lines that are sent): more lines than that have
--- failed. pause_alike: as many lines have failed, none has completed, and all have failed with 401, with 403 or with 404; or
+-- Two rules, in `batches.settings`. max_failed (or max_failed_percent, of all lines that are sent; in a batch that runs in steps,
+-- of those that may run so far): more lines than that have failed. pause_alike: as many lines have failed, none has completed, and all have failed with 401, with 403 or with 404; or
 -- with 400 and for one cause, since lines may each have a mistake of their own. Both count from the last resume on
 -- (note_failures), so that a batch that is continued does not stop again for the same failures. Reused answers do not count.
 --
@@ -24,7 +24,7 @@ BEGIN
     SELECT
         least(
             (c.settings ->> 'max_failed')::integer,
-            floor((c.total - c.reused) * (c.settings ->> 'max_failed_percent')::float8 / 100)::integer
+            floor((coalesce(c.step_total, c.total) - c.reused) * (c.settings ->> 'max_failed_percent')::float8 / 100)::integer
         ) AS max_failed,
         (c.settings ->> 'pause_alike')::integer AS alike,
         c.failed - coalesce(p.failed_before, 0) AS failed,
@@ -67,6 +67,7 @@ BEGIN
     INSERT INTO batchline.failure_pauses AS p (batch_id, threshold)
     VALUES (batch, bound)
     ON CONFLICT (batch_id) DO UPDATE SET threshold = excluded.threshold;
+    INSERT INTO batchline.outbox (id, batch_id, type) VALUES (gen_random_uuid(), batch, 'batch.paused');
     PERFORM pg_notify('batchline', 'closed ' || batch);
     RETURN true;
 END

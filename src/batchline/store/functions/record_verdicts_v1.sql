@@ -7,6 +7,10 @@
 -- would take the line away from its new holder. What a span knows of an interrupted submission stays with a deferral, and a
 -- retry drops it. A result keeps the provider's task.
 --
+-- A span must also be of the lane and the batch that the verdict is for. It is, unless the database has lost what it had
+-- committed: it was restored from a backup, or a standby that lagged took over. Then the numbers of spans and lanes are given
+-- out again, and a worker that lived through it brings answers of spans that are others now. The ids of batches are unique.
+--
 -- Returns one row per batch: the groups that counted, those of them that have a cause, whether all groups of the call did,
 -- whether there is no other batch, and what they add to its counters. Locks: spans in id order.
 CREATE FUNCTION batchline.record_verdicts_v1(
@@ -23,7 +27,9 @@ CREATE FUNCTION batchline.record_verdicts_v1(
     retried_groups integer[], retried_ordinals integer[], error_codes text[], messages text[], retried_upstream real[],
     retried_settling real[],
     -- One element per group, NULL unless it is of failures or retries; empty if there are none
-    causes text[]
+    causes text[],
+    -- One element per group
+    lanes bigint[], batches uuid[]
 ) RETURNS TABLE (
     batch_id uuid, groups bigint[], caused bigint[], all_accepted boolean, alone boolean, completed integer, failed integer, more_input_tokens bigint,
     more_cached_tokens bigint, more_output_tokens bigint, more_reasoning_tokens bigint,
@@ -39,10 +45,10 @@ verdicts AS (
     SELECT *
     FROM unnest(
         spans, kinds, status_codes, delays, ordinals, sizes,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs, causes
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs, causes, lanes, batches
     ) WITH ORDINALITY AS v (
         span_id, kind, status_code, delay, ordinals, size,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, cause, no
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, cause, of_lane, of_batch, no
     )
 ),
 span AS (
@@ -67,6 +73,7 @@ accepted AS (
     FROM verdicts AS v
     JOIN span AS s ON s.id = v.span_id
     WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = worker)
+        AND s.lane_id = v.of_lane AND s.batch_id = v.of_batch
 ),
 outcome AS (
     INSERT INTO batchline.results

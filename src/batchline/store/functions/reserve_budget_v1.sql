@@ -41,9 +41,7 @@ BEGIN
         (b.settings -> 'spending' ->> 'max_tokens')::numeric AS max_tokens,
         b.cost,
         b.input_tokens + b.output_tokens AS tokens,
-        -- A batch that is paused for its sample sends that.
-        (b.paused_at IS NULL OR b.paused_by = 'sample')
-        AND b.cancelling_at IS NULL AND b.expiring_at IS NULL AND b.finalizing_at IS NULL AS open
+        b.paused_at IS NULL AND b.cancelling_at IS NULL AND b.expiring_at IS NULL AND b.finalizing_at IS NULL AS open
     INTO facts
     FROM batchline.current_batches AS b
     WHERE b.id = batch;
@@ -96,6 +94,7 @@ BEGIN
             WHERE b.id = batch;
             PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
             UPDATE batchline.lanes AS n SET open = false WHERE n.batch_id = batch;
+            INSERT INTO batchline.outbox (id, batch_id, type) VALUES (gen_random_uuid(), batch, 'batch.paused');
             PERFORM pg_notify('batchline', 'closed ' || batch);
         END IF;
     END IF;

@@ -1,10 +1,11 @@
 -- returned_lanes: open lanes of this scope with lines that were claimed before and can be claimed again: in a free span that
--- is due, or in a span of one of the `expired` workers.
+-- is due, or in a span of one of the `expired` workers. Not those of the batches in `without`.
 --
 -- No locks. Cost: one index probe for each lane that has free spans, however many these are; for one batch, one for each of
 -- its lanes.
 CREATE FUNCTION batchline.returned_lanes_v1(
-    keys text[], excluded text[], below text[], batch uuid, expired uuid[]
+    keys text[], excluded text[], below text[], batch uuid, expired uuid[],
+    without uuid[] DEFAULT '{}'
 ) RETURNS TABLE (lane_id bigint)
 LANGUAGE sql STABLE
 AS $$
@@ -50,5 +51,6 @@ CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = candidate.lan
 WHERE n.open
   AND n.deadline > now()
   AND (batch IS NULL OR n.batch_id = batch)
+  AND n.batch_id <> ALL (without)
   AND batchline.in_scope_v1(n.key, keys, excluded, below)
 $$;

@@ -10,7 +10,7 @@
 -- conclusion locks lanes, too, so only a settle of a single batch concludes.
 --
 -- Returns each batch touched: `finished` if it is frozen now, `paused` if this settle has paused it because of its failures,
--- `closing` if it is being cancelled or has expired. A closing
+-- `closing` if it is being cancelled or has expired, `step_ended` if the caller should begin its next step. A closing
 -- batch is concluded here unless a group was refused, or other batches are settled, too; then the caller does it, after it has
 -- sent that group again. And a row with nothing but `refused` for each group that did not count.
 CREATE FUNCTION batchline.settle_v1(
@@ -27,10 +27,14 @@ CREATE FUNCTION batchline.settle_v1(
     retried_groups integer[], retried_ordinals integer[], error_codes text[], messages text[], retried_upstream real[],
     retried_settling real[],
     -- One element per group, NULL unless it is of failures or retries; empty if there are none
-    causes text[], lanes bigint[],
+    causes text[],
+    -- One element per group
+    lanes bigint[], batches uuid[],
     -- One element per cause
     cause_keys text[], cause_codes text[], cause_messages text[]
-) RETURNS TABLE (batch_id uuid, ended integer, finished boolean, closing boolean, paused boolean, refused bigint)
+) RETURNS TABLE (
+    batch_id uuid, ended integer, finished boolean, closing boolean, paused boolean, step_ended boolean, refused bigint
+)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -49,7 +53,8 @@ BEGIN
             sizes, input_tokens, cached_tokens, output_tokens, reasoning_tokens, costs,
             ended_groups, ended_line_nos, ended_ordinals, ended_input_tokens, ended_output_tokens, outputs,
             ended_upstream, ended_settling,
-            retried_groups, retried_ordinals, error_codes, messages, retried_upstream, retried_settling, causes
+            retried_groups, retried_ordinals, error_codes, messages, retried_upstream, retried_settling, causes,
+            lanes, batches
         )
         ORDER BY batch_id
     LOOP
@@ -79,7 +84,8 @@ BEGIN
                 WHERE kinds[no] = 1
             )
         );
-        IF paused OR counted.left_out THEN
+        step_ended := counted.step_ended AND ended > 0 AND NOT finished AND NOT closing;
+        IF (step_ended AND batchline.end_step_v1(tally.batch_id)) OR paused OR counted.left_out THEN
             closed := closed || batch_id;
         END IF;
         IF counted.governed AND ended > 0 THEN
@@ -100,7 +106,7 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, NULL::boolean, nth::bigint
+    SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, nth::bigint
     FROM generate_series(1, cardinality(spans)) AS nth
     WHERE nth <> ALL (accepted_groups);
 END

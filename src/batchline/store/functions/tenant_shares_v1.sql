@@ -5,7 +5,8 @@
 -- Cost: one read of the spans in flight, and what waiting_lanes costs.
 CREATE FUNCTION batchline.tenant_shares_v1(
     tenants text[], tenant_keys text[], returned bigint[], expired uuid[],
-    keys text[], excluded text[], below text[], batch uuid, room integer
+    keys text[], excluded text[], below text[], batch uuid, room integer,
+    without uuid[] DEFAULT '{}'
 ) RETURNS TABLE (tenant text, share integer)
 LANGUAGE plpgsql STABLE
 AS $$
@@ -51,7 +52,7 @@ BEGIN
         LEFT JOIN (
             SELECT lane.tenant, sum(lane.items)::bigint AS items
             FROM batchline.waiting_lanes_v1(
-                tenants, tenant_keys, sharers, shares, returned, expired, keys, excluded, below, batch
+                tenants, tenant_keys, sharers, shares, returned, expired, keys, excluded, below, batch, without
             ) AS lane
             GROUP BY lane.tenant
         ) AS l ON l.tenant = w.name;

@@ -1,7 +1,8 @@
 -- unfinished: how many items of a batch were claimed at least once, and of these how many wait for another try, and how many
 -- can be claimed again now.
 --
--- Retrying: the item is in a free span that is not due yet. Returned: its free span is due. Neither is in progress, nor is
+-- Retrying: the item is in a free span that is not due yet. Returned: its free span is due, or held back for a later step
+-- (begin_step), which no worker has had. Neither is in progress, nor is
 -- what has a result; everything else that was claimed is: a worker holds it, or a provider runs its task. That follows
 -- from the invariant (docs/design.md), so spans that are held are not read: their index may be full of dead entries. The
 -- other states follow from the counters and timestamps of the batch (model/batch.py). Call it in the statement that reads
@@ -14,6 +15,8 @@ CREATE FUNCTION batchline.unfinished_v1(batch uuid, frozen boolean)
 RETURNS TABLE (claimed integer, retrying integer, returned integer)
 LANGUAGE plpgsql STABLE ROWS 1
 AS $$
+DECLARE
+    held_back CONSTANT timestamptz := '9999-12-31 00:00:00+00';
 BEGIN
 IF frozen THEN
     RETURN QUERY SELECT 0, 0, 0;
@@ -27,8 +30,8 @@ SELECT
 FROM batchline.current_lanes AS n
 CROSS JOIN LATERAL (
     SELECT
-        sum(waiting.items) FILTER (WHERE waiting.available_at > now()) AS retrying,
-        sum(waiting.items) FILTER (WHERE waiting.available_at <= now()) AS returned
+        sum(waiting.items) FILTER (WHERE waiting.available_at > now() AND waiting.available_at < held_back) AS retrying,
+        sum(waiting.items) FILTER (WHERE waiting.available_at <= now() OR waiting.available_at = held_back) AS returned
     FROM (
         SELECT
             s.available_at,

@@ -1,9 +1,11 @@
 -- waiting_tenants: which tenants have lines to claim in this scope, and at which keys they have fresh ones.
 --
 -- One row for each tenant at each key with fresh lines. Lanes of `batch`, and the lanes in `returned`, whose lines can be
--- claimed again, give a row without a key. No locks. Cost: one index probe for each tenant at each key.
+-- claimed again, give a row without a key. Batches in `without` do not count. No locks.
+-- Cost: one index probe for each tenant at each key.
 CREATE FUNCTION batchline.waiting_tenants_v1(
-    keys text[], excluded text[], below text[], batch uuid, returned bigint[]
+    keys text[], excluded text[], below text[], batch uuid, returned bigint[],
+    without uuid[] DEFAULT '{}'
 ) RETURNS TABLE (tenant text, key text)
 LANGUAGE sql STABLE
 AS $$
@@ -42,7 +44,8 @@ waiting AS (
         SELECT n.tenant
         FROM batchline.lanes AS n
         WHERE n.open AND NOT n.drained AND n.key = k.key AND n.deadline - now() > interval '0'
-        ORDER BY n.tenant, n.deadline, n.id
+          AND n.batch_id <> ALL (without)
+        ORDER BY n.tenant, n.priority DESC, n.deadline, n.id
         LIMIT 1
     ) AS first
     WHERE batchline.in_scope_v1(k.key, keys, excluded, below)
@@ -53,7 +56,8 @@ waiting AS (
         SELECT n.tenant
         FROM batchline.lanes AS n
         WHERE n.open AND NOT n.drained AND n.key = w.key AND n.tenant > w.tenant AND n.deadline - now() > interval '0'
-        ORDER BY n.tenant, n.deadline, n.id
+          AND n.batch_id <> ALL (without)
+        ORDER BY n.tenant, n.priority DESC, n.deadline, n.id
         LIMIT 1
     ) AS following
 )

@@ -1,2 +1,4 @@
--- change_settings: how the lines of a batch are run from the next claim on.
-UPDATE batchline.batches SET settings = %(settings)s WHERE id = %(batch)s AND ended_at IS NULL
+-- change_settings: how the lines of a batch are run from the next claim on. The trace of its submission stays.
+UPDATE batchline.batches
+SET settings = %(settings)s || jsonb_strip_nulls(jsonb_build_object('traceparent', settings -> 'traceparent'))
+WHERE id = %(batch)s AND ended_at IS NULL

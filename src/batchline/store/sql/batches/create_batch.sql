@@ -35,7 +35,7 @@ part AS (
 batch AS (
     INSERT INTO batchline.batches (
         id, tenant, file_id, endpoint, completion_window, settings, metadata, resume_key, total,
-        in_progress_at, expires_at, model, output_expires_after, planned_output_id
+        in_progress_at, expires_at, model, output_expires_after, planned_output_id, priority
     )
     SELECT
         %(batch)s,
@@ -51,16 +51,18 @@ batch AS (
         now() + make_interval(secs => %(window_seconds)s::float8),
         (SELECT min(part.model) FROM part HAVING min(part.model) = max(part.model)),
         %(output_expires_after)s,
-        %(planned_output)s
+        %(planned_output)s,
+        %(priority)s
     FROM file
     RETURNING *
 ),
 lane AS (
-    INSERT INTO batchline.lanes (batch_id, tenant, key, deadline, file_no, lane_no, model, url, total)
+    INSERT INTO batchline.lanes (batch_id, tenant, key, priority, deadline, file_no, lane_no, model, url, total)
     SELECT
         batch.id,
         batch.tenant,
         part.key,
+        batch.priority,
         -- Later than all others, and finite: PostgreSQL before 17 cannot subtract infinite times.
         coalesce(batch.expires_at, '9999-12-31 00:00:00+00'),
         part.file_no,

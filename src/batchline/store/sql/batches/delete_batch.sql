@@ -7,8 +7,9 @@
 -- A worker may still hold some of its items. Its settle waits for the batch row, finds it gone and counts nothing. A
 -- finalizer that is about to commit finds no batch to end, and deletes its files.
 --
--- Locks: the batch row, then its lanes in id order, as close does; then the rows of its files. The caller has locked the
--- spans before (lock_spans). One that was created since is skipped if it is locked: its settle waits for the batch row.
+-- Locks: the batch row, then its lanes in id order, as close does; then the rows of its files; in triggers the row of the
+-- tenant. The caller has locked the spans before (lock_spans), and the input (lock_deletable). A span that was created since is
+-- skipped if it is locked: its settle waits for the batch row.
 WITH
 batch AS (
     DELETE FROM batchline.batches

@@ -6,12 +6,19 @@
 -- them, so that the batch ends without them, as cancelled or expired as before (freeze). The files of its earlier end stay,
 -- and are listed in `earlier_files`; those of a governed batch are deleted as by a user. The next output file gets a new id.
 --
+-- A batch that ran in steps goes on with them: what never ran is held back, and a next step is due when all others have ended.
+--
 -- A governed batch: what it has added to the totals stays there; what comes will be added at its next end.
 --
 -- Locks: the batch row, which the caller has locked before; then its lanes in id order.
 WITH
 old AS (
-    SELECT b.total - b.completed - b.failed AS unrun, b.output_file_id, b.error_file_id
+    SELECT
+        b.total - b.completed - b.failed AS unrun,
+        b.completed + b.failed AS finished,
+        %(unrun)s AND b.step_total IS NOT NULL AND b.completed + b.failed < b.total AS stepped,
+        b.output_file_id,
+        b.error_file_id
     FROM batchline.batches AS b
     WHERE b.id = %(batch)s
 ),
@@ -28,6 +35,8 @@ batch AS (
             WHEN b.cancelling_at IS NOT NULL THEN 'cancelled'
             ELSE 'expired'
         END,
+        step_total = CASE WHEN old.stepped THEN old.finished END,
+        next_step_at = CASE WHEN old.stepped AND %(failed)s = 0 THEN now() END,
         cancelling_at = NULL,
         expiring_at = NULL,
         paused_at = NULL,

@@ -1,6 +1,8 @@
 -- poll: all checks of an idle worker in one statement. Is there work to claim, a batch to finalize, a maintenance
 -- task due, an event to deliver, one of this worker's `hooks` to run? How many seconds until the next known thing is due
--- (a retry, the end of a lease, a deadline, a maintenance task, an event, a delivery, a finalization that failed before)?
+-- (a retry, the end of a lease, a deadline, a step, a maintenance task, an event, a delivery, an action on many batches, a finalization
+-- that failed before)? Which of the batches that the worker holds lines of (`held`) have another concurrency now than it knows
+-- (`limits`; 0: none)?
 -- No locks.
 WITH RECURSIVE
 -- When each lane's first free span is due, by a loose index scan: one probe per lane, not one row per span.
@@ -107,6 +109,14 @@ deadline AS (
     FROM batchline.batches
     WHERE finalizing_at IS NULL AND ended_at IS NULL AND cancelling_at IS NULL AND expiring_at IS NULL
 ),
+-- When the next step of a batch begins.
+step AS (
+    SELECT min(next_step_at) AS at
+    FROM batchline.batches
+    WHERE next_step_at IS NOT NULL
+      AND finalizing_at IS NULL AND paused_at IS NULL AND held_at IS NULL
+      AND cancelling_at IS NULL AND expiring_at IS NULL
+),
 maintenance AS (
     SELECT min(due_at) AS at FROM batchline.maintenance_tasks
 ),
@@ -126,6 +136,15 @@ hook AS (
         ORDER BY d.available_at
         LIMIT 1
     ) AS due
+),
+action AS (
+    SELECT min(due_at) AS at FROM batchline.bulk_actions WHERE ended_at IS NULL
+),
+changed AS (
+    SELECT coalesce(array_agg(b.id), '{}') AS ids, coalesce(array_agg(b.concurrency), '{}') AS limits
+    FROM unnest(%(held)s::uuid[], %(limits)s::integer[]) AS known (id, concurrency)
+    CROSS JOIN LATERAL (SELECT * FROM batchline.batches WHERE batches.id = known.id LIMIT 1) AS b
+    WHERE coalesce(b.concurrency, 0) <> known.concurrency
 ),
 -- Of the batches that nobody else is finalizing: whether one can be finalized now, and else when the first can be. Not
 -- both: while an object store is unreachable, many are due and not tried, and each that joins them must not cost a poll.
@@ -148,7 +167,7 @@ SELECT
     OR coalesce(freed.at <= now(), false)
     OR coalesce(held.at < now(), false) AS claimable,
     finalizing.due AS finalizable,
-    coalesce(least(deadline.at, maintenance.at, closing.at) <= now(), false) AS maintenance_due,
+    coalesce(least(deadline.at, maintenance.at, closing.at, step.at) <= now(), false) AS maintenance_due,
     extract(
         epoch FROM least(
             freed.at,
@@ -159,18 +178,26 @@ SELECT
             delivery.at,
             hook.at,
             closing.at,
+            step.at,
+            action.at,
             finalizing.at
         ) - now()
     )::float8 AS next_due,
-    extract(epoch FROM freed.at - now())::float8 AS next_free,
+    extract(epoch FROM least(freed.at, step.at) - now())::float8 AS next_free,
     coalesce(least(event.at, delivery.at) <= now(), false) AS news,
-    coalesce(hook.at <= now(), false) AS hooks_due
+    coalesce(hook.at <= now(), false) AS hooks_due,
+    coalesce(action.at <= now(), false) AS actions_due,
+    changed.ids AS changed,
+    changed.limits
 FROM maintenance
 CROSS JOIN held
 CROSS JOIN closing
 CROSS JOIN deadline
+CROSS JOIN step
 CROSS JOIN event
 CROSS JOIN delivery
 CROSS JOIN hook
+CROSS JOIN action
+CROSS JOIN changed
 CROSS JOIN finalizing
 CROSS JOIN freed

@@ -18,6 +18,8 @@ waiting AS (
             WHERE spans.worker_id IS NULL
               AND spans.lane_id = n.id
               AND spans.available_at > now()
+              -- Not those that are held back for a later step.
+              AND spans.available_at < '9999-12-31 00:00:00+00'
               AND spans.attempt > 1
               AND spans.task_id IS NULL
         ) AS s

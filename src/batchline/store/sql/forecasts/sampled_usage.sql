@@ -4,7 +4,7 @@ SELECT
     n.model,
     coalesce(r.input_tokens, 0) AS input_tokens,
     coalesce(r.output_tokens, 0) AS output_tokens,
-    extract(epoch FROM r.finished_at - b.paused_at)::float8 AS seconds
+    extract(epoch FROM r.finished_at - b.step_began_at)::float8 AS seconds
 FROM batchline.batches AS b
 JOIN batchline.lanes AS n ON n.batch_id = b.id
 CROSS JOIN LATERAL (

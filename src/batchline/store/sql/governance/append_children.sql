@@ -2,11 +2,12 @@
 -- lines, or an earlier release makes the caller refuse the append.
 --
 -- The lane is closed and nothing of it was claimed. Its cursor needs no change, because the lines go to its end. If one
--- of them needs an approval, the whole batch waits for one, even if it was already approved. Locks: the lane and the
+-- of them needs an approval, the whole batch waits for one. An approval that was given before is void: it was for less.
+-- The lines of a batch that runs in steps are held back (hold_back). Locks: the lane and the
 -- rows of the file, after the batch row.
 WITH
 batch AS (
-    SELECT b.id, b.file_id, b.total FROM batchline.batches AS b WHERE b.id = %(batch)s
+    SELECT b.id, b.file_id, b.total, b.step_total FROM batchline.batches AS b WHERE b.id = %(batch)s
 ),
 file AS (
     UPDATE batchline.files AS f
@@ -30,14 +31,14 @@ line AS (
 ),
 lane AS (
     UPDATE batchline.lanes AS n
-    SET total = n.total + cardinality(%(bodies)s::text[]), drained = false
+    SET total = n.total + cardinality(%(bodies)s::text[]), drained = batch.step_total IS NOT NULL
     FROM batch
     WHERE n.batch_id = batch.id
 ),
 approval AS (
     UPDATE batchline.operation_batches
-    SET approval = 'pending', decided_by = NULL, decided_at = NULL, decision_reason = NULL
-    WHERE batch_id = %(batch)s AND approval IN ('not_required', 'approved') AND %(needs_approval)s
+    SET approval = 'pending', decided_by = NULL, decided_at = NULL, decision_reason = NULL, decided_digest = NULL
+    WHERE batch_id = %(batch)s AND (approval = 'approved' OR (approval = 'not_required' AND %(needs_approval)s))
 )
 UPDATE batchline.batches AS b
 SET total = b.total + cardinality(%(bodies)s::text[])

@@ -3,7 +3,7 @@
 -- One element in each array is for one task: its items are some of those of one span. The new span is free: the
 -- worker that claims it after the delay gets the task id and polls the task, instead of sending the items again. Only the
 -- holder may park. One task id is known once per upstream, kept by a unique index: a second park of the same task is an error, not a
--- second task.
+-- second task. The span must be of the lane and the batch that the task is for, as in record_verdicts_v1.
 --
 -- A task that is still running is parked again by the worker that polled it: its span is freed as it is.
 --
@@ -35,9 +35,9 @@ accepted AS (
         s.task_id IS NOT DISTINCT FROM p.task_id
         AND s.upstream IS NOT DISTINCT FROM p.upstream
         AND p.ordinals @> s.outstanding AS same
-    FROM unnest(%(spans)b, %(ordinals)b, %(upstreams)b, %(tasks)b, %(delays)b)
-        AS p (span_id, ordinals, upstream, task_id, delay)
-    JOIN span AS s ON s.id = p.span_id
+    FROM unnest(%(spans)b, %(lanes)b, %(batches)s, %(ordinals)b, %(upstreams)b, %(tasks)b, %(delays)b)
+        AS p (span_id, lane_id, batch_id, ordinals, upstream, task_id, delay)
+    JOIN span AS s ON s.id = p.span_id AND s.lane_id = p.lane_id AND s.batch_id = p.batch_id
     WHERE NOT isempty(s.outstanding * p.ordinals)
 ),
 again AS (

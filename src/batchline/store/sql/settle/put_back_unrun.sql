@@ -1,6 +1,6 @@
 -- put_back_unrun: turn the lines of an ended batch that were claimed and have no result back into work: the spans that they
 -- were in were deleted when the batch was cancelled or expired. Lines past the cursors need nothing: an open lane is enough.
--- Returns how many lines were put back.
+-- Returns how many lines were put back. In a batch that runs in steps they are held back, and its next steps run them.
 --
 -- A line that had failed attempts continues after them. A line that a provider may have accepted has the same attempt as then,
 -- and its span says so again (`lost_submissions`). `anew` and `span_items` as in put_back_failed.
@@ -45,15 +45,17 @@ block AS (
     GROUP BY lane_id, attempt, ordinal / %(span_items)s::integer
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, submission)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, submission, available_at)
     SELECT
         block.lane_id,
         %(batch)s,
         part.ordinals,
         block.attempt,
         CASE WHEN %(anew)s THEN block.attempt - 1 ELSE 0 END,
-        part.submission
+        part.submission,
+        CASE WHEN b.step_total IS NULL THEN now() ELSE '9999-12-31 00:00:00+00' END
     FROM block
+    JOIN batchline.batches AS b ON b.id = %(batch)s
     CROSS JOIN LATERAL (
         SELECT lost.submission, block.ordinals * lost.ordinals AS ordinals FROM lost WHERE lost.lane_id = block.lane_id
         UNION ALL

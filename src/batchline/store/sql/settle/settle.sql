@@ -28,6 +28,7 @@ SELECT * FROM batchline.settle_v1(
     %(retried_settling)b,
     %(causes)b,
     %(lanes)b,
+    %(batches)s,
     %(cause_keys)b,
     %(cause_codes)b,
     %(cause_messages)b

@@ -1,0 +1,22 @@
+"""Ports for servers that cannot choose one themselves."""
+
+import random
+import socket
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody is given by the system before the server takes them: those begin at 32768."""
+    taken: list[socket.socket] = []
+    try:
+        while len(taken) < count:
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", random.randrange(15_000, 32_000)))
+            except OSError:
+                one.close()
+            else:
+                taken.append(one)
+        return [one.getsockname()[1] for one in taken]
+    finally:
+        for one in taken:
+            one.close()

@@ -121,6 +121,13 @@ def test_an_old_batch_is_reported_if_it_is_watched(server: Server, browser: Page
         assert events.until("batch", id=public(oldest))["status"] == "paused"
 
 
+def test_the_first_poll_tells_the_watched_batches(server: Server, browser: PageClient) -> None:
+    """The page may have read a batch before that poll, and the batch may have changed in between."""
+    (batch_id,) = make(browser)
+    with listening(browser.http, watch=public(batch_id)) as events:
+        assert events.until("batch")["id"] == public(batch_id)
+
+
 def test_nobody_is_told_of_another_tenants_batches_or_anothers_operations(server: Server) -> None:
     tenant = ids.new_id().hex
     with signed_in(server, ids.new_id().hex) as other, signed_in(server, tenant, Role.USER, "bert") as bert:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID
 
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from batchline.dashboard.live import MAX_PER_USER
 from batchline.model import Role, Verdict, ids
@@ -138,6 +138,33 @@ def test_a_change_before_the_stream_began_is_not_lost(
     page.goto(f"/ui/batches/{batch}")
     expect(page.get_by_role("link", name="Failures 2")).to_be_visible()
     assert changed == [batch]
+
+
+def test_an_answer_that_is_older_than_an_event_does_not_replace_it(
+    page: Page, server: Server, tenant: str, tmp_path: Path
+) -> None:
+    batch = make(server, tenant, tmp_path, "eval")
+    page.goto(f"/ui/batches/{batch}/settings")
+    listens(page, f"/dashboard/batches/{batch}")
+    old: list[tuple[Route, APIResponse]] = []
+
+    def read_and_hold(route: Route) -> None:
+        if route.request.method != "GET":
+            return route.continue_()
+        return old.append((route, route.fetch()))
+
+    page.route(f"**/dashboard/batches/{batch}", read_and_hold)
+    page.get_by_label("Priority").fill("5")
+    page.get_by_role("button", name="Save").click()
+    wait_for("the answer", lambda: page.evaluate("1") == 1 and old)
+    work(server, batch, bad=2)
+    # The event changes what is shown while the new data is on its way.
+    expect(page.get_by_role("link", name="Failures 2")).to_be_visible()
+    ((route, response),) = old
+    route.fulfill(response=response)
+    # The answer has come: a form with the new priority replaces the other one.
+    expect(page.locator("form.settings")).to_have_attribute("data-key", re.compile(",5,"))
+    expect(page.get_by_role("link", name="Failures 2")).to_be_visible()
 
 
 def test_a_slow_answer_is_abandoned_when_the_user_goes_on(page: Page) -> None:

@@ -70,6 +70,7 @@ class LiveStream:
         self.audience = audience
         self.user = user
         self.watched = tuple(watched[:MAX_WATCHED])
+        self.watched_ids = frozenset(ids.show(ids.BATCH, each) for each in self.watched)
         # The hash that authenticates it; None: the server has no keys.
         self.credential = credential
         # It has got an overview.
@@ -237,11 +238,12 @@ class Live:
         found = await self._batches(session, audience.viewer, streams, [each.id for each in overview.open])
         for batch_id, figures in found.items():
             before = known.batches.get(batch_id)
+            changed = _changes(before, figures) if before is not None else {}
             for stream in streams:
-                # A stream that has just begun has read the rest of the page itself.
-                if before is not None and (changed := _changes(before, figures)):
+                if changed:
                     stream.tell("batch", changed)
-                elif before is None and known.overview is not None:
+                elif before is None and (known.overview is not None or figures.id in stream.watched_ids):
+                    # Also to the first stream: its page may have read a batch before this poll did.
                     stream.tell("batch", msgspec.to_builtins(figures))
         known.batches = found
         await self._tell_actions(session, audience, known, streams)
@@ -263,7 +265,7 @@ class Live:
         newest = await bulk_actions.page(session, viewer.tenant, limit=_NEWEST_ACTIONS, actor=viewer.user)
         found = {each.id: self._display_action(each) for each in newest}
         for action_id, fields in found.items():
-            if known.overview is not None and known.actions.get(action_id) != fields:
+            if known.actions.get(action_id) != fields:
                 for stream in streams:
                     stream.tell("action", fields)
         known.actions = found

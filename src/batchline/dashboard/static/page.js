@@ -23,6 +23,8 @@ export class PageRunner {
   #node;
   #abort = new AbortController();
   #redrawing = null;
+  // Events that came while the data was loading, or null. The answer may be older than they are.
+  #meanwhile = null;
 
   /** `watch` gets the ids of the batches that the page shows. */
   constructor(outlet, watch) {
@@ -48,14 +50,19 @@ export class PageRunner {
     this.#abort.abort();
     const { signal } = (this.#abort = new AbortController());
     const page = this.#page;
+    this.#meanwhile = [];
     try {
       const data = await page.load(signal);
       if (signal.aborted) return;
       this.#data = data;
+      const meanwhile = this.#meanwhile;
+      this.#meanwhile = null;
+      meanwhile.forEach(([kind, event]) => this.#apply(kind, event));
       this.redraw();
       this.#watch(page.watch?.(data) ?? []);
     } catch (error) {
       if (signal.aborted) return;
+      this.#meanwhile = null;
       if (error.status === undefined) throw error;
       this.#put(
         h(
@@ -72,15 +79,21 @@ export class PageRunner {
   }
 
   message(kind, event) {
-    const apply = this.#page?.events?.[kind];
-    const data = this.#data !== null && apply ? apply(this.#data, event) : undefined;
-    if (data === undefined) return;
-    this.#data = data;
-    if (this.#redrawing) return;
+    this.#meanwhile?.push([kind, event]);
+    if (!this.#apply(kind, event) || this.#redrawing) return;
     this.#redrawing = setTimeout(() => {
       this.#redrawing = null;
       this.redraw();
     }, REDRAW_MS);
+  }
+
+  /** Whether the event changed the data. */
+  #apply(kind, event) {
+    const apply = this.#page?.events?.[kind];
+    const data = this.#data !== null && apply ? apply(this.#data, event) : undefined;
+    if (data === undefined) return false;
+    this.#data = data;
+    return true;
   }
 
   #put(view) {

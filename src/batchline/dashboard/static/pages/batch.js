@@ -68,7 +68,7 @@ export function batchPage(context) {
       batch: (data, event) => {
         if (event.id !== data.batch.id) return undefined;
         const batch = { ...data.batch, ...event };
-        say(batch);
+        if (spoken(batch) !== spoken(data.batch)) announce(spoken(batch));
         // A change of status changes what one may do, the timeline and the files.
         if (batch.status !== data.batch.status) context.reload();
         return { ...data, batch };
@@ -77,10 +77,8 @@ export function batchPage(context) {
   };
 }
 
-function say(batch) {
-  announce(
-    `${batchName(batch)}: ${word(batch.status)}, ${percent(done(batch.counts), batch.counts.total)}, ${number(batch.counts.failed)} failed`,
-  );
+function spoken(batch) {
+  return `${batchName(batch)}: ${word(batch.status)}, ${percent(done(batch.counts), batch.counts.total)}, ${number(batch.counts.failed)} failed`;
 }
 
 function header(batch, changed) {

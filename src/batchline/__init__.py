@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from batchline.model import Deferred as Deferred
     from batchline.model import Failed as Failed
     from batchline.model import Item as Item
-    from batchline.model import Parked as Parked
-    from batchline.model import Retry as Retry
+    from batchline.model import Retried as Retried
     from batchline.model import SubmissionUnknown as SubmissionUnknown
+    from batchline.model import TaskParked as TaskParked
     from batchline.model import TimedOut as TimedOut
     from batchline.model import Usage as Usage
     from batchline.model import Verdict as Verdict
@@ -30,8 +30,8 @@ _HOMES = {
     "Executor": "batchline.executors.executor",
     "Failed": "batchline.model",
     "Item": "batchline.model",
-    "Parked": "batchline.model",
-    "Retry": "batchline.model",
+    "TaskParked": "batchline.model",
+    "Retried": "batchline.model",
     "SubmissionUnknown": "batchline.model",
     "TimedOut": "batchline.model",
     "Usage": "batchline.model",

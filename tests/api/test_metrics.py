@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from batchline.api.app import create_app
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.files.objects import Objects
 from batchline.metrics import definitions
@@ -233,7 +233,7 @@ async def test_what_was_read_is_used_again_for_some_seconds(database_url: str, t
     assert ReadLimits().max_age >= 5.0
     sessions = Sessions(database_url)
     objects = Objects.at(tmp_path / "objects")
-    context = Context(sessions, objects, database_url, SETTINGS, metrics=replace(PATIENT, max_age=3600.0))
+    context = ApiContext(sessions, objects, database_url, SETTINGS, metrics=replace(PATIENT, max_age=3600.0))
     database = create_app(context).state.database_metrics
     try:
         before = await database.demand()

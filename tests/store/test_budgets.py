@@ -19,7 +19,7 @@ from batchline.model import (
     Failed,
     Item,
     ModelPrice,
-    Retry,
+    Retried,
     RetrySelection,
     RunSettings,
     Spending,
@@ -108,7 +108,7 @@ def test_an_attempt_that_is_tried_again_costs_too_and_once(stage: Stage) -> None
     capped(stage, 1)
     hand = stage.hand()
     (item,) = hand.take(1)
-    again = Retry(item, "http_500", "failed", 0.0, Usage(input_tokens=5))
+    again = Retried(item, "http_500", "failed", 0.0, Usage(input_tokens=5))
 
     hand.settle([again])
     # As after a lost answer.

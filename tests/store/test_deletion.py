@@ -9,7 +9,7 @@ from batchline.batches import deletion, maintenance, retention
 from batchline.batches.deletion import NotDeletable
 from batchline.batches.finalize import finalize_one
 from batchline.files.objects import Objects, ObjectStoreUnavailable
-from batchline.model import Batch, Parked, RunSettings
+from batchline.model import Batch, RunSettings, TaskParked
 from batchline.store import batches, doctor, files, providers, spans
 from batchline.store import deletion as store_deletion
 from batchline.store.session import Session, run
@@ -210,7 +210,7 @@ async def test_the_tasks_of_a_cancelled_batch_are_noted_and_outlive_its_deletion
     """It is concluded by the cancellation, because no worker holds anything."""
     batch, worker = await a_batch(db, 2), a_worker()
     await spans.settle(
-        db, worker.id, [Parked(item, f"task-{item.line_no}", 0.0) for item in await take(db, worker)]
+        db, worker.id, [TaskParked(item, f"task-{item.line_no}", 0.0) for item in await take(db, worker)]
     )
     await deletion.delete(db, objects, batch, force=True)
     assert [task_id for task_id, *_ in await noted(db)] == ["task-1", "task-2"]
@@ -222,7 +222,7 @@ async def test_a_task_that_is_accepted_after_its_batch_was_deleted_is_noted(
     batch, worker = await a_batch(db, 1), a_worker()
     (item,) = await take(db, worker)
     await deletion.delete(db, objects, batch, force=True)
-    assert await spans.settle(db, worker.id, [Parked(item, "late", 0.0)]) == []
+    assert await spans.settle(db, worker.id, [TaskParked(item, "late", 0.0)]) == []
     assert await noted(db) == [("late", "/v1/chat/completions", "model", None)]
 
 
@@ -234,7 +234,7 @@ async def test_a_late_task_of_a_batch_that_still_runs_is_left_to_the_worker_that
     (item,) = await take(db, lost)
     await kill(db, lost)
     await take(db, heir)
-    await spans.settle(db, lost.id, [Parked(item, "late", 0.0)])
+    await spans.settle(db, lost.id, [TaskParked(item, "late", 0.0)])
     assert await noted(db) == []
 
 

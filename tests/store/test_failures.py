@@ -11,7 +11,7 @@ import pytest
 
 from batchline.batches.pauses import pause_reason
 from batchline.batches.retry import retry as retry_lines
-from batchline.model import Batch, CauseCount, Failed, Item, Retry, RetrySelection, RunSettings, Verdict
+from batchline.model import Batch, CauseCount, Failed, Item, Retried, RetrySelection, RunSettings, Verdict
 from batchline.model.failure import MAX_MESSAGE, cause, cause_of_line
 from batchline.model.ids import new_id
 from batchline.store import batches, doctor, failures, retention, spans
@@ -54,8 +54,8 @@ def refused(item: Item, message: str, status: int = 404) -> Failed:
     return Failed(item, json.dumps(line).encode(), status)
 
 
-def again(item: Item, message: str, status: int = 503, delay: float = LATER) -> Retry:
-    return Retry(item, f"http_{status}", message, delay)
+def again(item: Item, message: str, status: int = 503, delay: float = LATER) -> Retried:
+    return Retried(item, f"http_{status}", message, delay)
 
 
 async def found(db: Session, batch: Batch) -> list[CauseCount]:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from batchline.batches.retry import retry as retry_batch
-from batchline.model import Batch, Retry, RetrySelection
+from batchline.model import Batch, Retried, RetrySelection
 from batchline.store import batches, overview, spans
 from batchline.store.listing import BatchViewer
 from batchline.store.session import Session
@@ -169,8 +169,8 @@ async def test_refusals_are_counted_by_key_for_the_tenant(db: Session) -> None:
     worker = a_worker()
     await a_batch(db, {"small": 3})
     items = await take(db, worker)
-    await spans.settle(db, worker.id, [Retry(each, "http_429", "slow down", LATER) for each in items[:2]])
-    await spans.settle(db, worker.id, [Retry(items[2], "http_500", "broken", LATER)])
+    await spans.settle(db, worker.id, [Retried(each, "http_429", "slow down", LATER) for each in items[:2]])
+    await spans.settle(db, worker.id, [Retried(items[2], "http_500", "broken", LATER)])
 
     assert await overview.refusals(db, "default") == {"small": 2}
     assert await overview.refusals(db, "other") == {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from batchline.model import Batch, Claim, Deferred, Item, Parked, SubmissionUnknown, Verdict
+from batchline.model import Batch, Claim, Deferred, Item, SubmissionUnknown, TaskParked, Verdict
 from batchline.store import batches, doctor, providers, spans
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
@@ -101,7 +101,7 @@ async def test_a_deferral_keeps_what_is_known_and_a_retry_drops_it(db: Session) 
 async def test_a_task_of_a_lost_worker_is_no_unknown_submission(db: Session) -> None:
     lost, heir = a_worker(), a_worker()
     await a_batch(db, 1)
-    await settle(db, lost, *[Parked(item, "task", 0.0) for item in await take(db, lost)])
+    await settle(db, lost, *[TaskParked(item, "task", 0.0) for item in await take(db, lost)])
     await take(db, lost)
     await kill(db, lost)
     (item,) = await take(db, heir)
@@ -126,7 +126,7 @@ async def test_many_tasks_are_parked_at_once_and_each_has_a_span(db: Session) ->
     worker = a_worker()
     await a_batch(db, 5)
     items = await take(db, worker)
-    await settle(db, worker, *[Parked(item, f"task-{item.line_no}", 0.0) for item in items[:4]])
+    await settle(db, worker, *[TaskParked(item, f"task-{item.line_no}", 0.0) for item in items[:4]])
     rows = await sql(
         db,
         "SELECT task_id, worker_id IS NULL, batchline.span_size(outstanding) FROM batchline.spans ORDER BY 1",
@@ -137,9 +137,9 @@ async def test_many_tasks_are_parked_at_once_and_each_has_a_span(db: Session) ->
 async def test_a_task_that_still_runs_keeps_its_span(db: Session) -> None:
     worker = a_worker()
     await a_batch(db, 1)
-    await settle(db, worker, *[Parked(item, "task", 0.0) for item in await take(db, worker)])
+    await settle(db, worker, *[TaskParked(item, "task", 0.0) for item in await take(db, worker)])
     (item,) = await take(db, worker)
-    await settle(db, worker, Parked(item, "task", LATER))
+    await settle(db, worker, TaskParked(item, "task", LATER))
     assert await sql(db, "SELECT id, task_id, worker_id FROM batchline.spans") == [
         (item.claim.span_id, "task", None)
     ]
@@ -149,7 +149,7 @@ async def test_the_result_keeps_the_task(db: Session) -> None:
     worker = a_worker()
     await a_batch(db, 2)
     first, second = await take(db, worker)
-    await settle(db, worker, Parked(first, "task", 0.0), completed(second))
+    await settle(db, worker, TaskParked(first, "task", 0.0), completed(second))
     await run_to_the_end(db, worker)
     assert await sql(db, "SELECT line_no, task_id FROM batchline.results ORDER BY 1") == [
         (1, "task"),
@@ -186,7 +186,7 @@ async def test_a_parked_task_counts_until_it_has_a_result(db: Session) -> None:
     await a_batch(db, 50)
     items = await spans.fetch(db, worker.id, await claimed(db, worker, 10))
     assert len(items) == 10
-    await settle(db, worker, *[Parked(item, f"task-{item.line_no}", LATER) for item in items])
+    await settle(db, worker, *[TaskParked(item, f"task-{item.line_no}", LATER) for item in items])
     assert await claimed(db, worker, 10) == [], "all of them run"
     await pass_time(db)
     due = await claimed(db, worker, 10)
@@ -218,7 +218,7 @@ async def test_tasks_of_another_upstream_do_not_count(db: Session) -> None:
     worker = a_worker()
     await a_batch(db, {"here": 5, "there": 5})
     items = await take(db, worker, scope=Scope(("there",)))
-    await settle(db, worker, *[Parked(item, f"task-{item.line_no}", LATER) for item in items])
+    await settle(db, worker, *[TaskParked(item, f"task-{item.line_no}", LATER) for item in items])
     assert sizes(await claimed(db, worker, 3, keys=("here",))) == 3
 
 
@@ -255,11 +255,11 @@ async def one_in_every_state(db: Session, worker: WorkerId) -> Batch:
     await settle(
         db,
         worker,
-        Parked(items[0], "a", 0.0),
+        TaskParked(items[0], "a", 0.0),
         failed(items[1]),
         retry(items[2], LATER),
         SubmissionUnknown(items[3], LATER),
-        Parked(items[4], "b", LATER),
+        TaskParked(items[4], "b", LATER),
         Deferred(items[5], LATER),
     )
     (due,) = await take(db, worker, 1)
@@ -302,7 +302,7 @@ async def test_the_query_of_the_document_finds_a_task_that_stands_for_two_items(
     items = await take(db, worker)
     for item in items:
         # One after the other, so that no index prevents it.
-        await settle(db, worker, Parked(item, "task", 0.0))
+        await settle(db, worker, TaskParked(item, "task", 0.0))
         await complete(db, worker, await take(db, worker, 1, scope=Scope(batch_id=item.claim.batch_id)))
     assert await sql(db, TWICE) == [("task", 2)]
 

@@ -47,7 +47,7 @@ from batchline.model import (
     Deferred,
     Failed,
     Item,
-    Retry,
+    Retried,
     RetrySelection,
     Role,
     RunSettings,
@@ -379,7 +379,7 @@ def when(condition: Callable[[Any], object]) -> Callable[[Callable[P, None]], Ca
 def alike(verdict: Verdict) -> tuple[object, ...]:
     """What makes verdicts one group: the span, the kind, and what else they must have in common."""
     status = verdict.status_code if isinstance(verdict, Completed | Failed) else None
-    delay = verdict.delay if isinstance(verdict, Retry | Deferred) else 0.0
+    delay = verdict.delay if isinstance(verdict, Retried | Deferred) else 0.0
     return verdict.item.claim.span_id, type(verdict), status, delay
 
 
@@ -944,7 +944,7 @@ class LifeOfItems(RuleBasedStateMachine):
                 continue
             counters = span.batch.counters
             touched[span.batch.id] += ended
-            if isinstance(each, Completed | Failed | Retry):
+            if isinstance(each, Completed | Failed | Retried):
                 # Also of attempts that failed; a retry takes nothing back.
                 counters["input_tokens"] += each.usage.input_tokens
                 counters["cached_tokens"] += each.usage.cached_tokens
@@ -957,8 +957,8 @@ class LifeOfItems(RuleBasedStateMachine):
                 case Failed():
                     self.results[span.lane.id, ordinal] = Outcome("failed", attempt, each.output.decode())
                     counters["failed"] += 1
-                case Retry() | Deferred():
-                    failed = isinstance(each, Retry)
+                case Retried() | Deferred():
+                    failed = isinstance(each, Retried)
                     self.retries[span.lane.id, ordinal] += failed
                     # What is brought in a second time, because something beside it came too late, is apart.
                     submission = None if failed else span.submission
@@ -1514,7 +1514,7 @@ def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:
         case "failed":
             return Failed(item, output, 400, Usage(nth, 0, 1, 0))
         case "retry":
-            return Retry(item, "rate_limit", "slow down", delay, Usage(nth + 1, 0, 2, 0))
+            return Retried(item, "rate_limit", "slow down", delay, Usage(nth + 1, 0, 2, 0))
         case _:
             return Deferred(item, delay)
 

@@ -31,7 +31,7 @@ from batchline.model import (
     Failed,
     File,
     Item,
-    Retry,
+    Retried,
     RunSettings,
     Usage,
 )
@@ -194,8 +194,8 @@ def failed(item: Item) -> Failed:
     return Failed(item, b'{"error": %d}' % item.line_no, 400)
 
 
-def retry(item: Item, delay: float = 0.0) -> Retry:
-    return Retry(item, "rate_limit", "slow down", delay)
+def retry(item: Item, delay: float = 0.0) -> Retried:
+    return Retried(item, "rate_limit", "slow down", delay)
 
 
 def deferred(item: Item, delay: float = 0.0) -> Deferred:

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from batchline.api.app import create_app
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
 from tests.support.operations_client import REGISTRY, SETTINGS
@@ -24,7 +24,7 @@ def routes(folder: Path) -> list[tuple[str, str]]:
 
 async def _routes(folder: Path) -> list[tuple[str, str]]:
     sessions = Sessions(_NOWHERE)
-    context = Context(sessions, Objects.at(folder), _NOWHERE, replace(SETTINGS, public_openapi=False))
+    context = ApiContext(sessions, Objects.at(folder), _NOWHERE, replace(SETTINGS, public_openapi=False))
     try:
         app = create_app(context, REGISTRY)
         return sorted({each for route in app.routes for each in _paths(route)})

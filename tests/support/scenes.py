@@ -38,7 +38,7 @@ from batchline.model import (
     Item,
     ItemCounts,
     PollResult,
-    Retry,
+    Retried,
     Settled,
     Usage,
     Verdict,
@@ -121,8 +121,8 @@ def failed(item: Item) -> Failed:
     return Failed(item, b'{"error": %d}' % item.ordinal, 400)
 
 
-def retry(item: Item, delay: float = 0.0) -> Retry:
-    return Retry(item, "rate_limit", "slow down", delay)
+def retry(item: Item, delay: float = 0.0) -> Retried:
+    return Retried(item, "rate_limit", "slow down", delay)
 
 
 def deferred(item: Item, delay: float = 0.0) -> Deferred:

@@ -17,7 +17,7 @@ from uuid import UUID
 import openai
 
 from batchline.batches.output import answered_line
-from batchline.model import Completed, Failed, Item, Retry, Role, Usage, Verdict, ids
+from batchline.model import Completed, Failed, Item, Retried, Role, Usage, Verdict, ids
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.support.builders import a_worker, on, sql, take
@@ -299,7 +299,7 @@ def _page(batch: UUID) -> str:
 def _verdict(item: Item) -> Verdict:
     number = item.line_no
     if number % 997 == 0:
-        return Retry(item, "http_429", "Rate limit reached for requests", 3600.0)
+        return Retried(item, "http_429", "Rate limit reached for requests", 3600.0)
     if number % 401 == 0:
         return _failed(item, 400, _REFUSED)
     if number % 149 == 0:

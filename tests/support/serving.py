@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import openai
 
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.server import listen
 from batchline.api.serving import app_server
 from batchline.cli.logs import set_up_logging
@@ -132,7 +132,9 @@ class _Running:
             database, maximum=settings.sessions, streams=settings.streams, patience=_PATIENCE
         )
         self.listening = listen("127.0.0.1", 0)
-        context = Context(self.sessions, objects, database, settings, metrics=metrics, live_pause=_LIVE_PAUSE)
+        context = ApiContext(
+            self.sessions, objects, database, settings, metrics=metrics, live_pause=_LIVE_PAUSE
+        )
         self.server = app_server(context, self.listening, registry)
 
     def run(self) -> None:

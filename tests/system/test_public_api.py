@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import batchline
-from batchline import Executor, Item, Parked, Verdict
+from batchline import Executor, Item, TaskParked, Verdict
 from tests.support.http_executor import an_item
 
 
@@ -28,7 +28,7 @@ def test_importing_batchline_imports_nothing_else_of_it() -> None:
 def test_an_executor_needs_only_run() -> None:
     class Parking(Executor):
         async def run(self, item: Item) -> Verdict:
-            return Parked(item, "task-1")
+            return TaskParked(item, "task-1")
 
     executor = Parking()
     executor.fenced_by(lambda: "worker")
@@ -36,4 +36,4 @@ def test_an_executor_needs_only_run() -> None:
     coroutine = executor.run(item := an_item(None))
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
-    assert stopped.value.value == Parked(item, "task-1")
+    assert stopped.value.value == TaskParked(item, "task-1")

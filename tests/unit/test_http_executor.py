@@ -10,7 +10,7 @@ import pytest
 
 from batchline.executors.executor import Executor
 from batchline.executors.http import HttpExecutor
-from batchline.model import Completed, Deferred, Failed, Retry, TimedOut, Usage
+from batchline.model import Completed, Deferred, Failed, Retried, TimedOut, Usage
 from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import HttpSettings
 from batchline.upstreams.retry import Backoff
@@ -127,7 +127,7 @@ def test_without_an_id_from_the_upstream_the_request_is_named_by_its_key() -> No
 )
 def test_a_success_without_json_is_tried_again_and_is_never_kept(body: bytes) -> None:
     again = verdict_on(answers(200, body))
-    assert isinstance(again, Retry)
+    assert isinstance(again, Retried)
     assert again.error_code == "invalid_response"
     line = line_of(verdict_on(answers(200, body), attempt=3))
     assert line["response"] is None
@@ -136,7 +136,7 @@ def test_a_success_without_json_is_tried_again_and_is_never_kept(body: bytes) ->
 
 def test_a_204_is_an_invalid_response_and_is_retried() -> None:
     again = verdict_on(answers(204))
-    assert isinstance(again, Retry)
+    assert isinstance(again, Retried)
     assert again.error_code == "invalid_response"
 
 
@@ -163,7 +163,7 @@ def test_an_answer_of_just_the_limit_is_taken() -> None:
 def test_temporary_errors_are_retried_and_the_last_answer_is_kept(status: int) -> None:
     refusal = answers(status, b'{"error": {"message": "Slow down."}}')
     again = verdict_on(refusal)
-    assert isinstance(again, Retry)
+    assert isinstance(again, Retried)
     assert (again.error_code, again.message) == (f"http_{status}", "Slow down.")
     assert 0 < again.delay <= 0.5
     last = verdict_on(refusal, attempt=3)
@@ -214,7 +214,7 @@ async def test_a_redirect_is_not_followed() -> None:
 )
 def test_a_retry_quotes_the_upstreams_error(body: bytes, message: str) -> None:
     verdict = verdict_on(answers(503, body))
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert verdict.message == message
 
 
@@ -234,14 +234,14 @@ def test_a_retry_quotes_the_upstreams_error(body: bytes, message: str) -> None:
 )
 def test_retry_after_is_obeyed(headers: tuple[bytes, ...], delay: float) -> None:
     verdict = verdict_on(answers(429, b"{}", *headers))
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert delay <= verdict.delay <= delay * 9 / 8
 
 
 @pytest.mark.parametrize("value", [b"-5", b"soon", b"nan", b"\xff", b""])
 def test_an_invalid_retry_after_is_ignored(value: bytes) -> None:
     verdict = verdict_on(answers(429, b"{}", b"Retry-After: " + value))
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert 0 < verdict.delay <= 0.5
 
 
@@ -250,7 +250,7 @@ async def test_the_delay_grows_with_the_attempts() -> None:
         settings = HttpSettings(retry=Backoff(minimum=1.0, maximum=8.0))
         async with an_executor(settings, random=lambda: 1.0) as executor:
             items = [an_item(upstream.url, attempt=attempt, max_attempts=9) for attempt in range(1, 6)]
-            assert [cast(Retry, await executor.run(item)).delay for item in items] == [
+            assert [cast(Retried, await executor.run(item)).delay for item in items] == [
                 1.0,
                 2.0,
                 4.0,
@@ -284,7 +284,7 @@ async def test_the_delay_grows_with_the_attempts() -> None:
 )
 def test_a_request_that_may_have_arrived_counts_as_an_attempt(behaviour: Behaviour, code: str) -> None:
     again = verdict_on(behaviour)
-    assert isinstance(again, Retry)
+    assert isinstance(again, Retried)
     assert again.error_code == code
     assert again.message
     last = verdict_on(behaviour, attempt=3)
@@ -401,12 +401,12 @@ async def test_a_request_that_waits_for_the_pace_waits_longer_after_another_refu
         async with an_executor(clock=lambda: time, timer=timers) as executor, asyncio.timeout(60):
             early = asyncio.create_task(executor.run(an_item(upstream.url)))
             await upstream.arrived.wait()
-            assert isinstance(await executor.run(an_item(upstream.url)), Retry)
+            assert isinstance(await executor.run(an_item(upstream.url)), Retried)
             waiting = asyncio.create_task(executor.run(an_item(upstream.url)))
             assert await timers.requested.get() == 5.0
 
             upstream.connections[0].write(http(429, b"{}", b"Retry-After: 9"))
-            assert isinstance(await early, Retry)
+            assert isinstance(await early, Retried)
             time = 5.0
             timers.ring()
             assert await timers.requested.get() == 4.0
@@ -422,7 +422,7 @@ async def test_requests_that_wait_for_the_pace_are_deferred_when_the_worker_stop
         timers = Timers()
         # Time stands still, so that nothing is due before the worker stops.
         async with an_executor(clock=lambda: 0.0, timer=timers) as executor, asyncio.timeout(60):
-            assert isinstance(await executor.run(an_item(upstream.url)), Retry)
+            assert isinstance(await executor.run(an_item(upstream.url)), Retried)
             items = [an_item(upstream.url, line_no=n) for n in range(1, 9)]
             waiting = [asyncio.create_task(executor.run(item)) for item in items]
             await timers.requested.get()
@@ -585,7 +585,7 @@ async def test_a_surprise_is_a_verdict_on_its_item_alone(log: StringIO) -> None:
                 executor.run(an_item(upstream.url, api_key_env="THE_KEY", attempt=3)),
                 executor.run(an_item(upstream.url)),
             )
-        assert isinstance(surprised, Retry)
+        assert isinstance(surprised, Retried)
         assert surprised.error_code == "internal_error"
         assert line_of(last)["error"]["code"] == "internal_error"
         assert isinstance(sibling, Completed)
@@ -677,5 +677,5 @@ async def test_an_unreachable_upstream_is_reported_before_the_run() -> None:
 @pytest.mark.parametrize("status", [400, 503])
 def test_a_failed_attempt_has_the_usage_that_the_upstream_reports(status: int) -> None:
     verdict = verdict_on(answers(status, b'{"error": {}, "usage": {"prompt_tokens": 7}}'))
-    assert isinstance(verdict, Failed | Retry)
+    assert isinstance(verdict, Failed | Retried)
     assert verdict.usage == Usage(input_tokens=7)

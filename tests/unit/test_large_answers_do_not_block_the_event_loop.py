@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from batchline.model import Completed, Failed, Retry, Verdict
+from batchline.model import Completed, Failed, Retried, Verdict
 from batchline.upstreams.memory import MIB
 from tests.support.event_loops import Slowest, slowest_callback
 from tests.support.http_executor import KEY, an_executor, an_item
@@ -25,9 +25,9 @@ BODIES = {
     "40 MiB with line feeds": (said(b"x", 40 * MIB).replace(b":", b":\n", 1), Completed),
     "40 MiB full of the API key": (said(KEY.encode(), 40 * MIB), Completed),
     "900 KiB of lone surrogates": (said(rb"\ud800", 900 * 1024), Completed),
-    "7 MiB of lone surrogates": (said(rb"\ud800", 7 * MIB), Retry),
-    "7 MiB of escapes, not JSON": (said(rb"\n", 7 * MIB)[:-1], Retry),
-    "60 KiB of escapes, not JSON": (said(rb"\n", 60 * 1024)[:-1], Retry),
+    "7 MiB of lone surrogates": (said(rb"\ud800", 7 * MIB), Retried),
+    "7 MiB of escapes, not JSON": (said(rb"\n", 7 * MIB)[:-1], Retried),
+    "60 KiB of escapes, not JSON": (said(rb"\n", 60 * 1024)[:-1], Retried),
 }
 
 
@@ -62,7 +62,7 @@ async def judged(status: int, body: bytes) -> tuple[Verdict, Slowest]:
                 verdict = await executor.run(item)
                 # What follows is the test's own time.
                 await asyncio.sleep(0)
-    assert isinstance(verdict, Completed | Failed | Retry)
+    assert isinstance(verdict, Completed | Failed | Retried)
     return verdict, slowest
 
 
@@ -74,7 +74,7 @@ async def test_an_answer_is_checked_without_blocking_the_event_loop(name: str, s
     for _ in range(10):
         verdict, slowest = await judged(status, body)
         assert isinstance(verdict, expected if status == 200 else Failed)
-        assert isinstance(verdict, Retry) or KEY.encode() not in verdict.output
+        assert isinstance(verdict, Retried) or KEY.encode() not in verdict.output
         if slowest.is_quick:
             break
     slowest.check()

@@ -12,7 +12,7 @@ from batchline.executors.operation import OperationExecutor, contains
 from batchline.governance.operations import Operation
 from batchline.governance.registry import Registry
 from batchline.governance.templates import RequestTemplate
-from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut
+from batchline.model import Completed, Deferred, Failed, Item, Ran, Retried, TimedOut
 from batchline.secrets.masking import MASK
 from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from tests.support.http_executor import an_item, line_of
@@ -84,7 +84,7 @@ def test_a_status_that_the_operation_calls_done_completes_the_item() -> None:
 def test_a_conflict_is_tried_again_until_the_attempts_are_used_up() -> None:
     conflict = said(409, {"reason": "Conflict", "message": "modified"}, b"Retry-After: 7")
     verdict, _ = outcome(conflict)
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert (verdict.error_code, verdict.message) == ("http_409", "modified")
     assert verdict.delay >= 7
     last = failure(conflict, attempt=3)
@@ -94,19 +94,19 @@ def test_a_conflict_is_tried_again_until_the_attempts_are_used_up() -> None:
 
 def test_a_success_status_that_the_operation_calls_unfinished_is_retried() -> None:
     verdict, _ = outcome(said(202, {"phase": "Pending"}))
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
 
 
 def test_what_the_operation_does_not_mention_is_judged_as_usual() -> None:
-    assert isinstance(outcome(said(503))[0], Retry)
-    assert isinstance(outcome(said(429))[0], Retry)
+    assert isinstance(outcome(said(503))[0], Retried)
+    assert isinstance(outcome(said(429))[0], Retried)
     assert failure(said(422, {"message": "no"})).status_code == 422
     assert failure(said(302)).status_code == 302
     assert failure(said(409, {"reason": "Other"})).status_code == 409
 
 
 def test_the_attempts_are_those_of_the_operation() -> None:
-    assert isinstance(outcome(said(500), attempt=2)[0], Retry)
+    assert isinstance(outcome(said(500), attempt=2)[0], Retried)
     assert isinstance(outcome(said(500), attempt=3)[0], Failed)
 
 
@@ -127,9 +127,9 @@ def test_an_object_that_exists_otherwise_is_a_failure_with_the_upstreams_error()
 
 
 def test_a_conflict_with_an_object_that_is_being_deleted_is_retried() -> None:
-    assert isinstance(outcome(said(409, ALREADY), said(200, {"deleted": "now", "spec": {}}))[0], Retry)
-    assert isinstance(outcome(said(409, ALREADY), said(404))[0], Retry)
-    assert isinstance(outcome(said(409, ALREADY), said(500))[0], Retry)
+    assert isinstance(outcome(said(409, ALREADY), said(200, {"deleted": "now", "spec": {}}))[0], Retried)
+    assert isinstance(outcome(said(409, ALREADY), said(404))[0], Retried)
+    assert isinstance(outcome(said(409, ALREADY), said(500))[0], Retried)
 
 
 def test_an_object_with_additional_fields_still_matches() -> None:
@@ -253,7 +253,7 @@ def test_no_secret_of_an_item_is_in_a_verdict_whatever_the_upstream_quotes() -> 
             "note": f"Bearer {MASK}",
         }
     retried, _ = outcome(said(503, quoted))
-    assert isinstance(retried, Retry)
+    assert isinstance(retried, Retried)
     assert retried.message == f'Invalid value: "{MASK}"'
 
 

@@ -14,12 +14,12 @@ from batchline.model import (
     Deferred,
     Failed,
     Item,
-    Parked,
     ProviderSettings,
     Ran,
     Recovery,
-    Retry,
+    Retried,
     SubmissionUnknown,
+    TaskParked,
 )
 from tests.support.http_executor import an_executor, an_item, line_of
 from tests.support.scripted_upstream import (
@@ -72,7 +72,7 @@ async def verdict_on(
 
 
 def delay_of(verdict: Ran) -> float:
-    assert isinstance(verdict, Parked | SubmissionUnknown | Retry | Deferred)
+    assert isinstance(verdict, TaskParked | SubmissionUnknown | Retried | Deferred)
     return verdict.delay
 
 
@@ -81,7 +81,7 @@ def delay_of(verdict: Ran) -> float:
 
 async def test_an_item_is_submitted_in_the_background_under_its_key() -> None:
     verdict, upstream = await verdict_on(answers(200, response("queued")))
-    assert isinstance(verdict, Parked)
+    assert isinstance(verdict, TaskParked)
     assert verdict.task_id == "resp_1"
     (request,) = upstream.requests
     assert (request.method, request.path) == ("POST", "/v1/responses")
@@ -104,7 +104,7 @@ async def test_an_item_whose_metadata_is_full_is_submitted_with_it_unchanged() -
 
 async def test_a_task_that_is_done_at_once_is_parked_all_the_same() -> None:
     verdict, _ = await verdict_on(answers(200, response("completed")))
-    assert isinstance(verdict, Parked), "its id is committed before anything else"
+    assert isinstance(verdict, TaskParked), "its id is committed before anything else"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ async def test_a_submission_that_never_left_is_none() -> None:
 
 async def test_a_rate_limit_is_another_attempt() -> None:
     verdict, _ = await verdict_on(answers(429, b"{}", b"Retry-After: 7"))
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert (verdict.error_code, verdict.delay >= 7) == ("http_429", True)
     last, _ = await verdict_on(answers(429, b"{}"), attempt=3)
     assert isinstance(last, Failed)
@@ -205,7 +205,7 @@ async def test_a_provider_that_keeps_keys_is_sent_the_same_key_again(recovery: R
     verdict, upstream = await verdict_on(
         answers(200, response("in_progress")), recovery=recovery, submission="interrupted"
     )
-    assert isinstance(verdict, Parked)
+    assert isinstance(verdict, TaskParked)
     assert upstream.requests[0].headers["idempotency-key"] == verdict.item.idempotency_key
 
 
@@ -232,7 +232,7 @@ async def test_a_provider_that_can_be_searched_is_searched_before_anything_is_su
     verdict, upstream = await verdict_on(
         answers(200, listed(key)), recovery=Recovery.METADATA, submission="interrupted"
     )
-    assert isinstance(verdict, Parked)
+    assert isinstance(verdict, TaskParked)
     assert (verdict.task_id, verdict.delay) == ("resp_7", 0.0)
     (request,) = upstream.requests
     assert (request.method, request.path) == ("GET", f"/v1/responses?metadata%5Bbatchline_key%5D={key}")
@@ -248,7 +248,7 @@ async def test_a_task_that_is_not_found_at_first_is_looked_for_once_more() -> No
     again, upstream = await verdict_on(
         none, answers(200, response("queued")), recovery=Recovery.METADATA, submission="unknown"
     )
-    assert isinstance(again, Parked)
+    assert isinstance(again, TaskParked)
     assert [request.method for request in upstream.requests] == ["GET", "POST"]
 
 
@@ -313,7 +313,7 @@ async def test_a_task_that_has_run_for_long_is_polled_less_often(age: float, del
         a_provider_executor(now=lambda: 1000.0 + age) as executor,
     ):
         verdict = await executor.run(an_item_for(upstream.url, task_id="resp_1"))
-    assert isinstance(verdict, Parked)
+    assert isinstance(verdict, TaskParked)
     assert (verdict.task_id, verdict.delay) == ("resp_1", delay)
 
 
@@ -331,7 +331,7 @@ async def test_a_task_that_has_run_for_long_is_polled_less_often(age: float, del
 )
 async def test_a_task_that_cannot_be_polled_stays_parked(behaviour: Behaviour) -> None:
     verdict, _ = await verdict_on(behaviour, task_id="resp_1")
-    assert isinstance(verdict, Parked)
+    assert isinstance(verdict, TaskParked)
     assert verdict.task_id == "resp_1"
     assert delay_of(verdict) > 0
 
@@ -339,7 +339,7 @@ async def test_a_task_that_cannot_be_polled_stays_parked(behaviour: Behaviour) -
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"code": "server_error", "message": "oops"}, Retry),
+        ({"code": "server_error", "message": "oops"}, Retried),
         ({"code": "invalid_prompt", "message": "no"}, Failed),
     ],
     ids=["passing", "final"],
@@ -367,10 +367,10 @@ async def test_a_task_has_vanished_only_if_it_stays_away() -> None:
         item = an_item_for(upstream.url, task_id="resp_1")
         for at in (0.0, 30.0, 59.0):
             verdict = await executor.run(item)
-            assert isinstance(verdict, Parked), f"after {at} s"
+            assert isinstance(verdict, TaskParked), f"after {at} s"
         at = 61.0
         verdict = await executor.run(item)
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert verdict.error_code == "task_vanished"
 
 
@@ -383,7 +383,7 @@ async def test_a_task_that_comes_back_has_not_vanished() -> None:
     ):
         item = an_item_for(upstream.url, task_id="resp_1")
         for at in (0.0, 30.0, 61.0):
-            assert isinstance(await executor.run(item), Parked), f"after {at} s"
+            assert isinstance(await executor.run(item), TaskParked), f"after {at} s"
 
 
 async def test_two_errors_far_apart_are_no_vanished_task() -> None:
@@ -395,7 +395,7 @@ async def test_two_errors_far_apart_are_no_vanished_task() -> None:
     ):
         item = an_item_for(upstream.url, task_id="resp_1")
         for at in (0.0, 3600.0):
-            assert isinstance(await executor.run(item), Parked), f"after {at} s"
+            assert isinstance(await executor.run(item), TaskParked), f"after {at} s"
 
 
 # Cancelling

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from batchline.batches.output import failed_line
 from batchline.config.settings import TraceSettings
-from batchline.model import Completed, Deferred, Failed, Item, Retry, Usage, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Retried, Usage, Verdict
 from batchline.model.ids import milliseconds_of, new_id
 from batchline.traces import conventions
 from batchline.traces.lines import LineSampler, LineTracer
@@ -234,9 +234,9 @@ def test_an_error_is_a_code_and_never_a_sentence() -> None:
     item = an_item("http://h")
     cases: list[tuple[Verdict, str | None]] = [
         (Completed(item, 200, b"{}"), None),
-        (Retry(item, "http_429", "slow down", 1.0), "429"),
-        (Retry(item, "timeout", "", 1.0), "timeout"),
-        (Retry(item, "You said: hello", "", 1.0), "other"),
+        (Retried(item, "http_429", "slow down", 1.0), "429"),
+        (Retried(item, "timeout", "", 1.0), "timeout"),
+        (Retried(item, "You said: hello", "", 1.0), "other"),
         (Failed(item, failed_line(item, "response_too_large", "…")), "response_too_large"),
         (Failed(item, output_of({"error": {"code": "You said: hello"}}, 400), 400), "400"),
     ]

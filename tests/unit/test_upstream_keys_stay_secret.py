@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from batchline.config.settings import UpstreamSettings
-from batchline.model import Completed, Ran, Retry
+from batchline.model import Completed, Ran, Retried
 from batchline.secrets.redaction import Redactor
 from batchline.upstreams import urls
 from batchline.upstreams.catalog import Catalog
@@ -44,7 +44,7 @@ def test_a_key_in_the_request_id_is_in_no_result(status: int) -> None:
 
 def test_a_key_that_a_passing_error_quotes_is_in_no_retry() -> None:
     (verdict,) = quoted_in(answers(503, json.dumps({"detail": f"busy with {KEY}"}).encode()))
-    assert isinstance(verdict, Retry)
+    assert isinstance(verdict, Retried)
     assert verdict.message == "busy with ***"
 
 

@@ -18,7 +18,7 @@ from batchline.model import (
     Failed,
     Item,
     Ran,
-    Retry,
+    Retried,
     RunSettings,
     Usage,
 )
@@ -96,7 +96,7 @@ async def test_a_good_answer_is_passed_on_unchanged() -> None:
 
 async def test_a_bad_answer_is_asked_for_again_and_its_tokens_are_counted() -> None:
     (ran,) = await run_all(Upstream("spam"), [an_item()])
-    assert isinstance(ran, Retry)
+    assert isinstance(ran, Retried)
     assert (ran.error_code, ran.delay, ran.usage) == ("invalid_output", 0.0, USAGE)
     kept = json.loads(ran.output)
     assert kept["response"]["body"] == json.loads(answer("spam"))
@@ -106,7 +106,7 @@ async def test_a_bad_answer_is_asked_for_again_and_its_tokens_are_counted() -> N
 async def test_the_next_attempt_tells_what_was_wrong() -> None:
     upstream = Upstream("spam", '{"label": 1}')
     (first,) = await run_all(upstream, [an_item()])
-    assert isinstance(first, Retry)
+    assert isinstance(first, Retried)
     (second,) = await run_all(upstream, [an_item(2)], Kept(first.output))
     assert isinstance(second, Completed)
     _, said, complaint = upstream.bodies[1]["messages"]
@@ -149,7 +149,7 @@ async def test_an_upstream_without_response_format_is_asked_without_it() -> None
     refusal = (400, "Unrecognized request argument supplied: response_format")
     upstream = Upstream(refusal, '{"label": 1}', '{"label": 1}')
     first, second, elsewhere = await run_all(upstream, [an_item(), an_item(2), an_item(upstream="http://b")])
-    assert isinstance(first, Retry)
+    assert isinstance(first, Retried)
     assert first.error_code == "http_400"
     assert isinstance(second, Completed)
     assert isinstance(elsewhere, Completed)
@@ -174,7 +174,7 @@ async def test_another_refusal_is_passed_on() -> None:
 async def test_upstreams_refuse_a_format_in_many_ways(error: tuple[int, object]) -> None:
     upstream = Upstream(error, '{"label": 1}')
     first, second = await run_all(upstream, [an_item(), an_item(2)])
-    assert isinstance(first, Retry)
+    assert isinstance(first, Retried)
     assert isinstance(second, Completed)
 
 
@@ -227,7 +227,7 @@ async def test_of_several_choices_the_wrong_one_is_sent_back() -> None:
 
 async def test_the_reasons_of_a_mismatch_are_added() -> None:
     (ran,) = await run_all(Upstream("{}"), [an_item()])
-    assert isinstance(ran, Retry)
+    assert isinstance(ran, Retried)
     assert ran.message == "The answer does not match the schema: it is no label."
 
 
@@ -236,6 +236,6 @@ async def test_reasons_that_take_too_long_are_not_looked_for_again_and_again() -
     executor = ValidatingExecutor(Upstream(*["{}"] * 9), Kept(), explainer)
     for _ in range(9):
         ran = await executor.run(an_item())
-        assert isinstance(ran, Retry)
+        assert isinstance(ran, Retried)
         assert ran.message == "The answer does not match the schema."
     assert explainer.calls == 5

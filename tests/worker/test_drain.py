@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Batch, BatchStatus, Item, PollResult, Retry, Verdict
+from batchline.model import Batch, BatchStatus, Item, PollResult, Retried, Verdict
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -82,7 +82,7 @@ async def test_it_waits_for_its_own_retry(
     class Second(Answering):
         async def run(self, item: Item) -> Verdict:
             if item.claim.attempt == 1:
-                return Retry(item, "busy", "try again", 1.0)
+                return Retried(item, "busy", "try again", 1.0)
             return await super().run(item)
 
     await nothing_to_maintain(db)

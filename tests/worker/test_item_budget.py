@@ -10,7 +10,7 @@ import pytest
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Batch, Item, Retry, Verdict
+from batchline.model import Batch, Item, Retried, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.worker import Worker
@@ -87,7 +87,9 @@ async def test_retries_that_are_due_later_are_left_to_others(
 ) -> None:
     class Busy(Answering):
         async def run(self, item: Item) -> Verdict:
-            return Retry(item, "busy", "try again", 3600.0) if item.line_no == 1 else await super().run(item)
+            return (
+                Retried(item, "busy", "try again", 3600.0) if item.line_no == 1 else await super().run(item)
+            )
 
     batch = await a_batch(db, 4)
     await run(database_url, tmp_path, Busy(), max_items=4, drain=True)

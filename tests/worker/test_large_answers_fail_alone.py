@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.model import Completed, Item, Retry, Settled, Verdict, ids
+from batchline.model import Completed, Item, Retried, Settled, Verdict, ids
 from batchline.store import spans
 from batchline.store.arrays import TextArray
 from batchline.store.session import Session, StoreUnavailable
@@ -265,7 +265,7 @@ async def test_answers_that_stall_half_read_do_not_hold_the_memory_for_long() ->
             await full.wait()
             assert isinstance(await executor.run(an_item(healthy.url, timeout=600)), Completed)
             verdicts = await asyncio.gather(*stuck)
-    codes = {verdict.error_code for verdict in verdicts if isinstance(verdict, Retry)}
+    codes = {verdict.error_code for verdict in verdicts if isinstance(verdict, Retried)}
     assert codes == {"response_stalled"}
     assert memory.held_large == 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchline import Completed, Deferred, Executor, Item, Parked, Verdict, answered_line
+from batchline import Completed, Deferred, Executor, Item, TaskParked, Verdict, answered_line
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.model import Batch, BatchStatus
@@ -31,7 +31,7 @@ class Provider(Executor):
     async def run(self, item: Item) -> Verdict:
         if item.claim.task_id is None:
             self.accepted.append(item.line_no)
-            return Parked(item, f"task-{item.line_no}", self._delay)
+            return TaskParked(item, f"task-{item.line_no}", self._delay)
         self.requested.append(item.claim.task_id)
         return self._ask(item)
 
@@ -66,7 +66,7 @@ async def test_a_parked_item_is_run_again_with_its_task_and_sent_once(
 
 async def test_a_task_that_still_runs_is_polled_again(database_url: str, db: Session, tmp_path: Path) -> None:
     provider = Provider(
-        lambda item: completed(item) if len(provider.requested) > 2 else Parked(item, "task-1", 0.0)
+        lambda item: completed(item) if len(provider.requested) > 2 else TaskParked(item, "task-1", 0.0)
     )
     batch = await a_batch(db, 1)
     await work(database_url, tmp_path, provider, WorkerSettings(drain=True))
@@ -90,7 +90,7 @@ async def test_one_task_id_belongs_to_one_item(database_url: str, db: Session, t
 
     class Confused(Provider):
         async def run(self, item: Item) -> Verdict:
-            return Parked(item, "task-1", LATER)
+            return TaskParked(item, "task-1", LATER)
 
     await a_batch(db, 2)
     await work(database_url, tmp_path, Confused(), WorkerSettings(drain=True))
@@ -149,7 +149,7 @@ async def test_parking_in_a_batch_that_is_being_cancelled_lets_it_end_at_once(
 async def test_a_settle_says_that_the_batch_of_a_parked_item_is_closing(db: Session) -> None:
     batch, worker = await a_batch(db, 2), a_worker()
     first, second = await take(db, worker)
-    (before,) = await spans.settle(db, worker.id, [Parked(first, "a", LATER)])
+    (before,) = await spans.settle(db, worker.id, [TaskParked(first, "a", LATER)])
     await batches.close(db, batch.id, "cancel")
-    (after,) = await spans.settle(db, worker.id, [Parked(second, "b", LATER)])
+    (after,) = await spans.settle(db, worker.id, [TaskParked(second, "b", LATER)])
     assert (before.closing, after.closing) == (False, True)

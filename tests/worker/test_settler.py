@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from batchline.config.settings import WorkerSettings
-from batchline.model import Parked, Settled, Verdict
+from batchline.model import Settled, TaskParked, Verdict
 from batchline.store import spans
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import OnLate, Scope
@@ -105,7 +105,7 @@ async def test_it_reports_the_first_retry_and_no_task_that_is_polled_much_later(
     await a_batch(db, 3)
     async with a_settler(db) as (settler, lease, reported):
         first, second, third = await take(db, lease.worker)
-        for verdict in (retry(first, 800.0), retry(second, 400.0), Parked(third, "task", LATER)):
+        for verdict in (retry(first, 800.0), retry(second, 400.0), TaskParked(third, "task", LATER)):
             settler.add(verdict)
         settler.wake()
         await settler.idle.wait()

@@ -20,7 +20,7 @@ from batchline.model import (
     Item,
     ModelPrice,
     Ran,
-    Retry,
+    Retried,
     RunSettings,
     Spending,
     TimedOut,
@@ -182,7 +182,7 @@ async def test_a_failed_attempt_counts_with_its_usage(database_url: str, db: Ses
     spending = Spending(PRICES, max_cost=1000 * EACH.cost, output_tokens=10)
     batch, upstream = await a_capped_batch(db, 10, spending), Charging(spending, random.Random(6))
     upstream.answer = lambda item, usage: (
-        Retry(item, "http_500", "failed", 0.01, usage) if item.claim.attempt == 1 else answered(item, usage)
+        Retried(item, "http_500", "failed", 0.01, usage) if item.claim.attempt == 1 else answered(item, usage)
     )
 
     await drain(a_worker_of(database_url, tmp_path, upstream))

@@ -26,7 +26,7 @@ from batchline.metrics.definitions import MetricSource
 from batchline.metrics.labels import UpstreamNames
 from batchline.metrics.page import database_text
 from batchline.metrics.worker import WorkerMetrics
-from batchline.model import Item, Retry, Verdict
+from batchline.model import Item, Retried, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.upstreams.http_upstream import Upstreams
@@ -185,7 +185,7 @@ class Mixed(Answering):
 
     async def run(self, item: Item) -> Verdict:
         if item.line_no == 1 and item.claim.attempt == 1:
-            return Retry(item, "strange_code", "again", 0.0)
+            return Retried(item, "strange_code", "again", 0.0)
         return failed(item) if item.line_no == 2 else completed(item)
 
 

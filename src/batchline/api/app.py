@@ -10,7 +10,7 @@ from batchline.api import health, metrics
 from batchline.api.access import AccessLog
 from batchline.api.admin import demand, rate_limits, tenants
 from batchline.api.browser import OwnHostOnly, SecurityHeaders, SignInLimit
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.dashboard import actions, admin_reads, batch_acts, events, reads, sign_in, trials
 from batchline.api.dashboard.pages import StaticPages
 from batchline.api.dashboard.parts import DashboardParts, dashboard_parts
@@ -65,7 +65,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 def create_app(
-    context: Context, registry: Registry | None = None, pages: StaticPages | None = None
+    context: ApiContext, registry: Registry | None = None, pages: StaticPages | None = None
 ) -> FastAPI:
     """With the operations of `registry`, or else of the settings; and with the pages of the package, or
     others."""

@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from batchline.api.browser import check_own_page, digest, is_loopback, sent_secret
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.errors import ApiError
 from batchline.governance import keys
 from batchline.governance.access import Actor
@@ -24,7 +24,7 @@ async def authenticate(request: Request) -> Actor:
     The user is the key's name: a new key with the same name belongs to the same user.
     `request.state.credential` is the hash that was looked up.
     """
-    context: Context = request.app.state.context
+    context: ApiContext = request.app.state.context
     request.state.credential = None
     if not context.settings.authentication:
         return _without_keys(request, context)
@@ -41,7 +41,7 @@ async def authenticate(request: Request) -> Actor:
     return Actor(key.tenant, key.name, key.role)
 
 
-async def _signed_in(request: Request, context: Context, secret: str) -> Actor:
+async def _signed_in(request: Request, context: ApiContext, secret: str) -> Actor:
     async with context.sessions.one() as session:
         found = await browser_sessions.find(session, digest(secret))
     if found is None:
@@ -51,7 +51,7 @@ async def _signed_in(request: Request, context: Context, secret: str) -> Actor:
     return Actor(found.key.tenant, found.key.name, found.key.role)
 
 
-def _without_keys(request: Request, context: Context) -> Actor:
+def _without_keys(request: Request, context: ApiContext) -> Actor:
     _refuse_other_sites(request)
     if context.local is not None:
         secret = sent_secret(request)

@@ -15,7 +15,7 @@ from batchline.traces.submissions import BatchTracer
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ApiContext:
     sessions: Sessions
     objects: Objects
     # Of the database, for processes that open their own connections.
@@ -32,9 +32,9 @@ class Context:
     live_pause: float = 1.0
 
 
-def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
+def _context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
     return context
 
 
-InContext = Annotated[Context, Depends(_context)]
+InContext = Annotated[ApiContext, Depends(_context)]

@@ -4,7 +4,7 @@ themselves."""
 import socket
 
 from batchline.api.app import create_app
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.dashboard.pages import StaticPages
 from batchline.api.dashboard.parts import DashboardParts
 from batchline.api.server import Server
@@ -12,7 +12,7 @@ from batchline.governance.registry import Registry
 
 
 def app_server(
-    context: Context,
+    context: ApiContext,
     listening: socket.socket,
     registry: Registry | None = None,
     pages: StaticPages | None = None,

@@ -14,7 +14,7 @@ from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.executors.http import Answer, HttpExecutor, request_limit
 from batchline.files import parsing
 from batchline.files.parsing import LineRequest, ReadingRules
-from batchline.model import Claim, Failed, Item, Ran, Retry
+from batchline.model import Claim, Failed, Item, Ran, Retried
 from batchline.model.failure import error_of_line
 from batchline.model.ids import new_id
 from batchline.upstreams.http_upstream import Route
@@ -117,7 +117,7 @@ def _tried(answer: Answer | Ran, milliseconds: float) -> TriedRequest:
     match answer:
         case Answer():
             return TriedRequest(answer.status, _displayed(answer.body), milliseconds)
-        case Retry():
+        case Retried():
             return TriedRequest(None, {"code": answer.error_code, "message": answer.message}, milliseconds)
         case Failed():
             code, message = error_of_line(answer.output, answer.status_code)

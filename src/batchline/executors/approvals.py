@@ -7,7 +7,7 @@ from batchline.governance.approvals import decide
 from batchline.governance.errors import Refused
 from batchline.governance.operations import Operation
 from batchline.governance.rules import Rules
-from batchline.model import Completed, Failed, Item, Retry, Verdict, ids
+from batchline.model import Completed, Failed, Item, Retried, Verdict, ids
 from batchline.store.session import Session, StoreUnavailable
 
 
@@ -26,7 +26,7 @@ class Approvals:
         except Refused as refused:
             return Failed(item, failed_line(item, refused.code, refused.message))
         except StoreUnavailable as error:
-            return Retry(item, "store_unavailable", str(error), 1.0)
+            return Retried(item, "store_unavailable", str(error), 1.0)
         reported = {"batch_id": ids.show(ids.BATCH, batch.id), "approval": batch.approval.value}
         return Completed(item, 200, answered_line(item, 200, item.request_id, msgspec.json.encode(reported)))
 

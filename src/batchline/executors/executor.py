@@ -7,7 +7,7 @@ import random
 from typing import Protocol
 
 from batchline.batches.output import failed_line
-from batchline.model import Failed, Item, Ran, Retry, Verdict
+from batchline.model import Failed, Item, Ran, Retried, Verdict
 from batchline.upstreams.retry import Backoff, rounded_up
 
 _RETRY = Backoff(minimum=0.5, maximum=60.0)
@@ -52,5 +52,5 @@ def unexpected(item: Item) -> Verdict:
     message = "The worker failed at this item; see its log."
     if item.claim.attempts_left:
         delay = rounded_up(_RETRY.delay(item.claim.attempt, random.random))
-        return Retry(item, "internal_error", message, delay)
+        return Retried(item, "internal_error", message, delay)
     return Failed(item, failed_line(item, "internal_error", message))

@@ -24,7 +24,7 @@ from pyreqwest.response import Response
 from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer, usage_in
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
-from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Ran, Retried, TimedOut, Verdict
 from batchline.secrets.tracebacks import traceback_of
 from batchline.upstreams import urls
 from batchline.upstreams.faults import MAX_MESSAGE, code_of, message_of, never_left, reason_of
@@ -232,10 +232,10 @@ class HttpExecutor:
 
     # --- Verdicts ------------------------------------------------------------------------------------------
 
-    def again(self, item: Item, answer: Answer, message: str) -> Retry:
+    def again(self, item: Item, answer: Answer, message: str) -> Retried:
         """Another attempt after this answer."""
         delay = self.delay(item, answer.requested)
-        return Retry(item, f"http_{answer.status}", message[:MAX_MESSAGE], delay)
+        return Retried(item, f"http_{answer.status}", message[:MAX_MESSAGE], delay)
 
     def _judge(self, item: Item, route: Route, answer: Answer) -> Verdict:
         status, body = answer.status, route.redactor.body(answer.body)
@@ -253,7 +253,7 @@ class HttpExecutor:
         status = answer.status
         if answer.passing and item.claim.attempts_left:
             message, delay = message_of(status, body), self.delay(item, answer.requested)
-            return Retry(item, f"http_{status}", message, delay, usage_in(body))
+            return Retried(item, f"http_{status}", message, delay, usage_in(body))
         line = answered_line(item, status, answer.request_id, as_json(body))
         return Failed(item, line, status, usage_in(body))
 
@@ -288,7 +288,7 @@ class HttpExecutor:
         """There is no answer to keep: another attempt, if one is left."""
         message = message[:MAX_MESSAGE]
         if item.claim.attempts_left:
-            return Retry(item, code, message, self.delay(item))
+            return Retried(item, code, message, self.delay(item))
         return Failed(item, failed_line(item, code, message))
 
     def _unsendable(self, item: Item, reason: str) -> Verdict:

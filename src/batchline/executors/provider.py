@@ -21,12 +21,12 @@ from batchline.model import (
     Deferred,
     Failed,
     Item,
-    Parked,
     ProviderSettings,
     Ran,
     Recovery,
-    Retry,
+    Retried,
     SubmissionUnknown,
+    TaskParked,
     Verdict,
 )
 from batchline.secrets.tracebacks import traceback_of
@@ -101,7 +101,7 @@ class ProviderExecutor:
         except Exception as error:  # noqa: BLE001
             # Another attempt would submit the item a second time.
             _log.error("provider failed unexpectedly", **item.log_fields(), exception=traceback_of(error))
-            return self._unknown(item, chosen) if task_id is None else Parked(item, task_id, _LONGEST)
+            return self._unknown(item, chosen) if task_id is None else TaskParked(item, task_id, _LONGEST)
 
     # --- Submitting ----------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class ProviderExecutor:
                 task_id = provider.accepted(answer.body)
             except ValueError as error:
                 return Failed(item, failed_line(item, "invalid_task_id", str(error)[:MAX_MESSAGE]))
-            return self._unknown(item, chosen) if task_id is None else Parked(item, task_id, _SHORTEST)
+            return self._unknown(item, chosen) if task_id is None else TaskParked(item, task_id, _SHORTEST)
         return self._refused(item, answer, chosen)
 
     async def _recover(self, item: Item, provider: Provider, chosen: ProviderSettings) -> Verdict | None:
@@ -154,7 +154,7 @@ class ProviderExecutor:
             self._warn("the provider cannot be searched", provider=chosen.name, reason=str(error))
             return self._unknown(item, chosen)
         if task_id is not None:
-            return Parked(item, task_id, 0.0)
+            return TaskParked(item, task_id, 0.0)
         # The submission of a lost worker may still be on its way: look a second time, later.
         return self._unknown(item, chosen) if item.claim.submission == "interrupted" else None
 
@@ -189,7 +189,7 @@ class ProviderExecutor:
             # The result is there, and too large to be kept.
             return answer
         if not isinstance(answer, Answer):
-            return Parked(item, task_id, answer.delay if isinstance(answer, Deferred) else _LONGEST)
+            return TaskParked(item, task_id, answer.delay if isinstance(answer, Deferred) else _LONGEST)
         if answer.status == 404:
             return self._vanished(item, task_id, chosen)
         self._missing.pop(task_id, None)
@@ -198,12 +198,12 @@ class ProviderExecutor:
             state = await self._http.beside(size, partial(provider.state, answer.body))
         if state is None:
             self._warn("the provider does not say how a task is", provider=chosen.name, status=answer.status)
-            return Parked(
+            return TaskParked(
                 item, task_id, max(answer.requested, _SHORTEST if answer.status == 429 else _LONGEST)
             )
         match state.progress:
             case Progress.RUNNING:
-                return Parked(item, task_id, self._next(state))
+                return TaskParked(item, task_id, self._next(state))
             case Progress.SUCCEEDED:
                 return await self._http.beside(size, partial(_succeeded, item, answer))
             case Progress.FAILED:
@@ -225,7 +225,7 @@ class ProviderExecutor:
             first = now
         self._missing[task_id] = (first, now)
         if now - first < chosen.recheck:
-            return Parked(item, task_id, rounded_up(min(chosen.recheck, _LONGEST)))
+            return TaskParked(item, task_id, rounded_up(min(chosen.recheck, _LONGEST)))
         del self._missing[task_id]
         message = f"The provider has lost task {task_id}."
         return self._failed(item, TaskState(Progress.FAILED, None, "task_vanished", message, passing=True))
@@ -233,7 +233,7 @@ class ProviderExecutor:
     def _failed(self, item: Item, state: TaskState) -> Verdict:
         message = state.message[:MAX_MESSAGE]
         if state.passing and item.claim.attempts_left:
-            return Retry(item, state.code, message, self._http.delay(item))
+            return Retried(item, state.code, message, self._http.delay(item))
         return Failed(item, failed_line(item, state.code, message))
 
     def _elsewhere(self, item: Item, chosen: ProviderSettings | None) -> Verdict:

@@ -19,7 +19,7 @@ from batchline.batches.answers import AnswerCheck, AnswerProblem, InvalidAnswerS
 from batchline.batches.output import NotJson, failed_line, invalid_line, read_invalid, response_body
 from batchline.executors.checked_request import AnswerFormat, Correction, checked_request, refuses_format
 from batchline.executors.executor import Executor, Fence, no_fence
-from batchline.model import AnswerRules, Completed, Deferred, Failed, Item, Ran, Retry
+from batchline.model import AnswerRules, Completed, Deferred, Failed, Item, Ran, Retried
 from batchline.model.answer_rules import INVALID_OUTPUT
 from batchline.model.failure import MAX_MESSAGE, error_of_line
 
@@ -138,7 +138,7 @@ class ValidatingExecutor:
         _note_refusal(item, applied)
         if item.claim.attempts_left:
             code, message = error_of_line(ran.output, ran.status_code)
-            return Retry(item, code, message[:MAX_MESSAGE], 0.0, ran.usage)
+            return Retried(item, code, message[:MAX_MESSAGE], 0.0, ran.usage)
         if name is None or self._fence() != name:
             # The lease is lost, so another worker may be running it.
             return Deferred(item)
@@ -154,7 +154,7 @@ class ValidatingExecutor:
         message = (await self._described(applied, problem))[:MAX_MESSAGE]
         line = invalid_line(ran.output, INVALID_OUTPUT, message)
         if item.claim.attempts_left:
-            return Retry(item, INVALID_OUTPUT, message, 0.0, ran.usage, line)
+            return Retried(item, INVALID_OUTPUT, message, 0.0, ran.usage, line)
         return Failed(item, line, usage=ran.usage)
 
     async def _described(self, applied: _Applied, problem: AnswerProblem) -> str:

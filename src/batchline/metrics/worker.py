@@ -12,7 +12,7 @@ from batchline.batches.maintenance import FINDINGS
 from batchline.metrics import definitions, exports
 from batchline.metrics.labels import BoundedLabels, UpstreamNames
 from batchline.metrics.process import ProcessMetrics
-from batchline.model import Claim, Completed, Failed, Retry, Verdict
+from batchline.model import Claim, Completed, Failed, Retried, Verdict
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.worker.observer import WorkerObserver
 from batchline.worker.worker import Worker
@@ -58,7 +58,7 @@ class WorkerMetrics(WorkerObserver, Collector):
                     outcomes[claim.span_id, "completed", ""] += 1
                 case Failed():
                     outcomes[claim.span_id, "failed", ""] += 1
-                case Retry():
+                case Retried():
                     outcomes[claim.span_id, "", verdict.error_code] += 1
         for (span_id, outcome, code), count in outcomes.items():
             upstream = self._names.claim_label(claims[span_id])

@@ -28,7 +28,7 @@ class Failed(msgspec.Struct, frozen=True):
     usage: Usage = NO_USAGE
 
 
-class Retry(msgspec.Struct, frozen=True):
+class Retried(msgspec.Struct, frozen=True):
     """The attempt failed; another one may start `delay` seconds from now, on the database's clock."""
 
     item: Item
@@ -50,7 +50,7 @@ class Deferred(msgspec.Struct, frozen=True):
     delay: float = 0.0
 
 
-class Parked(msgspec.Struct, frozen=True):
+class TaskParked(msgspec.Struct, frozen=True):
     """A provider has accepted the item as task `task_id` and works on it by itself.
 
     The item leaves this worker. After `delay` seconds a worker runs it again, with the task in
@@ -74,12 +74,12 @@ class SubmissionUnknown(msgspec.Struct, frozen=True):
     delay: float = 60.0
 
 
-Verdict: TypeAlias = Completed | Failed | Retry | Deferred | Parked | SubmissionUnknown
+Verdict: TypeAlias = Completed | Failed | Retried | Deferred | TaskParked | SubmissionUnknown
 
 
 class TimedOut(msgspec.Struct, frozen=True):
     """No complete answer came in time. Not a verdict yet: the executor cannot know whether too much was in
-    flight. The worker makes it a Retry or a Failed if it counts as an attempt, a Deferred if not."""
+    flight. The worker makes it a Retried or a Failed if it counts as an attempt, a Deferred if not."""
 
     item: Item
     error_code: str

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from batchline import __version__
-from batchline.model import Claim, Item, KeyLoad, Parked, PollResult, RunSettings, Settled, Verdict
+from batchline.model import Claim, Item, KeyLoad, PollResult, RunSettings, Settled, TaskParked, Verdict
 from batchline.store.arrays import Float8Array, Int8Array, MultirangeArray, TextArray
 from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from batchline.store.statements import statement
@@ -205,7 +205,7 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
     return [Settled(*row) for *row, no in rows if no is None], refused
 
 
-async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -> list[Settled]:
+async def _park(session: Session, worker_id: UUID, verdicts: Sequence[TaskParked]) -> list[Settled]:
     """Park items. Their routing key stands for the upstream: it is the same before and after routing."""
     tasks = [
         ParkedTask(each.item.claim, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay)
@@ -221,7 +221,7 @@ async def _park(session: Session, worker_id: UUID, verdicts: Sequence[Parked]) -
     return [Settled(batch_id, 0, finished=False, closing=bool(closing)) for batch_id, _, closing, _ in rows]
 
 
-async def _abandon(session: Session, late: Sequence[Parked]) -> None:
+async def _abandon(session: Session, late: Sequence[TaskParked]) -> None:
     """Note tasks that were accepted after their batch had ended or was deleted."""
     claims = [each.item.claim for each in late]
     params = {

@@ -16,9 +16,9 @@ from batchline.model import (
     Completed,
     Deferred,
     Failed,
-    Parked,
-    Retry,
+    Retried,
     SubmissionUnknown,
+    TaskParked,
     Usage,
     Verdict,
 )
@@ -36,7 +36,7 @@ from batchline.store.arrays import (
 
 _MAX_INT = 2**31 - 1
 _COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
-_ANSWERED = (Completed, Failed, Retry)
+_ANSWERED = (Completed, Failed, Retried)
 
 # What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause, lane and
 # batch; or instead of the batch, where each verdict is to stand in a group of its own, its number. Two claims
@@ -57,7 +57,7 @@ class Grouped:
 
     def __init__(self, verdicts: Sequence[Verdict], *, apart: bool = False) -> None:
         groups: dict[_Key, _Group] = {}
-        self.parked: list[Parked] = []
+        self.parked: list[TaskParked] = []
         self._causes: dict[str, Cause] = {}
         for number, verdict in enumerate(_first_of_each(verdicts)):
             claim = verdict.item.claim
@@ -68,14 +68,14 @@ class Grouped:
                 case Failed():
                     why = cause_of_line(verdict.output, verdict.status_code, verdict.item.custom_id)
                     key = (span_id, _FAILED, verdict.status_code, 0.0, self._noted(why), lane_id, own)
-                case Retry():
+                case Retried():
                     why = cause(verdict.error_code, verdict.message)
                     key = (span_id, _RETRY, None, verdict.delay, self._noted(why), lane_id, own)
                 case Deferred():
                     key = (span_id, _DEFERRED, None, verdict.delay, None, lane_id, own)
                 case SubmissionUnknown():
                     key = (span_id, _UNKNOWN, None, verdict.delay, None, lane_id, own)
-                case Parked():
+                case TaskParked():
                     self.parked.append(verdict)
                     continue
             group = groups.get(key)
@@ -139,9 +139,9 @@ class Grouped:
             (no, verdict)
             for no, group in enumerate(self._groups, 1)
             # All of a group are of one kind: most groups are passed over as a whole.
-            if isinstance(group[0], Retry)
+            if isinstance(group[0], Retried)
             for verdict in group
-            if isinstance(verdict, Retry)
+            if isinstance(verdict, Retried)
         ]
         return {
             "retried_groups": Int4Array([no for no, _ in retried]),

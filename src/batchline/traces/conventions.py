@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from batchline.model import NO_USAGE, Completed, Failed, Item, Retry, Usage, Verdict, ids
+from batchline.model import NO_USAGE, Completed, Failed, Item, Retried, Usage, Verdict, ids
 from batchline.model.failure import displayed_code, error_of_line
 from batchline.traces.span import Attributes, AttributeValue
 
@@ -135,7 +135,7 @@ def answer_attributes(verdict: Verdict) -> Attributes:
             if verdict.status_code is not None:
                 found["http.response.status_code"] = verdict.status_code
             found |= _used(verdict.usage)
-        case Retry():
+        case Retried():
             status = verdict.error_code.removeprefix("http_")
             if status != verdict.error_code and status.isdecimal():
                 found["http.response.status_code"] = int(status)
@@ -148,7 +148,7 @@ def error_type(verdict: Verdict) -> str | None:
     match verdict:
         case Failed():
             code = error_of_line(verdict.output, verdict.status_code)[0]
-        case Retry():
+        case Retried():
             code = verdict.error_code
         case _:
             return None

@@ -16,7 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from batchline.config.settings import TraceSettings
-from batchline.model import Completed, Deferred, Failed, Item, Parked, Retry, SubmissionUnknown, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Retried, SubmissionUnknown, TaskParked, Verdict
 from batchline.model.ids import milliseconds_of
 from batchline.model.trace import LineTrace
 from batchline.secrets.tracebacks import traceback_of
@@ -35,9 +35,9 @@ _ENDS = (Completed, Failed)
 _OUTCOMES: dict[type[Verdict], str] = {
     Completed: "completed",
     Failed: "failed",
-    Retry: "retry",
+    Retried: "retry",
     Deferred: "deferred",
-    Parked: "parked",
+    TaskParked: "parked",
     SubmissionUnknown: "submission_unknown",
 }
 # Multiples of this, modulo 2**64, are spread evenly: so is the sample over the lines.

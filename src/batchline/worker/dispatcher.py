@@ -12,7 +12,7 @@ import structlog
 
 from batchline.batches.output import failed_line
 from batchline.executors.executor import unexpected
-from batchline.model import Completed, Deferred, Failed, Item, Ran, Retry, TimedOut, Verdict
+from batchline.model import Completed, Deferred, Failed, Item, Ran, Retried, TimedOut, Verdict
 from batchline.secrets.tracebacks import traceback_of
 from batchline.worker.buffer import Buffer
 from batchline.worker.context import ProducerContext
@@ -179,6 +179,6 @@ class Dispatcher(Service):
         if not counts:
             return Deferred(item, timed_out.delay)
         if item.claim.attempts_left:
-            return Retry(item, timed_out.error_code, timed_out.message, timed_out.delay)
+            return Retried(item, timed_out.error_code, timed_out.message, timed_out.delay)
         limit.forget(item)
         return Failed(item, failed_line(item, timed_out.error_code, timed_out.message))

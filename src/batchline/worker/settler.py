@@ -22,10 +22,10 @@ from batchline.model import (
     Deferred,
     Failed,
     Item,
-    Parked,
-    Retry,
+    Retried,
     Settled,
     SubmissionUnknown,
+    TaskParked,
     Verdict,
 )
 from batchline.model.failure import displayed_code, error_of_line
@@ -39,9 +39,9 @@ from batchline.worker.observer import WorkerObserver
 from batchline.worker.pause import Pause
 from batchline.worker.service import Service
 
-_POSTPONED = (Retry, Deferred)
-_WAITING = (Parked, SubmissionUnknown)
-_ANSWERED = (Completed, Failed, Retry)
+_POSTPONED = (Retried, Deferred)
+_WAITING = (TaskParked, SubmissionUnknown)
+_ANSWERED = (Completed, Failed, Retried)
 # The database's poll finds tasks that are due later than this: a worker that drains does not wait for them.
 _SOON = 60.0
 # A large verdict that failed so often, alone, while the database answers otherwise, is refused. A small one
@@ -116,7 +116,7 @@ class Settler(Service):
     def add(self, verdict: Verdict) -> None:
         if isinstance(verdict, Deferred) and (task_id := verdict.item.claim.task_id) is not None:
             # The provider's task goes on. Without its id, the item would be sent a second time.
-            verdict = Parked(verdict.item, task_id, verdict.delay)
+            verdict = TaskParked(verdict.item, task_id, verdict.delay)
         if len(verdict.item.body) > _MAX_KEPT:
             verdict = replace(verdict, item=replace(verdict.item, body=b""))
         size = _size(verdict)
@@ -278,7 +278,9 @@ class Settler(Service):
     async def _give_back(self, item: Item) -> None:
         task_id = item.claim.task_id
         # The provider's task goes on. Without its id, the item would be submitted a second time.
-        back = Deferred(item, _REFUSED_DELAY) if task_id is None else Parked(item, task_id, _REFUSED_DELAY)
+        back = (
+            Deferred(item, _REFUSED_DELAY) if task_id is None else TaskParked(item, task_id, _REFUSED_DELAY)
+        )
         try:
             await self._send([back])
         except StatementRefused as error:
@@ -292,7 +294,7 @@ def _log_failures(verdicts: Sequence[Verdict]) -> None:
             case Failed():
                 code = error_of_line(verdict.output, verdict.status_code)[0]
                 _log.info("line failed", **verdict.item.log_fields(), code=displayed_code(code))
-            case Retry():
+            case Retried():
                 code = displayed_code(verdict.error_code)
                 _log.info(
                     "attempt failed", **verdict.item.log_fields(), code=code, again_in=round(verdict.delay, 1)

@@ -26,7 +26,7 @@ from batchline.model import (
     Failed,
     Item,
     Ran,
-    Retry,
+    Retried,
     Spending,
     Usage,
     Verdict,
@@ -326,7 +326,7 @@ def _actual(item: Item, spending: Spending, ran: Ran) -> Amount | None:
             return _amount(item, spending, ran.usage)
         case Failed() if ran.status_code is not None:
             return _amount(item, spending, ran.usage)
-        case Retry() if ran.error_code.startswith("http_"):
+        case Retried() if ran.error_code.startswith("http_"):
             return _amount(item, spending, ran.usage)
     return None
 
@@ -334,7 +334,7 @@ def _actual(item: Item, spending: Spending, ran: Ran) -> Amount | None:
 def _reports_usage(verdict: Verdict) -> bool:
     """Whether the counters have what the request has cost. A verdict that stands for one that the database
     refused does not say it."""
-    return isinstance(verdict, (Completed, Failed, Retry)) and verdict.usage != NO_USAGE
+    return isinstance(verdict, (Completed, Failed, Retried)) and verdict.usage != NO_USAGE
 
 
 def _amount(item: Item, spending: Spending, usage: Usage) -> Amount:

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from msgspec import UNSET
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.governance.dependencies import Deciding, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX, read_id
@@ -110,7 +110,7 @@ async def act_on_batch(
 
 
 async def _performed(
-    rules: Rules, context: Context, actor: Actor, displayed_id: str, act: BatchAct
+    rules: Rules, context: ApiContext, actor: Actor, displayed_id: str, act: BatchAct
 ) -> ChangedBatch:
     batch_id = read_id(displayed_id)
     async with context.sessions.one() as session:

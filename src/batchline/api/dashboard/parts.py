@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.dashboard.actions import displayed_action
 from batchline.dashboard.live import Live
 from batchline.dashboard.overview import OverviewReader
@@ -22,7 +22,7 @@ class DashboardParts:
     playground: Playground
 
 
-def dashboard_parts(context: Context, registry: Registry) -> DashboardParts:
+def dashboard_parts(context: ApiContext, registry: Registry) -> DashboardParts:
     upstreams = UpstreamDirectory(context.settings, registry)
     overviews = OverviewReader(context.settings, upstreams)
     live = Live(

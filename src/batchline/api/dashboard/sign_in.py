@@ -19,7 +19,7 @@ from batchline.api.browser import (
     sent_secret,
     set_cookie,
 )
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.errors import ApiError, documented
 from batchline.api.governance.schemas import PREFIX
 from batchline.api.routing import AuthenticatedRoute, PublicRoute, not_for_monitors
@@ -110,7 +110,7 @@ async def sign_out(request: Request, caller: Called, context: InContext) -> Resp
 @public_router.get("/signin", include_in_schema=False)
 async def sign_in_here(token: str, request: Request) -> Response:
     """Sign in with the token that `batchline ui` has printed. It is good for one use."""
-    context: Context = request.app.state.context
+    context: ApiContext = request.app.state.context
     if context.local is None:
         raise ApiError(404, "Sign in with a key.", code="not_found")
     secret = context.local.sign_in(token)

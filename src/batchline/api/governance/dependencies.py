@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from batchline.api.auth import Called
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.errors import ApiError
 from batchline.api.governance.errors import reported
 from batchline.api.metrics import Counters, InCounters
@@ -77,7 +77,7 @@ Deciding = Annotated[Actor, Depends(_decider)]
 """For acts that end, stop or start a batch: they must work while other users flood the server."""
 
 
-def _within_limits(caller: GovernedCaller, context: Context, counters: Counters) -> Actor:
+def _within_limits(caller: GovernedCaller, context: ApiContext, counters: Counters) -> Actor:
     if caller.over is not None:
         counters.limited(caller.over)
         raise reported(caller.over, context.settings.limits.contact_admin)

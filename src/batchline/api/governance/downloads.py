@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from fastapi import APIRouter, Query, Response
 
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.downloads import InDownloads
 from batchline.api.governance.dependencies import CurrentActor, InRules
 from batchline.api.governance.errors import governed_responses
@@ -55,7 +55,7 @@ async def download_children(
 
 
 async def _blocks(
-    context: Context, batch: GovernedBatch, operation: Operation | None, which: Which, encoder: Encoder
+    context: ApiContext, batch: GovernedBatch, operation: Operation | None, which: Which, encoder: Encoder
 ) -> Blocks:
     """No connection is held while a page is encoded or sent."""
     yield encoder.end()
@@ -63,7 +63,7 @@ async def _blocks(
         yield await asyncio.to_thread(_encoded, page, batch, operation, encoder)
 
 
-async def _pages(context: Context, batch: GovernedBatch, which: Which) -> AsyncIterator[list[Child]]:
+async def _pages(context: ApiContext, batch: GovernedBatch, which: Which) -> AsyncIterator[list[Child]]:
     """Children that wait become cancelled ones when the batch is frozen, so both are read, in this order."""
     statuses = [ChildStatus.FAILED] if which == "failed" else [ChildStatus.PENDING, ChildStatus.CANCELLED]
     for status in statuses:

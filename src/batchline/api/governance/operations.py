@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.governance.dependencies import CurrentActor, Deciding, InRules
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import (
@@ -187,7 +187,7 @@ async def retry_batch(
 
 
 async def retried(
-    batch_id: str, actor: Actor, context: Context, rules: Rules, counters: Counters
+    batch_id: str, actor: Actor, context: ApiContext, rules: Rules, counters: Counters
 ) -> GovernedBatch:
     try:
         async with context.sessions.one() as session:

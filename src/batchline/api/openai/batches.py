@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batchline.api.auth import Called
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.governance.dependencies import InRules
 from batchline.api.openai.pages import ListPage
@@ -404,7 +404,9 @@ def _validation(batch: Batch) -> BatchValidation:
     return BatchValidation(valid=errors is None, errors=errors, total=batch.total, reused=batch.reused)
 
 
-async def _acted(rules: Rules, context: Context, caller: Actor, batch_id: str, kind: ActKind) -> BatchObject:
+async def _acted(
+    rules: Rules, context: ApiContext, caller: Actor, batch_id: str, kind: ActKind
+) -> BatchObject:
     """Do something with an ordinary batch, with an audit record."""
     async with context.sessions.one() as session:
         batch = await _named(session, caller, batch_id, "batch_id")

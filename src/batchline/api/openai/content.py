@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from fastapi import Request, Response
 
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.downloads import Downloads
 from batchline.api.errors import ApiError
 from batchline.api.limits import BLOCK
@@ -38,7 +38,7 @@ def stored(request: Request, objects: Objects, downloads: Downloads, file: File)
     return Streamed(downloads.slot(file.tenant), blocks, status, headers)
 
 
-def so_far(request: Request, context: Context, downloads: Downloads, batch: Batch) -> Response:
+def so_far(request: Request, context: ApiContext, downloads: Downloads, batch: Batch) -> Response:
     """The finished lines of a running batch, in input order, with their number in the headers."""
     headers = {
         **attachment(output_name(batch)),
@@ -53,7 +53,7 @@ def so_far(request: Request, context: Context, downloads: Downloads, batch: Batc
     return Streamed(downloads.slot(batch.tenant), _finished(context, downloads, batch), 200, headers)
 
 
-def rebuilt(request: Request, context: Context, downloads: Downloads, file: File) -> Response:
+def rebuilt(request: Request, context: ApiContext, downloads: Downloads, file: File) -> Response:
     """The lines of a file that a command ingested: the same requests, but maybe formatted differently."""
     headers = attachment(file.filename)
     if request.method == "HEAD":
@@ -65,7 +65,7 @@ def output_name(batch: Batch) -> str:
     return f"{ids.show(ids.BATCH, batch.id)}_output.jsonl"
 
 
-async def _finished(context: Context, downloads: Downloads, batch: Batch) -> Blocks:
+async def _finished(context: ApiContext, downloads: Downloads, batch: Batch) -> Blocks:
     async with context.sessions.stream() as session:
         lines = await pages.of_output(session, batch.id)
     async with aclosing(downloads.blocks(lines)) as blocks:
@@ -75,7 +75,7 @@ async def _finished(context: Context, downloads: Downloads, batch: Batch) -> Blo
     _check_whole(lines.count >= batch.completed)
 
 
-async def _lines(context: Context, downloads: Downloads, file: File) -> Blocks:
+async def _lines(context: ApiContext, downloads: Downloads, file: File) -> Blocks:
     async with context.sessions.stream() as session:
         lines = await pages.of_input(session, file.id)
     async with aclosing(downloads.blocks(lines)) as blocks:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from batchline.api.auth import Called
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.downloads import InDownloads
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai import content
@@ -219,7 +219,7 @@ def _show_planned(batch: Batch) -> FileObject:
     )
 
 
-async def _found(context: Context, called: Actor, displayed: str) -> File | Batch:
+async def _found(context: ApiContext, called: Actor, displayed: str) -> File | Batch:
     """The file, or the running batch that will write it. Looks twice, because the batch may end meanwhile."""
     file_id = ids.read(ids.FILE, displayed)
     if file_id is not None:
@@ -232,7 +232,7 @@ async def _found(context: Context, called: Actor, displayed: str) -> File | Batc
     raise not_found("file", displayed, "file_id")
 
 
-async def _listed(context: Context, called: Actor, displayed: str) -> File:
+async def _listed(context: ApiContext, called: Actor, displayed: str) -> File:
     """The file after which a page begins. It may have been deleted since it was listed."""
     file_id = ids.read(ids.FILE, displayed)
     if file_id is not None:
@@ -243,7 +243,7 @@ async def _listed(context: Context, called: Actor, displayed: str) -> File:
     raise not_found("file", displayed, "after")
 
 
-async def _limit(request: Request, context: Context, called: Actor, size: int = 1) -> int:
+async def _limit(request: Request, context: ApiContext, called: Actor, size: int = 1) -> int:
     """The bytes that a file may have: as the settings allow, and as the tenant has room.
 
     Refuses a body of at least `size` bytes that does not fit, before it is read.
@@ -256,7 +256,7 @@ async def _limit(request: Request, context: Context, called: Actor, size: int = 
     return maximum if room is None else min(maximum, room)
 
 
-def _described(form: Form, filename: str, called: Actor, context: Context) -> Description:
+def _described(form: Form, filename: str, called: Actor, context: ApiContext) -> Description:
     if "purpose" not in form.fields:
         raise missing("purpose")
     purpose = check_purpose(form.fields["purpose"])
@@ -281,7 +281,7 @@ def _expires_after(fields: dict[str, str]) -> int | None:
     return number
 
 
-async def _made_before(context: Context, called: Actor, before: IdempotencyConflict) -> File:
+async def _made_before(context: ApiContext, called: Actor, before: IdempotencyConflict) -> File:
     if not before.same:
         message = "This Idempotency-Key was used for a different file. Use a new key."
         raise ApiError(422, message, code="idempotency_key_reused", param="Idempotency-Key")

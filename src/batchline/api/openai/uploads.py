@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchline.api.auth import Called
-from batchline.api.context import Context, InContext
+from batchline.api.context import ApiContext, InContext
 from batchline.api.errors import NO_RETRY, ApiError, documented, not_found
 from batchline.api.openai.files import FileObject, show_file
 from batchline.api.openai.intake import PURPOSES, ExpiresAfter, InIntake, check_purpose, life, rules, too_late
@@ -222,14 +222,14 @@ def _show(upload: Upload, file: File | None = None) -> UploadObject:
     )
 
 
-async def _completed(context: Context, upload: Upload) -> UploadObject:
+async def _completed(context: ApiContext, upload: Upload) -> UploadObject:
     """With its file, even if that was deleted since."""
     assert upload.file_id is not None
     async with context.sessions.one() as session:
         return _show(upload, await files.get(session, upload.file_id))
 
 
-async def _found(context: Context, called: Actor, displayed: str) -> Upload:
+async def _found(context: ApiContext, called: Actor, displayed: str) -> Upload:
     upload_id = ids.read(ids.UPLOAD, displayed)
     if upload_id is not None:
         async with context.sessions.one() as session:
@@ -239,7 +239,7 @@ async def _found(context: Context, called: Actor, displayed: str) -> Upload:
     raise not_found("upload", displayed, "upload_id")
 
 
-async def _pending(context: Context, called: Actor, displayed: str) -> Upload:
+async def _pending(context: ApiContext, called: Actor, displayed: str) -> Upload:
     upload = await _found(context, called, displayed)
     _check_pending(upload)
     return upload
@@ -251,7 +251,7 @@ def _check_pending(upload: Upload) -> None:
         raise ApiError(400, message, code=f"upload_{upload.status}", param="upload_id", headers=NO_RETRY)
 
 
-async def _chosen(context: Context, upload: Upload, displayed: Sequence[str]) -> list[Part]:
+async def _chosen(context: ApiContext, upload: Upload, displayed: Sequence[str]) -> list[Part]:
     """The parts of the file. Raises ApiError unless they are distinct and have the upload's size."""
     async with context.sessions.one() as session:
         existing = await uploads.parts(session, upload.id)

@@ -13,7 +13,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import Server, listen
 from batchline.api.serving import app_server
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    context: typer.Context,
+    context: typer.ApiContext,
     host: options.Host = None,
     port: options.Port = None,
     config: options.Config = None,
@@ -122,7 +122,7 @@ async def _serve_traced(
     sessions = Sessions(runtime.url, maximum=settings.sessions, streams=settings.streams)
     disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
     tracer = None if tracing is None else tracing.batches
-    context = Context(sessions, runtime.objects, runtime.url, settings, disk, tracer=tracer)
+    context = ApiContext(sessions, runtime.objects, runtime.url, settings, disk, tracer=tracer)
     server = app_server(context, sock)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from batchline.api.browser import LocalSignIn
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import listen
 from batchline.api.serving import app_server
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
-    context: typer.Context,
+    context: typer.ApiContext,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free port.", max=65_535)] = 0,
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Whose batches to show; commands use `default`.")
@@ -68,7 +68,7 @@ async def _show(
     sessions = Sessions(runtime.url, maximum=settings.sessions, streams=settings.streams)
     disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
     local = LocalSignIn(sock.getsockname()[1])
-    context = Context(sessions, runtime.objects, runtime.url, settings, disk, local=local, tenant=tenant)
+    context = ApiContext(sessions, runtime.objects, runtime.url, settings, disk, local=local, tenant=tenant)
     server = app_server(context, sock)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

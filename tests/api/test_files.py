@@ -540,7 +540,7 @@ import asyncio, socket, sys
 from pathlib import Path
 import uvicorn
 from batchline.api.app import create_app
-from batchline.api.context import Context
+from batchline.api.context import ApiContext
 from batchline.config.settings import ServerSettings, UpstreamSettings
 from batchline.files.objects import Objects
 from batchline.store.pool import Sessions
@@ -550,7 +550,7 @@ settings = ServerSettings(
     upstreams=(UpstreamSettings("nowhere", "http://127.0.0.1:9/v1"),),
     authentication=False, max_file_bytes=10**10, max_lines=10**8,
 )
-app = create_app(Context(Sessions(url), Objects.at(Path(folder) / "objects"), url, settings))
+app = create_app(ApiContext(Sessions(url), Objects.at(Path(folder) / "objects"), url, settings))
 with socket.create_server(("127.0.0.1", 0)) as listening:
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])

@@ -37,7 +37,7 @@ class LogChoice:
         return [*(["--verbose"] if self.verbose else []), *(["--log-json"] if self.as_json else [])]
 
 
-def choice(context: typer.ApiContext) -> LogChoice:
+def choice(context: typer.Context) -> LogChoice:
     return context.find_root().ensure_object(LogChoice)
 
 
@@ -57,9 +57,9 @@ def _with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         # The groups are made once, and the app for each command line.
         return command
     known = next(
-        (name for name, each in signature.parameters.items() if each.annotation is typer.ApiContext), None
+        (name for name, each in signature.parameters.items() if each.annotation is typer.Context), None
     )
-    more = {"verbose": Verbose, "log_json": LogJson, **({} if known else {_CONTEXT: typer.ApiContext})}
+    more = {"verbose": Verbose, "log_json": LogJson, **({} if known else {_CONTEXT: typer.Context})}
 
     @wraps(command)
     def logging_command(*, verbose: bool, log_json: bool, **given: Any) -> Any:

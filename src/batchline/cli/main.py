@@ -139,7 +139,7 @@ def _version(requested: bool) -> None:
 
 
 def _common(
-    context: typer.ApiContext,
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version."
     ),

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    context: typer.ApiContext,
+    context: typer.Context,
     host: options.Host = None,
     port: options.Port = None,
     config: options.Config = None,

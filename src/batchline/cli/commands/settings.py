@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    context: typer.ApiContext,
+    context: typer.Context,
     config: options.Config = None,
     upstream: options.Upstream = None,
     listen: options.Listen = None,
@@ -41,7 +41,7 @@ def show(
             out().print(f"{row['setting']} = {row['value']}  # {row['origin']}", markup=False)
 
 
-def _given(context: typer.ApiContext) -> Iterator[tuple[str, str, str]]:
+def _given(context: typer.Context) -> Iterator[tuple[str, str, str]]:
     """The settings that are not in the file."""
     for key, each in settings_of(Settings).items():
         if (value := context.params[key]) is not None:

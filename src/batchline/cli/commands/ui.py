@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
-    context: typer.ApiContext,
+    context: typer.Context,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free port.", max=65_535)] = 0,
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Whose batches to show; commands use `default`.")

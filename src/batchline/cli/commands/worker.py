@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
 
 
 def work(
-    context: typer.ApiContext,
+    context: typer.Context,
     upstream: options.Upstream = None,
     config: options.Config = None,
     concurrency: options.WorkerConcurrency = None,

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from batchline.cli.display.frame import Frame, plain_lines
 from batchline.cli.display.money import money
-from batchline.cli.display.progress import BatchProgress
+from batchline.cli.display.progress import DisplayedProgress
 from batchline.cli.display.slowness import slowness
 from batchline.cli.display.tables import print_table
 from batchline.cli.display.units import about, age, count, counted, duration, latency, percent, rate, size
@@ -17,14 +17,14 @@ from batchline.upstreams.view import Latencies, UpstreamView
 
 CALM = UpstreamView("http://a", 3, 64, 64, full=False, p50=0.2, p95=0.5, oldest=1.0)
 COUNTS = ItemCounts(1000, 900, 12, 80, 5, 3, 0, 0)
-RUNNING = BatchProgress(BatchStatus.IN_PROGRESS, COUNTS, 123_456, 20.0, upstream=CALM)
+RUNNING = DisplayedProgress(BatchStatus.IN_PROGRESS, COUNTS, 123_456, 20.0, upstream=CALM)
 
 
 def cause(message: str) -> CauseCount:
     return CauseCount(message, "http_404", message, 12, 0, None)
 
 
-def drawn(progress: BatchProgress, columns: int, title: str = "prompts.jsonl") -> list[str]:
+def drawn(progress: DisplayedProgress, columns: int, title: str = "prompts.jsonl") -> list[str]:
     console = Console(width=columns, file=io.StringIO(), color_system=None, force_terminal=True)
     with console.capture() as captured:
         console.print(Frame(title, progress))

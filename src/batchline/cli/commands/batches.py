@@ -27,7 +27,7 @@ from batchline.cli.display.console import (
 )
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.display.pauses import pause_document, pause_message
-from batchline.cli.display.progress import BatchProgress, Gauge
+from batchline.cli.display.progress import DisplayedProgress, Gauge
 from batchline.cli.display.screen import display
 from batchline.cli.display.steps import step_line
 from batchline.cli.errors import reported_errors
@@ -209,7 +209,7 @@ async def _watch(runtime: Runtime, batch_id: UUID | None, silent: bool) -> _Batc
                 await asyncio.sleep(_REFRESH)
 
 
-async def _with_left(session: Session, batch: Batch, progress: BatchProgress) -> BatchProgress:
+async def _with_left(session: Session, batch: Batch, progress: DisplayedProgress) -> DisplayedProgress:
     """The progress. If `run` has left the batch or its sample, nothing happens, and it says so."""
     if progress.rate or not await _idle(session, batch):
         return progress

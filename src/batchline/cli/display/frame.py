@@ -10,7 +10,7 @@ from rich.text import Text
 
 from batchline.cli.display.console import printable
 from batchline.cli.display.failures import failure_lines
-from batchline.cli.display.progress import BatchProgress
+from batchline.cli.display.progress import DisplayedProgress
 from batchline.cli.display.units import count, duration, latency, percent, rate
 from batchline.model import BatchStatus
 
@@ -25,7 +25,7 @@ _ECHO = len("^C")
 class Frame:
     """The live area. Each of its lines is at most as wide as the terminal."""
 
-    def __init__(self, title: str, progress: BatchProgress) -> None:
+    def __init__(self, title: str, progress: DisplayedProgress) -> None:
         self._title = title
         self._progress = progress
 
@@ -60,7 +60,7 @@ class Frame:
         return table
 
 
-def plain_lines(title: str, progress: BatchProgress) -> str:
+def plain_lines(title: str, progress: DisplayedProgress) -> str:
     """The same for logs: one line, and one for each cause of failures."""
     facts = [text for text, _ in (*_pace(progress), *_details(progress))]
     slow = progress.slowness
@@ -70,7 +70,7 @@ def plain_lines(title: str, progress: BatchProgress) -> str:
     return "\n".join(printable(line).replace("\n", " ") for line in lines)
 
 
-def _pace(progress: BatchProgress) -> Iterator[tuple[str, str]]:
+def _pace(progress: DisplayedProgress) -> Iterator[tuple[str, str]]:
     """How far and how fast, each with its style."""
     counts, view = progress.counts, progress.upstream
     if progress.sampling and progress.status in (BatchStatus.IN_PROGRESS, BatchStatus.PAUSED):
@@ -93,7 +93,7 @@ def _pace(progress: BatchProgress) -> Iterator[tuple[str, str]]:
         yield f"{progress.reused:,} reused", ""
 
 
-def _details(progress: BatchProgress) -> Iterator[tuple[str, str]]:
+def _details(progress: DisplayedProgress) -> Iterator[tuple[str, str]]:
     """How the upstream answers, and what was used."""
     view = progress.upstream
     if view is not None:
@@ -105,7 +105,7 @@ def _details(progress: BatchProgress) -> Iterator[tuple[str, str]]:
         yield progress.cost, ""
 
 
-def _causes(progress: BatchProgress) -> list[str]:
+def _causes(progress: DisplayedProgress) -> list[str]:
     """Why lines failed. At the end, the command prints it."""
     return failure_lines(progress.causes, MAX_CAUSES) if progress.status is BatchStatus.IN_PROGRESS else []
 

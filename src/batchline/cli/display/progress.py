@@ -20,7 +20,7 @@ _RATE_WINDOW = 10.0
 _CAUSES = 3
 
 
-class BatchProgress(msgspec.Struct, frozen=True):
+class DisplayedProgress(msgspec.Struct, frozen=True):
     """The progress of a batch at one moment. What is None is not known, and not displayed."""
 
     status: BatchStatus
@@ -87,11 +87,11 @@ class Gauge:
         self._batch_id = batch_id
         self._marks: deque[tuple[float, int]] = deque()
 
-    async def read(self) -> tuple[Batch, BatchProgress]:
+    async def read(self) -> tuple[Batch, DisplayedProgress]:
         batch = await batches.get(self._session, self._batch_id)
         if batch is None:
             raise batches.FileNotFound(f"there is no batch {self._batch_id}")
-        return batch, BatchProgress(
+        return batch, DisplayedProgress(
             status=batch.status,
             counts=batch.counts,
             tokens=batch.input_tokens + batch.output_tokens,

@@ -13,7 +13,7 @@ from rich.live import Live
 
 from batchline.cli.display.console import SafeConsole, err
 from batchline.cli.display.frame import MAX_CAUSES, Frame, plain_lines
-from batchline.cli.display.progress import BatchProgress
+from batchline.cli.display.progress import DisplayedProgress
 
 # Pauses between lines of a log: short at first, longer for batches that take hours.
 _FIRST_PAUSE = 5.0
@@ -31,7 +31,7 @@ class Display:
     def __exit__(self, *exc: object) -> None:
         return
 
-    def show(self, progress: BatchProgress) -> None:
+    def show(self, progress: DisplayedProgress) -> None:
         return
 
     def say(self, message: str) -> None:
@@ -57,7 +57,7 @@ class LiveDisplay(Display):
     def __exit__(self, *exc: object) -> None:
         self._live.stop()
 
-    def show(self, progress: BatchProgress) -> None:
+    def show(self, progress: DisplayedProgress) -> None:
         self._live.update(Frame(self._title, progress), refresh=True)
 
     def say(self, message: str) -> None:
@@ -78,7 +78,7 @@ class PlainDisplay(Display):
         self._next = 0.0
         self._last: tuple[object, ...] = ()
 
-    def show(self, progress: BatchProgress) -> None:
+    def show(self, progress: DisplayedProgress) -> None:
         slow, now = progress.slowness, time.monotonic()
         causes = sorted(each.key for each in progress.causes[:MAX_CAUSES])
         key = (progress.status, slow.kind if slow is not None and slow.trouble else None, causes)

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.cli.display.console import CommandError
-from batchline.cli.display.progress import BatchProgress, Gauge
+from batchline.cli.display.progress import DisplayedProgress, Gauge
 from batchline.cli.display.screen import Display, display
 from batchline.cli.display.units import counted
 from batchline.cli.exit_guard import exit_guard
@@ -136,7 +136,7 @@ def cannot_end(batch: Batch) -> bool:
     return batch.ended_at is None and batch.finalize_failures >= _FINALIZE_TRIES
 
 
-def _with_worker(progress: BatchProgress, upstreams: Upstreams, worker: Worker) -> BatchProgress:
+def _with_worker(progress: DisplayedProgress, upstreams: Upstreams, worker: Worker) -> DisplayedProgress:
     """The progress with what only the process that does the work knows. `run` has one upstream."""
     trouble = worker.finalizer.trouble or worker.settler.trouble or progress.trouble
     return msgspec.structs.replace(progress, upstream=next(iter(upstreams.views()), None), trouble=trouble)

@@ -94,6 +94,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     command: RunCommand | None = None
     # The trace in which it was submitted.
     traceparent: str | None = None
+    # Of a Python operation: the urls of all its lanes, that of the submitted operation first.
+    stages: tuple[str, ...] = ()
 
 
 # Priorities of batches.
@@ -195,6 +197,8 @@ class Batch(msgspec.Struct, frozen=True):
     priority: int = 0
     # Requests that one worker may have in flight at one upstream; None: as many as the upstream may have.
     concurrency: int | None = None
+    # More items can be added to it.
+    accepting: bool = False
 
     @property
     def status(self) -> BatchStatus:

@@ -31,6 +31,8 @@ class Claim(msgspec.Struct, frozen=True):
     attempts_before: int = 0
     # That of its batch: how many of its requests one worker may have in flight; None: no limit.
     concurrency: int | None = None
+    # How many workers were lost that held the items. From two on, a Python operation gets them one by one.
+    losses: int = 0
     # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 

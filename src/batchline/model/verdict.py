@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.model.emission import Emission
 from batchline.model.line import Item
 from batchline.model.usage import NO_USAGE, Usage
 
@@ -16,6 +17,8 @@ class Completed(msgspec.Struct, frozen=True):
     status_code: int
     output: bytes
     usage: Usage = NO_USAGE
+    # Added to its batch in the statement that stores this verdict.
+    emitted: tuple[Emission, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -101,3 +104,5 @@ class Settled(msgspec.Struct, frozen=True):
     paused: bool = False
     # Whether all lines that may run have ended, so that the next step may begin.
     step_ended: bool = False
+    # Whether lines were added to later stages.
+    emitted: bool = False

@@ -40,6 +40,12 @@ class NewBatch(msgspec.Struct, frozen=True):
     # The id that its output file will have; None: any.
     planned_output_id: UUID | None = None
     priority: int = 0
+    # Requests or items that one worker may have in flight; None: no limit.
+    concurrency: int | None = None
+    # More items can be added; it does not end before it is released.
+    accepting: bool = False
+    # Nothing of it runs before it is released.
+    held: bool = False
 
 
 class FileNotFound(Exception):
@@ -87,6 +93,9 @@ def created(new: NewBatch) -> dict[str, Any]:
         "output_expires_after": new.output_expires_after,
         "planned_output": new.planned_output_id,
         "priority": new.priority,
+        "concurrency": new.concurrency,
+        "accepting": new.accepting,
+        "held": new.held,
     }
 
 

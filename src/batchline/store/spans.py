@@ -185,6 +185,7 @@ def merged(settled: Sequence[Settled]) -> list[Settled]:
                 before.closing or row.closing,
                 before.paused or row.paused,
                 before.step_ended or row.step_ended,
+                before.emitted or row.emitted,
             )
         )
     return list(by_batch.values())

@@ -91,8 +91,10 @@ class Grouped:
 
     @property
     def size(self) -> int:
-        """Bytes of output."""
-        return sum(len(v.output) for group in self._groups for v in group if isinstance(v, _ANSWERED))
+        """Bytes of output, and of what is emitted."""
+        answered = [v for group in self._groups for v in group if isinstance(v, _ANSWERED)]
+        emitted = (len(e.body) for v in answered if isinstance(v, Completed) for e in v.emitted)
+        return sum(len(v.output) for v in answered) + sum(emitted)
 
     def members(self, nos: Sequence[int]) -> list[Verdict]:
         """The verdicts of some groups."""
@@ -129,6 +131,7 @@ class Grouped:
             **_times("ended", [v for at in ended for v in self._groups[at]]),
             **self._retried(),
             **self._caused(causes),
+            **self._emitted(),
             "lanes": Int8Array(lanes),
             "batches": [group[0].item.claim.batch_id for group in self._groups],
         }
@@ -149,6 +152,23 @@ class Grouped:
             "error_codes": TextArray([_text(verdict.error_code) for _, verdict in retried]),
             "messages": TextArray([verdict.output or _text(verdict.message) for _, verdict in retried]),
             **_times("retried", [verdict for _, verdict in retried]),
+        }
+
+    def _emitted(self) -> dict[str, object]:
+        """One entry for each line that a completed item adds to a later stage."""
+        emitted = [
+            (no, each)
+            for no, group in enumerate(self._groups, 1)
+            if isinstance(group[0], Completed)
+            for verdict in group
+            if isinstance(verdict, Completed)
+            for each in verdict.emitted
+        ]
+        return {
+            "emitted_groups": Int4Array([no for no, _ in emitted]),
+            "emitted_urls": TextArray([each.url.encode() for _, each in emitted]),
+            "emitted_ids": TextArray([each.custom_id for _, each in emitted]),
+            "emitted_bodies": TextArray([each.body for _, each in emitted]),
         }
 
     def _noted(self, found: Cause) -> str:

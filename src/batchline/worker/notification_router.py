@@ -89,6 +89,8 @@ class NotificationRouter:
             if row.paused:
                 # Do not wait for the notification: lines in the buffer would be sent and fail, too.
                 self._give_back(row.batch_id)
+        if any(row.emitted for row in settled):
+            self.look_for_work()
         if any(row.finished for row in settled):
             self.finalizer.wake()
         # A poll returns when the next step begins.

@@ -8,6 +8,9 @@
 -- An idle worker lets its lease end, and renews it in the transaction that claims again. So a worker in `expired` may
 -- have claimed since the list was read: the lease that was committed with a span decides.
 --
+-- `losses` counts how often a worker was lost that held the lines. Of a Python operation, lines that two workers were lost
+-- with are given one by one: if one of them ends its process each time, only that one is to blame (executors/python).
+--
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --
 -- Locks: spans, skipping those that others have locked, and no more of them than it takes. It never waits.
@@ -17,15 +20,17 @@ CREATE FUNCTION batchline.claim_returned_v1(
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
+DECLARE
+    python boolean;
 BEGIN
-PERFORM FROM batchline.lanes AS n WHERE n.id = lane AND n.open AND n.deadline > now();
+SELECT starts_with(n.url, 'python:') INTO python FROM batchline.lanes AS n WHERE n.id = lane AND n.open AND n.deadline > now();
 IF NOT FOUND THEN
     RETURN;
 END IF;
 RETURN QUERY
 WITH
 due AS (
-    SELECT s.id, s.outstanding, s.task_id, s.submission, s.available_at AS since
+    SELECT s.id, s.outstanding, s.task_id, s.submission, s.losses, s.available_at AS since
     FROM batchline.spans AS s
     WHERE s.worker_id IS NULL AND s.lane_id = lane AND s.available_at <= now()
       AND (s.task_id IS NOT NULL OR s.submission IS NOT NULL OR NOT tasks_only)
@@ -39,6 +44,7 @@ abandoned AS (
         s.outstanding,
         s.task_id,
         CASE WHEN s.task_id IS NULL THEN coalesce(s.submission, 'interrupted') END AS submission,
+        least(s.losses + 1, 1000)::smallint AS losses,
         'infinity'::timestamptz AS since
     FROM batchline.spans AS s
     WHERE s.worker_id = ANY (expired) AND s.lane_id = lane
@@ -48,7 +54,7 @@ abandoned AS (
 -- One row per item, of which the first of each span is kept: so the limit ends the reading, and with it the locking, as
 -- soon as there are enough items, and the spans after that are left to others.
 found AS (
-    SELECT id, outstanding, task_id, submission, size, sum(size) OVER (ORDER BY since, id) - size AS before
+    SELECT id, outstanding, task_id, submission, losses, size, sum(size) OVER (ORDER BY since, id) - size AS before
     FROM (
         SELECT span.*, generate_series(1, size) AS nth
         FROM (
@@ -65,14 +71,19 @@ wanted AS (
         id,
         outstanding,
         submission,
+        losses,
         size,
-        CASE WHEN task_id IS NOT NULL THEN size ELSE least(size, max_items - before)::integer END AS take
+        CASE
+            WHEN task_id IS NOT NULL THEN size
+            WHEN python AND losses > 1 THEN 1
+            ELSE least(size, max_items - before)::integer
+        END AS take
     FROM found
     WHERE before < max_items
 ),
 whole AS (
     UPDATE batchline.spans AS s
-    SET worker_id = worker, claimed_at = now(), submission = w.submission
+    SET worker_id = worker, claimed_at = now(), submission = w.submission, losses = w.losses
     FROM wanted AS w
     WHERE s.id = w.id AND w.take = w.size
     RETURNING s.id, w.size
@@ -82,16 +93,17 @@ split AS (
     SET worker_id = NULL,
         available_at = least(s.available_at, now()),
         submission = w.submission,
+        losses = w.losses,
         outstanding = w.outstanding - batchline.span_head(w.outstanding, w.take)
     FROM wanted AS w
     WHERE s.id = w.id AND w.take < w.size
-    RETURNING s.lane_id, s.batch_id, s.attempt, s.attempts_before, s.submission,
+    RETURNING s.lane_id, s.batch_id, s.attempt, s.attempts_before, s.submission, s.losses,
         batchline.span_head(w.outstanding, w.take) AS head
 ),
 head AS (
     INSERT INTO batchline.spans
-        (lane_id, batch_id, outstanding, worker_id, attempt, attempts_before, submission, claimed_at)
-    SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, now() FROM split
+        (lane_id, batch_id, outstanding, worker_id, attempt, attempts_before, submission, losses, claimed_at)
+    SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, losses, now() FROM split
     RETURNING id, batchline.span_size(outstanding) AS size
 )
 SELECT id, size FROM whole

@@ -23,7 +23,7 @@ CREATE FUNCTION batchline.claim_v1(
 ) RETURNS TABLE (
     span_id bigint, lane_id bigint, batch_id uuid, attempt integer, task_id text, size integer, url text, model text,
     key text, seconds_left double precision, settings jsonb, lease_left double precision, submission text,
-    attempts_before integer, concurrency integer
+    attempts_before integer, concurrency integer, losses smallint
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -123,7 +123,8 @@ BEGIN
         extract(epoch FROM w.lease_until - now())::double precision,
         s.submission,
         s.attempts_before,
-        n.concurrency
+        n.concurrency,
+        s.losses
     FROM unnest(taken) WITH ORDINALITY AS mine (id, nth)
     CROSS JOIN LATERAL (SELECT * FROM batchline.spans WHERE spans.id = mine.id LIMIT 1) AS s
     CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n

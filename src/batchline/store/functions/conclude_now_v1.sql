@@ -64,9 +64,9 @@ BEGIN
     -- The lanes are closed, so no claim moves a cursor any more. One that has waited for them may still hold them.
     PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
     UPDATE batchline.lanes AS n
-    SET next = c.next
+    SET next = c.next, total = c.total
     FROM batchline.current_lanes AS c
-    WHERE n.batch_id = batch AND c.id = n.id AND c.next <> n.next;
+    WHERE n.batch_id = batch AND c.id = n.id AND (c.next <> n.next OR c.total <> n.total);
     DELETE FROM batchline.cursors AS c USING batchline.lanes AS n WHERE n.batch_id = batch AND c.lane_id = n.id;
     PERFORM batchline.freeze_v1(batch);
     IF governed THEN

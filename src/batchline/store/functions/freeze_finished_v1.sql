@@ -11,7 +11,7 @@ BEGIN
     PERFORM batchline.require_read_committed_v1();
     PERFORM
     FROM batchline.batches AS b
-    WHERE b.id = batch AND b.finalizing_at IS NULL AND b.ended_at IS NULL
+    WHERE b.id = batch AND b.finalizing_at IS NULL AND b.ended_at IS NULL AND NOT b.accepting
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN false;

@@ -4,7 +4,7 @@
 -- the batch is cancelled or expired again, unless it is being closed anyway. Returns whether there are such lines: then the
 -- caller closes the lanes. A settle does that when it has locked the rows of all its batches.
 --
--- The caller has locked the batch row in a statement before this one. Locks: none.
+-- The caller has locked the batch row in a statement before this one. Locks: the fed lanes, which no claim locks.
 CREATE FUNCTION batchline.freeze_v1(batch uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -29,11 +29,19 @@ BEGIN
             ELSE b.expiring_at
         END,
         left_out = 0,
-        left_out_as = NULL
+        left_out_as = NULL,
+        total = c.total,
+        added_bytes = c.added_bytes,
+        accepting = false
     FROM batchline.current_batches AS c
     WHERE b.id = batch AND c.id = batch
     RETURNING c.left_out INTO unrun;
     DELETE FROM batchline.counters WHERE batch_id = batch;
+    UPDATE batchline.lanes AS n
+    SET next = c.next, total = c.next
+    FROM batchline.current_lanes AS c
+    WHERE n.batch_id = batch AND n.fed AND c.id = n.id AND c.next <> n.total;
+    DELETE FROM batchline.cursors AS c USING batchline.lanes AS n WHERE n.batch_id = batch AND n.fed AND c.lane_id = n.id;
     UPDATE batchline.failure_causes AS f
     SET failed = c.failed
     FROM batchline.current_failure_causes AS c

@@ -4,8 +4,8 @@
 -- then counts whole: so the first verdict wins and nothing is counted twice, at the cost of one check per group instead
 -- of one per line. An outcome (completed, failed) is taken from the first worker that brings it, also from one whose lease
 -- has expired: it is a true answer. A retry or a deferral is taken only from the worker that holds the span: otherwise it
--- would take the line away from its new holder. What a span knows of an interrupted submission stays with a deferral, and a
--- retry drops it. A result keeps the provider's task.
+-- would take the line away from its new holder. What a span knows of an interrupted submission and of lost workers stays with
+-- a deferral, and a retry drops it. A result keeps the provider's task.
 --
 -- A span must also be of the lane and the batch that the verdict is for. It is, unless the database has lost what it had
 -- committed: it was restored from a backup, or a standby that lagged took over. Then the numbers of spans and lanes are given
@@ -54,7 +54,7 @@ verdicts AS (
 span AS (
     SELECT
         s.id, s.lane_id, s.batch_id, s.outstanding, s.attempt, s.attempts_before, s.worker_id, s.task_id, s.submission,
-        s.claimed_at
+        s.claimed_at, s.losses
     FROM batchline.spans AS s
     WHERE s.id = ANY (spans)
     ORDER BY s.id
@@ -69,7 +69,8 @@ accepted AS (
         s.attempts_before,
         s.task_id,
         extract(epoch FROM now() - s.claimed_at)::real AS held_seconds,
-        CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission
+        CASE v.kind WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END AS submission,
+        CASE WHEN v.kind > 2 THEN s.losses ELSE 0 END AS losses
     FROM verdicts AS v
     JOIN span AS s ON s.id = v.span_id
     WHERE s.outstanding @> v.ordinals AND (v.kind < 2 OR s.worker_id = worker)
@@ -122,7 +123,7 @@ emptied AS (
     WHERE s.id = rest.id AND isempty(rest.outstanding)
 ),
 again AS (
-    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, available_at, submission)
+    INSERT INTO batchline.spans (lane_id, batch_id, outstanding, attempt, attempts_before, available_at, submission, losses)
     SELECT
         lane_id,
         batch_id,
@@ -130,10 +131,11 @@ again AS (
         attempt + CASE kind WHEN 2 THEN 1 ELSE 0 END,
         attempts_before,
         now() + make_interval(secs => delay),
-        submission
+        submission,
+        losses
     FROM accepted
     WHERE kind >= 2
-    GROUP BY lane_id, batch_id, attempt, attempts_before, kind, delay, submission
+    GROUP BY lane_id, batch_id, attempt, attempts_before, kind, delay, submission, losses
 ),
 attempted AS (
     INSERT INTO batchline.retry_attempts (

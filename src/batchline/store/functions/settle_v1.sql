@@ -12,7 +12,11 @@
 -- Returns each batch touched: `finished` if it is frozen now, `paused` if this settle has paused it because of its failures,
 -- `closing` if it is being cancelled or has expired, `step_ended` if the caller should begin its next step. A closing
 -- batch is concluded here unless a group was refused, or other batches are settled, too; then the caller does it, after it has
--- sent that group again. And a row with nothing but `refused` for each group that did not count.
+-- sent that group again. `emitted` if lines were added to later stages. And a row with nothing but `refused` for each group that
+-- did not count.
+--
+-- What a completed item emits is added in this statement, if its verdict counts, and after the batch row was locked. So nothing
+-- is emitted twice, and a batch is not finished while an emitted line is not.
 CREATE FUNCTION batchline.settle_v1(
     worker uuid,
     -- One element per group. kind: 0 completed, 1 failed, 2 retry, 3 deferred (never sent, so not an attempt), 4 as 3, but
@@ -31,9 +35,13 @@ CREATE FUNCTION batchline.settle_v1(
     -- One element per group
     lanes bigint[], batches uuid[],
     -- One element per cause
-    cause_keys text[], cause_codes text[], cause_messages text[]
+    cause_keys text[], cause_codes text[], cause_messages text[],
+    -- One element per line that a completed item has emitted to a stage of its batch (emit)
+    emitted_groups integer[] DEFAULT '{}', emitted_urls text[] DEFAULT '{}', emitted_ids text[] DEFAULT '{}',
+    emitted_bodies text[] DEFAULT '{}'
 ) RETURNS TABLE (
-    batch_id uuid, ended integer, finished boolean, closing boolean, paused boolean, step_ended boolean, refused bigint
+    batch_id uuid, ended integer, finished boolean, closing boolean, paused boolean, step_ended boolean, emitted boolean,
+    refused bigint
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -41,6 +49,7 @@ AS $$
 DECLARE
     tally record;
     counted record;
+    added record;
     accepted_groups bigint[] := '{}';
     closed uuid[] := '{}';
 BEGIN
@@ -65,13 +74,31 @@ BEGIN
                 cause_keys, cause_codes, cause_messages
             );
         END IF;
+        emitted := false;
+        IF cardinality(emitted_groups) > 0 THEN
+            SELECT
+                coalesce(array_agg(e.url ORDER BY e.nth), '{}') AS urls,
+                coalesce(array_agg(e.custom_id ORDER BY e.nth), '{}') AS ids,
+                coalesce(array_agg(e.body ORDER BY e.nth), '{}') AS bodies,
+                count(*)::integer AS lines,
+                coalesce(sum(octet_length(e.body)), 0)::bigint AS bytes
+            INTO added
+            FROM unnest(emitted_groups, emitted_urls, emitted_ids, emitted_bodies) WITH ORDINALITY
+                AS e (no, url, custom_id, body, nth)
+            WHERE e.no = ANY (tally.groups);
+            emitted := added.lines > 0;
+        END IF;
         SELECT * INTO counted
         FROM batchline.add_counts_v1(
             tally.batch_id, tally.completed, tally.failed, tally.more_input_tokens, tally.more_cached_tokens,
-            tally.more_output_tokens, tally.more_reasoning_tokens, tally.more_cost
+            tally.more_output_tokens, tally.more_reasoning_tokens, tally.more_cost,
+            CASE WHEN emitted THEN added.lines ELSE 0 END, CASE WHEN emitted THEN added.bytes ELSE 0 END
         );
         -- The batch was deleted meanwhile. Maintenance deletes what is left of it, these results too.
         CONTINUE WHEN counted.finished IS NULL;
+        IF emitted THEN
+            PERFORM batchline.emit_v1(tally.batch_id, counted.total + 1, added.urls, added.ids, added.bodies);
+        END IF;
         batch_id := tally.batch_id;
         ended := tally.completed + tally.failed;
         closing := counted.closing;
@@ -106,7 +133,7 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, nth::bigint
+    SELECT NULL::uuid, NULL::integer, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, nth::bigint
     FROM generate_series(1, cardinality(spans)) AS nth
     WHERE nth <> ALL (accepted_groups);
 END

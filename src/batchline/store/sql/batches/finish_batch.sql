@@ -6,7 +6,7 @@
 -- A governed batch adds to the totals of its operation what it has not added before: it may have ended before, and have
 -- been opened again by a retry. What is read of it here changes under its row lock only, and not before it has ended.
 --
--- Locks: the batch row; of a governed one its own row in operation_batches and then the rows of its operation, for the
+-- Locks: the batch row; its file's row if lines were added to it; of a governed one its own row in operation_batches and then the rows of its operation, for the
 -- length of this commit, once a batch. Ordinary batches touch none of these.
 WITH
 batch AS (
@@ -42,6 +42,20 @@ file AS (
         %(line_counts)s::integer[],
         %(object_keys)s::text[]
     ) AS f (id, filename, bytes, line_count, object_key)
+),
+-- Lines that came while it ran belong to its file now.
+grown AS (
+    UPDATE batchline.files AS f
+    SET line_count = batch.total, bytes = f.bytes + batch.added_bytes
+    FROM batch
+    WHERE f.id = batch.file_id AND EXISTS (SELECT FROM batchline.lanes AS n WHERE n.batch_id = batch.id AND n.fed)
+),
+part AS (
+    UPDATE batchline.file_lanes AS p
+    SET total = n.total
+    FROM batch
+    JOIN batchline.lanes AS n ON n.batch_id = batch.id AND n.fed
+    WHERE p.file_no = n.file_no AND p.lane_no = n.lane_no AND p.total <> n.total
 ),
 governed AS (
     SELECT

@@ -7,7 +7,7 @@ WITH
 batch AS (
     SELECT
         b.*,
-        b.completed + b.failed + b.left_out = b.total AS done,
+        b.completed + b.failed + b.left_out = b.total AND NOT b.accepting AS done,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
         num_nonnulls(b.completed_at, b.cancelled_at, b.expired_at, b.failed_at) AS ends
     FROM batchline.current_batches AS b

@@ -17,6 +17,13 @@ file AS (
           %(batch)s::uuid IS NULL
           OR f.id = (SELECT b.file_id FROM batchline.batches AS b WHERE b.id = %(batch)s::uuid)
       )
+      -- A file whose batch adds lines to it gets their number when the batch ends.
+      AND NOT EXISTS (
+          SELECT
+          FROM batchline.batches AS b
+          JOIN batchline.lanes AS n ON n.batch_id = b.id
+          WHERE b.file_id = f.id AND b.ended_at IS NULL AND n.fed
+      )
 ),
 -- lane_no is NULL in the row of the whole file.
 counted AS MATERIALIZED (
@@ -60,7 +67,8 @@ finding AS (
     FULL JOIN (SELECT * FROM counted WHERE lane_no IS NOT NULL) AS c
         ON c.file_no = part.file_no AND c.lane_no = part.lane_no
     JOIN file AS f ON f.no = coalesce(part.file_no, c.file_no)
-    WHERE (part.total, 0, part.total - 1) IS DISTINCT FROM (c.lines, c.first, c.last)
+    WHERE (part.total, 0, part.total - 1)
+        IS DISTINCT FROM (coalesce(c.lines, 0), coalesce(c.first, 0), coalesce(c.last, -1))
 )
 SELECT name, file_id, NULL::uuid AS batch_id, NULL::bigint AS lane_id, message
 FROM finding

@@ -9,7 +9,7 @@ batch AS (
         f.no AS file_no,
         f.line_count,
         b.paused_at IS NOT NULL OR b.held_at IS NOT NULL OR b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS shut
-    FROM batchline.batches AS b
+    FROM batchline.current_batches AS b
     LEFT JOIN batchline.files AS f ON f.id = b.file_id AND (f.deleted_at IS NULL OR b.ended_at IS NULL)
     WHERE %(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid
 ),
@@ -19,12 +19,14 @@ lane AS (
         b.shut,
         b.finalizing_at IS NULL AND b.ended_at IS NULL AS running,
         b.file_no AS batch_file_no,
-        b.step_total IS NOT NULL AS stepped
+        b.step_total IS NOT NULL AS stepped,
+        -- Its file gets the lines of fed lanes when it ends.
+        n.fed AND b.ended_at IS NULL AS growing
     FROM batchline.current_lanes AS n
     JOIN batch AS b ON b.id = n.batch_id
 ),
 summed AS (
-    SELECT batch_id, count(*) AS lanes, sum(total) AS total FROM lane GROUP BY batch_id
+    SELECT batch_id, count(*) AS lanes, sum(total) AS total, bool_or(growing) AS growing FROM lane GROUP BY batch_id
 ),
 finding AS (
     SELECT
@@ -39,7 +41,7 @@ finding AS (
     SELECT 'cursors', n.batch_id, n.id, format('the lane has %%s cursors, and is%%s drained', c.rows, CASE WHEN NOT n.drained THEN ' not' END)
     FROM lane AS n
     JOIN (SELECT lane_id, count(*) AS rows FROM batchline.cursors GROUP BY lane_id) AS c ON c.lane_id = n.id
-    WHERE c.rows > 1 OR n.drained
+    WHERE c.rows > 1 OR (n.drained AND NOT n.growing)
     UNION ALL
     SELECT 'lane_open', batch_id, id, 'the lane is open, but its batch is paused, held, being cancelled or expired'
     FROM lane
@@ -60,7 +62,7 @@ finding AS (
     FROM lane AS n
     LEFT JOIN batchline.file_lanes AS part ON part.file_no = n.file_no AND part.lane_no = n.lane_no
     WHERE n.batch_file_no IS NOT NULL
-      AND (n.total IS DISTINCT FROM part.total OR n.file_no <> n.batch_file_no)
+      AND ((n.total IS DISTINCT FROM part.total AND NOT n.growing) OR n.file_no <> n.batch_file_no)
     UNION ALL
     SELECT
         'batch_total',
@@ -70,7 +72,8 @@ finding AS (
             || coalesce(format(', its file has %%s lines', b.line_count), '')
     FROM batch AS b
     LEFT JOIN summed AS s ON s.batch_id = b.id
-    WHERE b.total <> coalesce(s.total, 0) OR (b.total <> b.line_count AND b.failed_at IS NULL)
+    WHERE b.total <> coalesce(s.total, 0)
+       OR (b.total <> b.line_count AND b.failed_at IS NULL AND s.growing IS NOT TRUE)
     UNION ALL
     SELECT 'batch_file', b.id, NULL, 'the batch has not ended, but its input file is gone'
     FROM batch AS b

@@ -31,5 +31,9 @@ SELECT * FROM batchline.settle_v1(
     %(batches)s,
     %(cause_keys)b,
     %(cause_codes)b,
-    %(cause_messages)b
+    %(cause_messages)b,
+    %(emitted_groups)b,
+    %(emitted_urls)b,
+    %(emitted_ids)b,
+    %(emitted_bodies)b
 )

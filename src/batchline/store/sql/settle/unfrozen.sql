@@ -7,7 +7,7 @@ CROSS JOIN LATERAL (
     SELECT
         coalesce(
             (
-                SELECT c.completed + c.failed
+                SELECT c.completed + c.failed - c.added
                 FROM batchline.counters AS c
                 WHERE c.batch_id = b.id
                 ORDER BY c.seq DESC
@@ -18,6 +18,7 @@ CROSS JOIN LATERAL (
 ) AS now
 WHERE b.finalizing_at IS NULL
   AND b.ended_at IS NULL
+  AND NOT b.accepting
   AND now.ended + b.left_out = b.total
   AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.batch_id = b.id)
 LIMIT %(limit)s

@@ -1,0 +1,35 @@
+-- release_items: let a batch accept no more items, and let it run if it was held. Returns whether it accepted items before.
+--
+-- If all its items have ended, nothing else would freeze it: no settle comes any more.
+--
+-- Locks: the batch row, then its lanes in id order.
+CREATE FUNCTION batchline.release_items_v1(batch uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    facts record;
+BEGIN
+    PERFORM batchline.require_read_committed_v1();
+    PERFORM
+    FROM batchline.batches AS b
+    WHERE b.id = batch AND b.accepting AND b.finalizing_at IS NULL
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE batchline.batches AS b SET accepting = false, held_at = NULL WHERE b.id = batch;
+    SELECT
+        c.paused_at IS NULL AND c.cancelling_at IS NULL AND c.expiring_at IS NULL AS runs,
+        c.completed + c.failed + c.left_out = c.total AS done
+    INTO facts
+    FROM batchline.current_batches AS c
+    WHERE c.id = batch;
+    PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
+    UPDATE batchline.lanes AS n SET open = true WHERE n.batch_id = batch AND NOT n.open AND facts.runs;
+    IF facts.done THEN
+        PERFORM batchline.freeze_v1(batch);
+    END IF;
+    PERFORM pg_notify('batchline', 'open ' || batch);
+    RETURN true;
+END
+$$;

@@ -1,0 +1,119 @@
+"""Lanes that are fed while their batch runs, for stages of Python operations and for batches that accept items.
+
+The cursor of a fed lane is its total, and its lines wait in free spans; `counters.added` is what the batch has
+got since it was created. Spans count how many workers were lost that held them.
+"""
+
+from alembic import op
+
+from batchline.store.statements import function
+
+revision = "0027"
+down_revision = "0026"
+branch_labels = None
+depends_on = None
+
+# In the order in which they use each other.
+CHANGED = (
+    *(
+        "freeze_v1",
+        "add_counts_v1",
+        "freeze_finished_v1",
+        "record_verdicts_v1",
+        "conclude_now_v1",
+        "settle_v1",
+    ),
+    *("claim_returned_v1", "claim_v1"),
+)
+ADDED = ("emit_v1", "append_items_v1", "release_items_v1")
+
+COLUMNS = """
+ALTER TABLE lanes ADD COLUMN fed boolean NOT NULL DEFAULT false;
+ALTER TABLE batches
+    -- More items can be added. It does not end before it is released.
+    ADD COLUMN accepting boolean NOT NULL DEFAULT false,
+    -- Of lines that were added while it ran: its file is charged for them when it ends.
+    ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0;
+ALTER TABLE counters
+    ADD COLUMN added integer NOT NULL DEFAULT 0,
+    ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0;
+ALTER TABLE spans ADD COLUMN losses smallint NOT NULL DEFAULT 0;
+"""
+DROPPED = """
+ALTER TABLE spans DROP COLUMN losses;
+ALTER TABLE counters DROP COLUMN added, DROP COLUMN added_bytes;
+ALTER TABLE batches DROP COLUMN accepting, DROP COLUMN added_bytes;
+ALTER TABLE lanes DROP COLUMN fed;
+"""
+
+# The views are taken as they are: what other migrations have added to them stays. PostgreSQL writes
+# expressions in its own way, and a column of the only table without the table's name.
+VIEW = "SELECT pg_get_viewdef('{name}'::regclass)"
+VIEWS = ("current_lanes", "current_batches", "provider_items", "requests")
+CURSOR = "SELECT c.next FROM cursors c WHERE c.lane_id = n.id ORDER BY c.next DESC LIMIT 1"
+LANE_TOTAL = f"CASE WHEN n.fed THEN COALESCE(({CURSOR}), n.next) ELSE n.total END AS total"
+BATCH_TOTAL = "b.total + COALESCE(c.added, 0) AS total"
+OF_BATCH = """,
+    b.accepting,
+    COALESCE(c.added_bytes, 0) AS added_bytes
+   FROM"""
+OF_COUNTERS = "SELECT counters.added, counters.added_bytes, counters.cost"
+
+# A batch that accepts items cannot go back: nothing of the older version would release it.
+OPEN = "SELECT count(*) FROM batches WHERE accepting AND ended_at IS NULL"
+FED = "SELECT count(*) FROM lanes JOIN batches ON batches.id = batch_id WHERE fed AND finalizing_at IS NULL"
+
+
+def _once(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {text}"
+    return text.replace(old, new)
+
+
+def upgrade() -> None:
+    bind = op.get_bind()
+    schema = bind.exec_driver_sql("SELECT current_schema()").scalar_one()
+    bind.exec_driver_sql("LOCK TABLE batches, lanes, spans, counters IN ACCESS EXCLUSIVE MODE")
+    bind.exec_driver_sql(COLUMNS)
+    lanes = bind.exec_driver_sql(VIEW.format(name="current_lanes")).scalar_one()
+    lanes = _once(lanes, "\n    total,", f"\n    {LANE_TOTAL},")
+    lanes = _once(lanes, "\n   FROM lanes n", ",\n    n.fed\n   FROM lanes n")
+    bind.exec_driver_sql(f"CREATE OR REPLACE VIEW current_lanes AS {lanes}")
+    batches = bind.exec_driver_sql(VIEW.format(name="current_batches")).scalar_one()
+    batches = _once(batches, "\n    b.total,", f"\n    {BATCH_TOTAL},")
+    batches = _once(batches, "SELECT counters.cost", OF_COUNTERS)
+    columns, end, rest = batches.partition("\n   FROM")
+    bind.exec_driver_sql(f"CREATE OR REPLACE VIEW current_batches AS {columns}{OF_BATCH}{rest}")
+    for name in reversed(CHANGED):
+        bind.exec_driver_sql(f"DROP FUNCTION {name}")
+    for name in (*CHANGED, *ADDED):
+        bind.exec_driver_sql(function(name, schema))
+    # Programs of 0026 do not know all that a claim returns.
+    bind.exec_driver_sql("UPDATE schema_compatibility SET compatible_from = '0027'")
+
+
+def downgrade() -> None:
+    bind = op.get_bind()
+    bind.exec_driver_sql("LOCK TABLE batches, lanes, spans, counters IN ACCESS EXCLUSIVE MODE")
+    if bind.exec_driver_sql(OPEN).scalar_one() or bind.exec_driver_sql(FED).scalar_one():
+        raise RuntimeError("batches of Python operations are running; let them end, or delete them, first")
+    for name in reversed(ADDED):
+        bind.exec_driver_sql(f"DROP FUNCTION {name}")
+    views = {name: bind.exec_driver_sql(VIEW.format(name=name)).scalar_one() for name in VIEWS}
+    bind.exec_driver_sql("DROP VIEW requests, provider_items, current_lanes, current_batches")
+    for name, definition in views.items():
+        bind.exec_driver_sql(f"CREATE VIEW {name} AS {_before(name, definition)}")
+    bind.exec_driver_sql(DROPPED)
+    bind.exec_driver_sql("UPDATE schema_compatibility SET compatible_from = '0026'")
+
+
+def _before(name: str, definition: str) -> str:
+    """The view without the columns of this version."""
+    if name == "current_lanes":
+        head, _, rest = definition.partition("CASE\n            WHEN fed THEN")
+        return head.rstrip() + "\n    total" + _once(rest.partition(" AS total")[2], ",\n    fed", "")
+    if name == "current_batches":
+        text = _once(definition, "(b.total + COALESCE(c.added, 0)) AS total", "b.total")
+        added = "counters.added,\n            counters.added_bytes,\n            "
+        head, _, rest = _once(text, added, "").partition(",\n    b.accepting,")
+        return head + "\n   FROM" + rest.partition("\n   FROM")[2]
+    return definition

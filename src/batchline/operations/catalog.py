@@ -1,0 +1,93 @@
+"""The operations of an app, and how their stages follow each other."""
+
+import sys
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any, cast
+
+from batchline.operations.errors import InvalidApp
+from batchline.operations.operation import AnyOperation
+from batchline.operations.options import PROCESS
+
+
+class OperationCatalog:
+    """Operations by name."""
+
+    def __init__(self) -> None:
+        self._operations: dict[str, AnyOperation] = {}
+        self._by_url: dict[str, AnyOperation] = {}
+
+    def __iter__(self) -> Iterator[AnyOperation]:
+        return iter(list(self._operations.values()))
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def add(self, operation: AnyOperation) -> None:
+        """Raises InvalidApp if the name is taken by another function. The same one may be defined again: a
+        notebook does that."""
+        known = self._operations.get(operation.name)
+        if known is not None and _home(known) != _home(operation):
+            raise InvalidApp(
+                f"there are two operations {operation.name!r}: {'.'.join(_home(known))} and"
+                f' {".".join(_home(operation))}. Give one of them another name: name="…"'
+            )
+        self._operations[operation.name] = self._by_url[operation.url] = operation
+
+    def find(self, name: str) -> AnyOperation | None:
+        return self._operations.get(name)
+
+    def find_url(self, url: str) -> AnyOperation | None:
+        """The operation that runs items of lanes with this url."""
+        return self._by_url.get(url)
+
+    def check(self) -> None:
+        """Raises InvalidApp for unknown stages, cycles, and functions that a child process cannot import."""
+        for operation in self:
+            self.stages_of(operation)
+            if operation.options.run_in == PROCESS:
+                _check_found(operation)
+
+    def stages_of(self, operation: AnyOperation) -> tuple[AnyOperation, ...]:
+        """The operation and all that can follow, each once and before those that follow it. Raises
+        InvalidApp."""
+        finished: list[AnyOperation] = []
+        self._visit(operation, finished, ())
+        return tuple(reversed(finished))
+
+    def _visit(self, operation: AnyOperation, finished: list[AnyOperation], path: tuple[str, ...]) -> None:
+        if operation.name in path:
+            cycle = [*path[path.index(operation.name) :], operation.name]
+            raise InvalidApp(f"stages follow each other in a cycle: {' → '.join(cycle)}")
+        if operation in finished:
+            return
+        # Backwards, because the result is reversed: stages keep the order in which `emits` lists them.
+        for name in reversed(operation.options.emits):
+            stage = self.find(name)
+            if stage is None:
+                raise InvalidApp(
+                    f"operation {operation.name!r} emits {name!r}, which is no operation of this app"
+                )
+            self._visit(stage, finished, (*path, operation.name))
+        finished.append(operation)
+
+
+def _home(operation: AnyOperation) -> tuple[str, str]:
+    function = operation.function
+    return (
+        getattr(function, "__module__", None) or "",
+        getattr(function, "__qualname__", None) or repr(function),
+    )
+
+
+def _check_found(operation: AnyOperation) -> None:
+    module, qualname = _home(operation)
+    try:
+        found: object = reduce(getattr, qualname.split("."), cast(Any, sys.modules[module]))
+    except (KeyError, AttributeError):
+        found = None
+    if found is not operation and found is not operation.function:
+        raise InvalidApp(
+            f'operation {operation.name!r} has run_in="process", but {module}.{qualname} is not this'
+            " function, so a child process cannot import it"
+        )

@@ -1,0 +1,43 @@
+"""Pydantic models in items and results.
+
+Pydantic is imported only if a type is one of its own: whoever uses such a type has imported it already.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+# A model or a dataclass of pydantic has a validator; its other types have a schema.
+_MARKS = ("__pydantic_validator__", "__get_pydantic_core_schema__")
+
+
+def uses_pydantic(cls: type) -> bool:
+    return any(hasattr(cls, mark) for mark in _MARKS)
+
+
+class _PydanticConverter:
+    def __init__(self, adapter: "TypeAdapter[Any]") -> None:
+        self._adapter = adapter
+        self.decode = adapter.validate_json
+
+    def encode(self, value: Any) -> bytes:
+        checked = self._adapter.validate_python(value)
+        return self._adapter.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
+
+    def plain(self, value: Any) -> Any:
+        return self._adapter.dump_python(self._adapter.validate_python(value))
+
+
+def pydantic_converter(annotation: Any) -> _PydanticConverter:
+    """A converter for a type with pydantic models. Raises TypeError if pydantic does not know the type."""
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return _PydanticConverter(TypeAdapter(annotation))
+    except PydanticUserError as error:
+        problem = str(error).splitlines()[0]
+        raise TypeError(
+            f"pydantic cannot convert it: {problem}. Do not mix its models with others"
+        ) from error

@@ -439,12 +439,12 @@ def test_the_status_reports_the_version_of_the_schema(empty_url: str) -> None:
     assert versions.status(empty_url) == versions.SchemaStatus(current=None)
     assert not versions.status(empty_url).up_to_date
     migrate.up(empty_url)
-    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0026")
+    assert versions.status(empty_url) == versions.SchemaStatus(versions.HEAD, compatible_from="0027")
     assert versions.status(empty_url).up_to_date
 
 
 def test_a_rolling_upgrade_is_refused_if_older_programs_could_not_settle_any_more(empty_url: str) -> None:
-    """Programs made for 0021 call settle_v1 with other parameters than 0026 has."""
+    """Programs made for 0021 call settle_v1 with other parameters than it has now."""
     migrate.up(empty_url, "0021")
     with pytest.raises(migrate.NotRolling, match="stays at version 0021"):
         migrate.up(empty_url, rolling=True)

@@ -9,7 +9,7 @@ from batchline.store.address import InvalidSchemaName, parse
 from batchline.store.errors import summary, translate
 
 # The newest version that this program knows.
-HEAD = "0026"
+HEAD = "0027"
 # The oldest version that it can use. While a change is rolled out in two halves, this is older than HEAD.
 OLDEST_USABLE = "0026"
 

@@ -49,7 +49,12 @@ AS $$
 DECLARE
     tally record;
     counted record;
-    added record;
+    -- What the accepted items of one batch emit
+    more_lines integer := 0;
+    more_bytes bigint := 0;
+    urls text[];
+    ids text[];
+    bodies text[];
     accepted_groups bigint[] := '{}';
     closed uuid[] := '{}';
 BEGIN
@@ -74,30 +79,26 @@ BEGIN
                 cause_keys, cause_codes, cause_messages
             );
         END IF;
-        emitted := false;
         IF cardinality(emitted_groups) > 0 THEN
             SELECT
-                coalesce(array_agg(e.url ORDER BY e.nth), '{}') AS urls,
-                coalesce(array_agg(e.custom_id ORDER BY e.nth), '{}') AS ids,
-                coalesce(array_agg(e.body ORDER BY e.nth), '{}') AS bodies,
-                count(*)::integer AS lines,
-                coalesce(sum(octet_length(e.body)), 0)::bigint AS bytes
-            INTO added
+                array_agg(e.url ORDER BY e.nth), array_agg(e.custom_id ORDER BY e.nth), array_agg(e.body ORDER BY e.nth),
+                count(*)::integer, coalesce(sum(octet_length(e.body)), 0)::bigint
+            INTO urls, ids, bodies, more_lines, more_bytes
             FROM unnest(emitted_groups, emitted_urls, emitted_ids, emitted_bodies) WITH ORDINALITY
                 AS e (no, url, custom_id, body, nth)
             WHERE e.no = ANY (tally.groups);
-            emitted := added.lines > 0;
         END IF;
         SELECT * INTO counted
         FROM batchline.add_counts_v1(
             tally.batch_id, tally.completed, tally.failed, tally.more_input_tokens, tally.more_cached_tokens,
             tally.more_output_tokens, tally.more_reasoning_tokens, tally.more_cost,
-            CASE WHEN emitted THEN added.lines ELSE 0 END, CASE WHEN emitted THEN added.bytes ELSE 0 END
+            more_lines, more_bytes
         );
         -- The batch was deleted meanwhile. Maintenance deletes what is left of it, these results too.
         CONTINUE WHEN counted.finished IS NULL;
+        emitted := more_lines > 0;
         IF emitted THEN
-            PERFORM batchline.emit_v1(tally.batch_id, counted.total + 1, added.urls, added.ids, added.bodies);
+            PERFORM batchline.emit_v1(tally.batch_id, counted.total + 1, urls, ids, bodies);
         END IF;
         batch_id := tally.batch_id;
         ended := tally.completed + tally.failed;

@@ -1,8 +1,10 @@
-"""Lanes that are fed while their batch runs, for stages of Python operations and for batches that accept items.
+"""Lanes that are fed while their batch runs: stages of Python operations, and batches that accept items.
 
-The cursor of a fed lane is its total, and its lines wait in free spans; `counters.added` is what the batch has
-got since it was created. Spans count how many workers were lost that held them.
+The cursor of a fed lane is its total, and its lines wait in free spans; `counters.added` is what the batch
+has got since it was created. Spans count how many workers were lost that held them.
 """
+
+import re
 
 from alembic import op
 
@@ -46,8 +48,8 @@ ALTER TABLE batches DROP COLUMN accepting, DROP COLUMN added_bytes;
 ALTER TABLE lanes DROP COLUMN fed;
 """
 
-# The views are taken as they are: what other migrations have added to them stays. PostgreSQL writes
-# expressions in its own way, and a column of the only table without the table's name.
+# The views are taken as they are: what other migrations have added to them stays. From version 16 on,
+# PostgreSQL leaves the table's name out where it is the only one.
 VIEW = "SELECT pg_get_viewdef('{name}'::regclass)"
 VIEWS = ("current_lanes", "current_batches", "provider_items", "requests")
 CURSOR = "SELECT c.next FROM cursors c WHERE c.lane_id = n.id ORDER BY c.next DESC LIMIT 1"
@@ -65,8 +67,10 @@ FED = "SELECT count(*) FROM lanes JOIN batches ON batches.id = batch_id WHERE fe
 
 
 def _once(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {text}"
-    return text.replace(old, new)
+    """Replace what a pattern matches once."""
+    changed, times = re.subn(old, lambda _: new, text, flags=re.DOTALL)
+    assert times == 1, f"{old!r} is {times} times in {text}"
+    return changed
 
 
 def upgrade() -> None:
@@ -75,13 +79,13 @@ def upgrade() -> None:
     bind.exec_driver_sql("LOCK TABLE batches, lanes, spans, counters IN ACCESS EXCLUSIVE MODE")
     bind.exec_driver_sql(COLUMNS)
     lanes = bind.exec_driver_sql(VIEW.format(name="current_lanes")).scalar_one()
-    lanes = _once(lanes, "\n    total,", f"\n    {LANE_TOTAL},")
-    lanes = _once(lanes, "\n   FROM lanes n", ",\n    n.fed\n   FROM lanes n")
+    lanes = _once(lanes, r"\n    (n\.)?total,", f"\n    {LANE_TOTAL},")
+    lanes = _once(lanes, r"\n   FROM lanes n", ",\n    n.fed\n   FROM lanes n")
     bind.exec_driver_sql(f"CREATE OR REPLACE VIEW current_lanes AS {lanes}")
     batches = bind.exec_driver_sql(VIEW.format(name="current_batches")).scalar_one()
-    batches = _once(batches, "\n    b.total,", f"\n    {BATCH_TOTAL},")
-    batches = _once(batches, "SELECT counters.cost", OF_COUNTERS)
-    columns, end, rest = batches.partition("\n   FROM")
+    batches = _once(batches, r"\n    b\.total,", f"\n    {BATCH_TOTAL},")
+    batches = _once(batches, r"SELECT counters\.cost", OF_COUNTERS)
+    columns, _, rest = batches.partition("\n   FROM")
     bind.exec_driver_sql(f"CREATE OR REPLACE VIEW current_batches AS {columns}{OF_BATCH}{rest}")
     for name in reversed(CHANGED):
         bind.exec_driver_sql(f"DROP FUNCTION {name}")
@@ -109,11 +113,10 @@ def downgrade() -> None:
 def _before(name: str, definition: str) -> str:
     """The view without the columns of this version."""
     if name == "current_lanes":
-        head, _, rest = definition.partition("CASE\n            WHEN fed THEN")
-        return head.rstrip() + "\n    total" + _once(rest.partition(" AS total")[2], ",\n    fed", "")
+        text = _once(definition, r"\s+CASE\s+WHEN (n\.)?fed .*? END AS total", "\n    n.total")
+        return _once(text, r",\n    (n\.)?fed\b", "")
     if name == "current_batches":
-        text = _once(definition, "(b.total + COALESCE(c.added, 0)) AS total", "b.total")
-        added = "counters.added,\n            counters.added_bytes,\n            "
-        head, _, rest = _once(text, added, "").partition(",\n    b.accepting,")
-        return head + "\n   FROM" + rest.partition("\n   FROM")[2]
+        text = _once(definition, r"\(b\.total \+ COALESCE\(c\.added, 0\)\) AS total", "b.total")
+        text = _once(text, r"counters\.added,\s+counters\.added_bytes,\s+", "")
+        return _once(text, r",\s+b\.accepting,\s+COALESCE\(c\.added_bytes, [^\n]*\) AS added_bytes", "")
     return definition

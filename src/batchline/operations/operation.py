@@ -94,10 +94,17 @@ def make_operation(
             emits=_names(emits),
             backoff=backoff,
         )
-        signature = signature_of(function, chunk=chunk is not None)
-        codec = ItemCodec[Any, Any](signature.item_type, signature.result_type)
+        return operation_with(function, name, options)
     except (InvalidApp, UnsupportedType) as error:
         raise InvalidApp(f"operation {name!r}: {error}") from error
+
+
+def operation_with(
+    function: Callable[..., Any], name: str, options: OperationOptions
+) -> CallableOperation[Any, Any, Any, ..., Any]:
+    """The operation of a function, with options that were checked. Raises InvalidApp or UnsupportedType."""
+    signature = signature_of(function, chunk=options.chunk is not None)
+    codec = ItemCodec[Any, Any](signature.item_type, signature.result_type)
     return CallableOperation(name, function, options, codec, signature.context, signature.context_by_keyword)
 
 

@@ -1,0 +1,124 @@
+"""The executor for Python operations: runs the items of an app's functions, and passes all others on.
+
+It assumes that the item is this worker's to run. Whatever a handler does is a verdict on its item, and never
+ends the worker, except a crash of the whole process. An item whose workers have died twice runs without
+another such item beside it; after the third time it has failed.
+"""
+
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from batchline.batches.output import failed_line
+from batchline.executors.executor import Executor, Fence, no_fence
+from batchline.executors.python.chunks import ChunkRunner
+from batchline.executors.python.judge import Judge
+from batchline.executors.python.loop_runner import LoopCaller, LoopRunner
+from batchline.executors.python.processes import ProcessCaller
+from batchline.executors.python.runner import Caller, OperationRunner, SingleRunner
+from batchline.executors.python.threads import ThreadCaller
+from batchline.model import Deferred, Failed, Item, Ran, Verdict
+from batchline.model.emission import PYTHON
+from batchline.operations.catalog import OperationCatalog
+from batchline.operations.operation import AnyOperation
+from batchline.operations.options import LOOP, THREAD
+
+WORKER_DIED = "worker_died"
+# So many workers have died while they held the item.
+_SUSPECT, _MAX_LOSSES = 2, 3
+_SUSPECT_DELAY = 1.0
+# An item that this worker cannot run comes back after this long: another worker may be able to.
+_ELSEWHERE_DELAY = 30.0
+
+_log = structlog.get_logger("batchline.python")
+
+
+class PythonExecutor:
+    """Runs items of operations in `catalog`; all items that are not Python's go to `otherwise`."""
+
+    def __init__(self, catalog: OperationCatalog, otherwise: Executor | None = None) -> None:
+        self._catalog = catalog
+        self._otherwise = otherwise
+        self._runners: dict[str, tuple[AnyOperation, OperationRunner]] = {}
+        # Of operations that were defined again.
+        self._replaced: list[OperationRunner] = []
+        self._warned: set[str] = set()
+        self._suspect_runs = False
+        self._fence: Fence = no_fence
+
+    def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
+        # Not a coroutine itself: each item would pay for one more.
+        claim = item.claim
+        operation = self._catalog.find_url(claim.url)
+        if operation is None:
+            if self._otherwise is None or claim.url.startswith(PYTHON):
+                return self._elsewhere(item)
+            return self._otherwise.run(item)
+        known = self._runners.get(claim.url)
+        runner = known[1] if known is not None and known[0] is operation else self._open(operation)
+        return runner.run(item) if claim.losses < _SUSPECT else self._run_suspect(runner, item)
+
+    def fenced_by(self, fence: Fence) -> None:
+        self._fence = fence
+        if self._otherwise is not None:
+            self._otherwise.fenced_by(fence)
+
+    def wind_down(self) -> None:
+        for runner in self._all_runners():
+            runner.wind_down()
+        if self._otherwise is not None:
+            self._otherwise.wind_down()
+
+    async def close(self) -> None:
+        for runner in self._all_runners():
+            await runner.close()
+        if self._otherwise is not None:
+            await self._otherwise.close()
+
+    def _all_runners(self) -> list[OperationRunner]:
+        return [*self._replaced, *(runner for _, runner in self._runners.values())]
+
+    def _open(self, operation: AnyOperation) -> OperationRunner:
+        if operation.url in self._runners:
+            self._replaced.append(self._runners[operation.url][1])
+        runner = self._runner(operation)
+        runner.fenced_by(self._fence)
+        self._runners[operation.url] = operation, runner
+        return runner
+
+    def _runner(self, operation: AnyOperation) -> OperationRunner:
+        options, judge = operation.options, Judge(operation)
+        if options.run_in == LOOP and options.chunk is None:
+            return LoopRunner(operation, self._catalog, judge)
+        if options.run_in == LOOP:
+            caller: Caller = LoopCaller(operation, self._catalog, judge)
+        elif options.run_in == THREAD:
+            caller = ThreadCaller(operation, self._catalog, judge)
+        else:
+            caller = ProcessCaller(operation, self._catalog, judge)
+        return (
+            SingleRunner(caller, judge)
+            if options.chunk is None
+            else ChunkRunner(caller, options.chunk, judge)
+        )
+
+    async def _run_suspect(self, runner: OperationRunner, item: Item) -> Verdict:
+        losses = item.claim.losses
+        if losses >= _MAX_LOSSES:
+            message = f"{losses} workers died while they held this item."
+            return Failed(item, failed_line(item, WORKER_DIED, message))
+        if self._suspect_runs:
+            return Deferred(item, _SUSPECT_DELAY)
+        self._suspect_runs = True
+        try:
+            return await runner.run_alone(item)
+        finally:
+            self._suspect_runs = False
+
+    async def _elsewhere(self, item: Item) -> Verdict:
+        url = item.claim.url
+        if url not in self._warned:
+            self._warned.add(url)
+            _log.warning("this app has no such operation; another worker may run its items", url=url)
+        return Deferred(item, _ELSEWHERE_DELAY)

@@ -56,6 +56,14 @@ class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     recheck: float = 60.0
 
 
+class Collecting(msgspec.Struct, frozen=True):
+    """A stage that runs when all others have ended, over results of one of them: of all, or key by key."""
+
+    url: str
+    source: str
+    by_key: bool = False
+
+
 class RunCommand(msgspec.Struct, frozen=True):
     """A `run` command for display, without secrets, and the folder that it was given in."""
 
@@ -96,6 +104,8 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str | None = None
     # Of a Python operation: the urls of all its lanes, that of the submitted operation first.
     stages: tuple[str, ...] = ()
+    # Those of its stages that collect results of others, in the order in which they run.
+    collects: tuple[Collecting, ...] = ()
 
 
 # Priorities of batches.

@@ -8,7 +8,8 @@
 -- submitted as a governed operation, `step_ended` if all lines that may run have ended now (end_step), and `total`, the number of
 -- lines before this call; all of them NULL if the batch was deleted.
 --
--- `more_lines` are added to the batch by its caller (emit). A batch that accepts items is not finished.
+-- `more_lines` are added to the batch by its caller (emit). A batch that accepts items is not finished, nor is one with a stage
+-- that collects the results of others (collect).
 -- Locks: the batch row.
 CREATE FUNCTION batchline.add_counts_v1(
     batch uuid, more_completed integer, more_failed integer, more_input_tokens bigint, more_cached_tokens bigint,
@@ -75,7 +76,9 @@ BEGIN
         DELETE FROM batchline.counters AS c WHERE c.batch_id = batch AND c.seq = before.seq;
         PERFORM batchline.note_progress_v1(batch, finished);
     END IF;
-    IF finished THEN
+    IF finished AND batchline.collect_v1(batch) THEN
+        finished := false;
+    ELSIF finished THEN
         left_out := batchline.freeze_v1(batch);
     END IF;
 END

@@ -21,7 +21,7 @@ BEGIN
     WHERE c.id = batch
       AND c.completed + c.failed + c.left_out = c.total
       AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.batch_id = batch);
-    IF NOT FOUND THEN
+    IF NOT FOUND OR batchline.collect_v1(batch) THEN
         RETURN false;
     END IF;
     IF batchline.freeze_v1(batch) THEN

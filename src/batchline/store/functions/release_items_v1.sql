@@ -26,7 +26,7 @@ BEGIN
     WHERE c.id = batch;
     PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
     UPDATE batchline.lanes AS n SET open = true WHERE n.batch_id = batch AND NOT n.open AND facts.runs;
-    IF facts.done THEN
+    IF facts.done AND NOT batchline.collect_v1(batch) THEN
         PERFORM batchline.freeze_v1(batch);
     END IF;
     PERFORM pg_notify('batchline', 'open ' || batch);

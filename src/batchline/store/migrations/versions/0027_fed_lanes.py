@@ -27,7 +27,7 @@ CHANGED = (
     ),
     *("claim_returned_v1", "claim_v1"),
 )
-ADDED = ("emit_v1", "append_items_v1", "release_items_v1")
+ADDED = ("emit_v1", "collect_v1", "append_items_v1", "release_items_v1")
 
 COLUMNS = """
 ALTER TABLE lanes ADD COLUMN fed boolean NOT NULL DEFAULT false;
@@ -35,7 +35,12 @@ ALTER TABLE batches
     -- More items can be added. It does not end before it is released.
     ADD COLUMN accepting boolean NOT NULL DEFAULT false,
     -- Of lines that were added while it ran: its file is charged for them when it ends.
-    ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0;
+    ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0,
+    -- How many stages have begun that collect the results of others.
+    ADD COLUMN collected smallint NOT NULL DEFAULT 0,
+    -- One that accepts items begins without any.
+    DROP CONSTRAINT batches_total_check,
+    ADD CONSTRAINT batches_total_check CHECK (total >= 0);
 ALTER TABLE counters
     ADD COLUMN added integer NOT NULL DEFAULT 0,
     ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0;
@@ -44,9 +49,16 @@ ALTER TABLE spans ADD COLUMN losses smallint NOT NULL DEFAULT 0;
 DROPPED = """
 ALTER TABLE spans DROP COLUMN losses;
 ALTER TABLE counters DROP COLUMN added, DROP COLUMN added_bytes;
-ALTER TABLE batches DROP COLUMN accepting, DROP COLUMN added_bytes;
+ALTER TABLE batches DROP COLUMN accepting, DROP COLUMN added_bytes, DROP COLUMN collected;
 ALTER TABLE lanes DROP COLUMN fed;
 """
+# Batches that ended without an item stay.
+TOTAL = """
+ALTER TABLE batches
+    DROP CONSTRAINT batches_total_check, ADD CONSTRAINT batches_total_check
+    CHECK (total > 0 OR failed_at IS NOT NULL) {validity}
+"""
+EMPTY = "SELECT count(*) FROM batches WHERE total = 0 AND failed_at IS NULL"
 
 # The views are taken as they are: what other migrations have added to them stays. From version 16 on,
 # PostgreSQL leaves the table's name out where it is the only one.
@@ -107,6 +119,8 @@ def downgrade() -> None:
     for name, definition in views.items():
         bind.exec_driver_sql(f"CREATE VIEW {name} AS {_before(name, definition)}")
     bind.exec_driver_sql(DROPPED)
+    empty = bind.exec_driver_sql(EMPTY).scalar_one()
+    bind.exec_driver_sql(TOTAL.format(validity="NOT VALID" if empty else ""))
     bind.exec_driver_sql("UPDATE schema_compatibility SET compatible_from = '0026'")
 
 

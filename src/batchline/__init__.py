@@ -1,43 +1,48 @@
 """Very large batches on PostgreSQL: one result for every line, whatever crashes on the way.
 
-The names in `__all__` are the public API; everything else is internal. To run items in your own way, write an
-`Executor`: it takes an `Item` and returns a verdict.
+The names in `__all__` are the public API (docs/reference/python.md); everything else is internal.
 """
 
 # As in `typing`, which is not imported for one constant.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from batchline.batches.output import answered_line as answered_line
-    from batchline.batches.output import failed_line as failed_line
-    from batchline.executors.executor import Executor as Executor
-    from batchline.model import Completed as Completed
-    from batchline.model import Deferred as Deferred
-    from batchline.model import Failed as Failed
-    from batchline.model import Item as Item
-    from batchline.model import Retried as Retried
-    from batchline.model import SubmissionUnknown as SubmissionUnknown
-    from batchline.model import TaskParked as TaskParked
-    from batchline.model import TimedOut as TimedOut
-    from batchline.model import Usage as Usage
-    from batchline.model import Verdict as Verdict
+    from batchline.app.app_worker import AppWorker as AppWorker
+    from batchline.app.batchline import Batchline as Batchline
+    from batchline.app.progress import BatchProgress as BatchProgress
+    from batchline.app.results import ItemError as ItemError
+    from batchline.app.results import ItemResult as ItemResult
+    from batchline.app.submitted_batch import SubmittedBatch as SubmittedBatch
+    from batchline.operations.context import Context as Context
+    from batchline.operations.errors import BatchClosed as BatchClosed
+    from batchline.operations.errors import BatchlineError as BatchlineError
+    from batchline.operations.errors import DatabaseUnavailable as DatabaseUnavailable
+    from batchline.operations.errors import InvalidApp as InvalidApp
+    from batchline.operations.errors import InvalidItem as InvalidItem
+    from batchline.operations.errors import ItemFailed as ItemFailed
+    from batchline.operations.outcomes import Fail as Fail
+    from batchline.operations.outcomes import Parked as Parked
+    from batchline.operations.outcomes import Retry as Retry
 
 __version__ = "0.1.0"
 
 # Imported when first used: `batchline --help` must not wait for them.
 _HOMES = {
-    "Completed": "batchline.model",
-    "Deferred": "batchline.model",
-    "Executor": "batchline.executors.executor",
-    "Failed": "batchline.model",
-    "Item": "batchline.model",
-    "TaskParked": "batchline.model",
-    "Retried": "batchline.model",
-    "SubmissionUnknown": "batchline.model",
-    "TimedOut": "batchline.model",
-    "Usage": "batchline.model",
-    "Verdict": "batchline.model",
-    "answered_line": "batchline.batches.output",
-    "failed_line": "batchline.batches.output",
+    "AppWorker": "batchline.app.app_worker",
+    "BatchClosed": "batchline.operations.errors",
+    "BatchProgress": "batchline.app.progress",
+    "Batchline": "batchline.app.batchline",
+    "BatchlineError": "batchline.operations.errors",
+    "Context": "batchline.operations.context",
+    "DatabaseUnavailable": "batchline.operations.errors",
+    "Fail": "batchline.operations.outcomes",
+    "InvalidApp": "batchline.operations.errors",
+    "InvalidItem": "batchline.operations.errors",
+    "ItemError": "batchline.app.results",
+    "ItemFailed": "batchline.operations.errors",
+    "ItemResult": "batchline.app.results",
+    "Parked": "batchline.operations.outcomes",
+    "Retry": "batchline.operations.outcomes",
+    "SubmittedBatch": "batchline.app.submitted_batch",
 }
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 

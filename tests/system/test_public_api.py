@@ -6,8 +6,6 @@ import sys
 import pytest
 
 import batchline
-from batchline import Executor, Item, TaskParked, Verdict
-from tests.support.http_executor import an_item
 
 
 @pytest.mark.parametrize("name", batchline.__all__)
@@ -25,15 +23,12 @@ def test_importing_batchline_imports_nothing_else_of_it() -> None:
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
 
 
-def test_an_executor_needs_only_run() -> None:
-    class Parking(Executor):
-        async def run(self, item: Item) -> Verdict:
-            return TaskParked(item, "task-1")
-
-    executor = Parking()
-    executor.fenced_by(lambda: "worker")
-    executor.wind_down()
-    coroutine = executor.run(item := an_item(None))
-    with pytest.raises(StopIteration) as stopped:
-        coroutine.send(None)
-    assert stopped.value.value == TaskParked(item, "task-1")
+def test_an_app_opens_nothing_before_it_needs_the_database() -> None:
+    script = (
+        "import batchline\n"
+        "app = batchline.Batchline('postgresql://nobody@127.0.0.1:1/nothing')\n"
+        "@app.operation\n"
+        "def square(number: int) -> int: return number * number\n"
+        "print(square(3), list(app.operations))\n"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "9 ['square']"

@@ -226,7 +226,7 @@ async def test_a_worker_leaves_though_its_requests_wait_for_memory_that_only_a_s
 STUBBORN_CLAIM = """
 import asyncio, sys
 from pathlib import Path
-from batchline.cli.exit_guard import exit_guard
+from batchline.app.exit_guard import exit_guard
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store import spans
@@ -256,7 +256,7 @@ asyncio.run(main())
 STUBBORN = """
 import asyncio, sys
 from pathlib import Path
-from batchline.cli.exit_guard import exit_guard
+from batchline.app.exit_guard import exit_guard
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.store.spans import Scope

@@ -97,6 +97,8 @@ class WorkerOptions:
     observer: WorkerObserver = field(default_factory=WorkerObserver)
     # The database's own address, if the worker's URL is a pooler's.
     listen_url: str | None = None
+    # The name of the session for polls, by which other processes find such workers in pg_stat_activity.
+    poll_name: str = "poll"
     # None: nothing is traced.
     tracing: Tracing | None = None
 
@@ -119,6 +121,7 @@ class Worker:
         self._supervisor = Supervisor(self._abort)
         self._budget = ItemBudget(settings.max_items)
         self._sessions = {name: Session(url, name) for name in _SESSIONS}
+        self._sessions["poll"] = Session(url, options.poll_name)
         self._router = router = NotificationRouter(options.on_ended)
         memory = options.memory or BodyMemory(settings.body_memory, settings.concurrency)
 

@@ -15,10 +15,10 @@ import structlog
 import typer
 from msgspec.structs import replace
 
+from batchline.app.exit_guard import exit_guard
 from batchline.cli import options
 from batchline.cli.display.console import err, out, print_json
 from batchline.cli.errors import reported_errors
-from batchline.cli.exit_guard import exit_guard
 from batchline.cli.metrics_port import MetricsPort, metrics_socket, serving_metrics
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.server_settings import (

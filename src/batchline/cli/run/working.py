@@ -10,11 +10,11 @@ from uuid import UUID
 
 import msgspec
 
+from batchline.app.exit_guard import exit_guard
 from batchline.cli.display.console import CommandError
 from batchline.cli.display.progress import DisplayedProgress, Gauge
 from batchline.cli.display.screen import Display, display
 from batchline.cli.display.units import counted
-from batchline.cli.exit_guard import exit_guard
 from batchline.cli.options import Exit
 from batchline.cli.run.files import Writing
 from batchline.cli.run.order import RunOrder

@@ -13,10 +13,11 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from batchline.cli.options import Exit
 from batchline.worker.worker import Worker
 
 _PATIENCE = 15.0
+# That of a command that has failed in part.
+_EXIT_CODE = 1
 
 
 @asynccontextmanager
@@ -45,4 +46,4 @@ def _leave() -> None:
     message = "error: the worker did not stop and was killed; other workers take over when its lease expires"
     print(message, file=sys.stderr, flush=True)
     faulthandler.dump_traceback(all_threads=True)
-    os._exit(Exit.SOME_FAILED)
+    os._exit(_EXIT_CODE)

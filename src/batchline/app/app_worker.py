@@ -1,0 +1,177 @@
+"""A worker of an app: runs items of its operations, in this process."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+import structlog
+
+from batchline.app.background import refuse_on_a_loop
+from batchline.app.core import AppCore, OpenedApp
+from batchline.app.errors import translated
+from batchline.app.exit_guard import exit_guard
+from batchline.app.item_limit import LimitedExecutor
+from batchline.app.runtime import run_async
+from batchline.config.settings import WorkerSettings
+from batchline.executors.executor import Executor
+from batchline.executors.python import PythonExecutor
+from batchline.model import Batch
+from batchline.operations.errors import InvalidApp
+from batchline.operations.operation import AnyOperation
+from batchline.store.spans import Scope
+from batchline.store.stages import PYTHON_WORKER
+from batchline.worker.producer import ProducerScope
+from batchline.worker.worker import Worker, WorkerOptions
+
+Around = Callable[[Worker], AbstractAsyncContextManager[None]]
+
+_log = structlog.get_logger("batchline.worker")
+
+
+class AppWorker:
+    """Runs until it is stopped, or with `drain` until there is nothing left to do."""
+
+    def __init__(
+        self,
+        core: AppCore,
+        operations: Sequence[AnyOperation],
+        settings: WorkerSettings,
+        *,
+        concurrency: int | None = None,
+    ) -> None:
+        self._core = core
+        self._operations = operations
+        self._settings = settings
+        self._concurrency = concurrency
+        self._worker: Worker | None = None
+        self._stops = 0
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def operations(self) -> Sequence[str]:
+        return [operation.name for operation in self._operations]
+
+    def run(self, around: Around | None = None) -> None:
+        """Run in this thread until SIGINT or SIGTERM: what runs is finished. A second one stops at once.
+
+        `around`: what runs next to the worker, as of a command.
+        """
+        refuse_on_a_loop("worker.run()", "await worker.serve()")
+        try:
+            run_async(self._run(around))
+        finally:
+            self._core.close_blocking()
+
+    async def serve(self, around: Around | None = None) -> None:
+        """Run on this event loop, without signals, until `stop` is called."""
+        self._core.catalog.check()
+        opened = await self._core.opened()
+        with translated():
+            async with working(opened, self._core, self._operations, self._settings, self._concurrency) as it:
+                self._worker = it
+                for _ in range(self._stops):
+                    it.stop()
+                try:
+                    async with opened.runtime.kept_running():
+                        if around is None:
+                            await it.run()
+                        else:
+                            async with around(it):
+                                await it.run()
+                finally:
+                    self._worker = None
+
+    def stop(self) -> None:
+        """First call: finish what runs, then end. Second call: end at once."""
+        self._stops += 1
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self.serve())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        serving, self._serving = self._serving, None
+        assert serving is not None
+        self.stop()
+        await serving
+        self._stops = 0
+
+    async def _run(self, around: Around | None) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, self.stop)
+        await self.serve(lambda worker: _guarded(worker, around))
+
+
+@asynccontextmanager
+async def _guarded(worker: Worker, around: Around | None) -> AsyncIterator[None]:
+    async with exit_guard(worker):
+        if around is None:
+            yield
+            return
+        async with around(worker):
+            yield
+
+
+@asynccontextmanager
+async def working(
+    opened: OpenedApp,
+    core: AppCore,
+    operations: Iterable[AnyOperation],
+    settings: WorkerSettings,
+    concurrency: int | None = None,
+    *,
+    batch_id: UUID | None = None,
+    on_ended: Callable[[Batch], None] | None = None,
+) -> AsyncIterator[Worker]:
+    """A worker for these operations, or for one batch of them. The caller runs it."""
+    scopes = [
+        ProducerScope(
+            Scope(keys=(operation.url,), batch_id=batch_id),
+            min(operation.options.concurrency, concurrency or operation.options.concurrency),
+        )
+        for operation in operations
+    ]
+    if not scopes:
+        raise InvalidApp("the app has no operations")
+    executor: Executor = PythonExecutor(core.catalog)
+    if concurrency is not None and len(scopes) > 1:
+        executor = LimitedExecutor(executor, concurrency)
+    keys = tuple(key for scope in scopes for key in scope.scope.keys or ())
+    worker = Worker(
+        opened.runtime.url,
+        executor,
+        opened.runtime.objects,
+        settings,
+        Scope(keys=keys, batch_id=batch_id),
+        WorkerOptions(
+            producers=scopes,
+            on_ended=on_ended,
+            # Whoever works on one batch only is no help to others.
+            poll_name=PYTHON_WORKER if batch_id is None else "poll",
+        ),
+    )
+    try:
+        yield worker
+    finally:
+        await executor.close()
+
+
+def worker_settings(
+    operations: Sequence[AnyOperation], *, drain: bool = False, lease: float | None = None
+) -> WorkerSettings:
+    total = sum(operation.options.concurrency for operation in operations)
+    settings = WorkerSettings(concurrency=max(total, 1), drain=drain)
+    if lease is None:
+        return settings
+    if not 1 <= lease <= 300:
+        raise ValueError("lease must be 1 to 300 seconds")
+    return WorkerSettings(concurrency=settings.concurrency, drain=drain, lease=lease)

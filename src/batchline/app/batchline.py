@@ -1,0 +1,321 @@
+"""`Batchline`: an app with operations. Submits batches of them, waits for results, and makes workers."""
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Literal, Self, Unpack, cast, overload
+
+from batchline.app import waiting
+from batchline.app.app_worker import AppWorker, worker_settings
+from batchline.app.background import refuse_on_a_loop
+from batchline.app.blocking import BlockingApp
+from batchline.app.core import AppCore, AppLocation
+from batchline.app.decorating import ChunkDecorator, OperationDecorator
+from batchline.app.errors import translated
+from batchline.app.item_blocks import ItemBlock, chained, item_blocks
+from batchline.app.submission import Submission, SubmitKeywords, new_batch, store
+from batchline.app.submitted_batch import SubmittedBatch
+from batchline.model import ids
+from batchline.model.emission import PYTHON
+from batchline.operations.codec import ItemCodec, ItemT, ResultT
+from batchline.operations.errors import InvalidApp, ItemFailed
+from batchline.operations.operation import (
+    AnyOperation,
+    CallableOperation,
+    P,
+    PythonOperation,
+    make_operation,
+)
+from batchline.operations.options import OperationOptions
+from batchline.operations.outcomes import Parked
+from batchline.store.address import parse
+from batchline.store.guest import Driver, async_driver, guest, long_transaction
+
+
+class Batchline:
+    """Python functions over many items, with the guarantees of a batch.
+
+    Nothing is opened before the first call that needs the database. One app can be used from several threads
+    and event loops.
+    """
+
+    def __init__(
+        self,
+        database: str | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        tenant: str = "default",
+        objects: str | Path | None = None,
+    ) -> None:
+        location = AppLocation(
+            database,
+            None if data_dir is None else Path(data_dir),
+            None if objects is None else str(objects),
+            tenant,
+        )
+        self._core = AppCore(location)
+
+    def __repr__(self) -> str:
+        return f"<app with {len(self._core.catalog)} operations>"
+
+    @overload
+    def operation(
+        self, function: Callable[Concatenate[ItemT, P], Coroutine[Any, Any, ResultT | Parked]], /
+    ) -> CallableOperation[ItemT, ResultT, ItemT, P, Coroutine[Any, Any, ResultT]]: ...
+    @overload
+    def operation(
+        self, function: Callable[Concatenate[ItemT, P], ResultT | Parked], /
+    ) -> CallableOperation[ItemT, ResultT, ItemT, P, ResultT]: ...
+    @overload
+    def operation(
+        self,
+        *,
+        chunk: int,
+        name: str | None = None,
+        max_attempts: int = 5,
+        timeout: float | None = 600,
+        concurrency: int | None = None,
+        run_in: Literal["loop", "thread", "process"] | None = None,
+        emits: Iterable[AnyOperation | str] = (),
+        backoff: tuple[float, float] = (0.5, 60),
+    ) -> ChunkDecorator: ...
+    @overload
+    def operation(
+        self,
+        *,
+        chunk: None = None,
+        name: str | None = None,
+        max_attempts: int = 5,
+        timeout: float | None = 600,
+        concurrency: int | None = None,
+        run_in: Literal["loop", "thread", "process"] | None = None,
+        emits: Iterable[AnyOperation | str] = (),
+        backoff: tuple[float, float] = (0.5, 60),
+    ) -> OperationDecorator: ...
+    def operation(self, function: Callable[..., Any] | None = None, **keywords: Any) -> Any:
+        """Make a function an operation of this app. Raises InvalidApp."""
+
+        def decorate(function: Callable[..., Any]) -> AnyOperation:
+            operation = make_operation(function, **keywords)
+            self._core.catalog.add(operation)
+            return operation
+
+        return decorate if function is None else decorate(function)
+
+    @property
+    def operations(self) -> dict[str, AnyOperation]:
+        """All operations by name."""
+        return {operation.name: operation for operation in self._core.catalog}
+
+    @property
+    def sync(self) -> BlockingApp:
+        """The same calls for code without an event loop."""
+        return BlockingApp(self, self._core.background)
+
+    async def submit(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        **keywords: Unpack[SubmitKeywords],
+    ) -> SubmittedBatch[ItemT, ResultT]:
+        """Create a batch with all its items, or nothing. Raises InvalidItem."""
+        connection = keywords.pop("connection", None)
+        driver = None if connection is None else await async_driver(connection)
+        return await self._submitted(operation, items, keywords, driver)
+
+    @overload
+    async def amap(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        *,
+        return_exceptions: Literal[False] = False,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> list[ResultT]: ...
+    @overload
+    async def amap(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        *,
+        return_exceptions: bool,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> list[ResultT | ItemFailed]: ...
+    async def amap(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        *,
+        return_exceptions: bool = False,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> list[ResultT] | list[ResultT | ItemFailed]:
+        """Submit, wait, and return the results in the order of the items. Raises ItemFailed."""
+        for name in ("connection", "hold", "keep_open"):
+            if keywords.get(name):
+                raise TypeError(f"map waits for the batch, so it takes no {name!r}; use `submit`")
+        submission = self._submission(operation, keywords)
+        blocks = item_blocks(operation, items, keywords.get("key"))
+        async with aclosing(blocks):
+            first = await anext(blocks, None)
+            if first is None:
+                return []
+            batch = await self._stored(operation, submission, chained(first, blocks), None)
+        await batch.wait()
+        results = [result async for page in batch.result_pages() for result in page]
+        failed = next((result for result in results if not result.ok), None)
+        if failed is not None and not return_exceptions:
+            raise failed.failure()
+        return [result.value if result.ok else result.failure() for result in results]
+
+    @overload
+    def map(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        *,
+        return_exceptions: Literal[False] = False,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> list[ResultT]: ...
+    @overload
+    def map(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        *,
+        return_exceptions: bool,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> list[ResultT | ItemFailed]: ...
+    def map(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        *,
+        return_exceptions: bool = False,
+        **keywords: Unpack[SubmitKeywords],
+    ) -> list[ResultT] | list[ResultT | ItemFailed]:
+        """As `amap`, for code without an event loop."""
+        refuse_on_a_loop("app.map", "await app.amap")
+        mapped = self.amap(operation, items, return_exceptions=return_exceptions, **keywords)
+        return self._core.background.run(mapped)
+
+    async def call(
+        self, operation: PythonOperation[ItemT, ResultT], item: ItemT, *, timeout: float | None = None
+    ) -> ResultT:
+        """One item, and its result. Raises ItemFailed, InvalidItem and TimeoutError."""
+        async with asyncio.timeout(timeout):
+            batch = await self.submit(operation, [item])
+            async with waiting.worked_on(self._core, batch.uuid, None) as here:
+                # A worker of this process must not leave before the batch has ended. Others end it later.
+                if here:
+                    await batch.wait(here=False)
+                async for result in batch.results():
+                    return result.get()
+        raise ItemFailed("batch_deleted", "the batch was deleted meanwhile", 0, "0")
+
+    async def batch(self, batch_id: str) -> SubmittedBatch[Any, Any]:
+        """A batch that was submitted before, here or elsewhere. Raises LookupError."""
+        known = ids.read(ids.BATCH, batch_id)
+        if known is None:
+            raise LookupError(f"{batch_id!r} is not the id of a batch")
+        found = await waiting.read_batch(self._core, known)
+        if not found.settings.stages:
+            raise LookupError(f"{batch_id} is not a batch of a Python operation")
+        name = found.settings.stages[0].removeprefix(PYTHON)
+        operation = self._core.catalog.find(name) or _unknown(name)
+        return SubmittedBatch(self._core, known, operation)
+
+    def worker(
+        self,
+        *,
+        operations: Iterable[AnyOperation | str] | None = None,
+        concurrency: int | None = None,
+        drain: bool = False,
+        lease: float | None = None,
+    ) -> AppWorker:
+        """A worker for all operations of this app, or for some. Raises InvalidApp."""
+        chosen = (
+            list(self._core.catalog) if operations is None else [self._known(each) for each in operations]
+        )
+        if concurrency is not None and concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+        settings = worker_settings(chosen, drain=drain, lease=lease)
+        return AppWorker(self._core, chosen, settings, concurrency=concurrency)
+
+    async def close(self) -> None:
+        """Close all connections, and leave the embedded PostgreSQL. The next call opens them again."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        refuse_on_a_loop("with app", "async with app")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._core.close_blocking()
+        return False
+
+    def _known(self, operation: object) -> AnyOperation:
+        """The operation of this app. Raises InvalidApp and TypeError."""
+        name = operation.name if isinstance(operation, PythonOperation) else operation
+        if not isinstance(name, str):
+            raise TypeError(f"{operation!r} is not an operation; decorate the function with @app.operation")
+        known = self._core.catalog.find(name)
+        if known is None:
+            raise InvalidApp(f"this app has no operation {name!r}")
+        return known
+
+    async def _submitted(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        items: Iterable[ItemT] | AsyncIterable[ItemT],
+        keywords: SubmitKeywords,
+        driver: Driver | None,
+    ) -> SubmittedBatch[ItemT, ResultT]:
+        submission = self._submission(operation, keywords)
+        async with aclosing(item_blocks(operation, items, keywords.get("key"))) as blocks:
+            return await self._stored(operation, submission, blocks, driver)
+
+    def _submission(self, operation: AnyOperation, keywords: SubmitKeywords) -> Submission:
+        self._known(operation)
+        stages = self._core.catalog.stages_of(operation)
+        given = {name: value for name, value in keywords.items() if name not in ("key", "connection")}
+        return Submission(self._core.location.tenant, stages, **cast(dict[str, Any], given))
+
+    async def _stored(
+        self,
+        operation: PythonOperation[ItemT, ResultT],
+        submission: Submission,
+        blocks: AsyncIterable[ItemBlock],
+        driver: Driver | None,
+    ) -> SubmittedBatch[ItemT, ResultT]:
+        new = new_batch(submission)
+        opened = await self._core.opened()
+        with translated():
+            if driver is not None:
+                async with guest(driver, parse(opened.runtime.url).schema) as inside:
+                    await store(inside, submission, new, blocks)
+            else:
+                sessions = opened.loops.here().sessions
+                async with sessions.stream() as session, long_transaction(session) as inside:
+                    await store(inside, submission, new, blocks)
+        return SubmittedBatch(self._core, new.id, operation)
+
+
+def _unknown(name: str) -> AnyOperation:
+    """An operation that this app does not have: its results are plain JSON."""
+
+    def function(item: Any) -> Any:
+        raise InvalidApp(f"this app has no operation {name!r}")
+
+    return PythonOperation(name, function, OperationOptions(), ItemCodec[Any, Any]())

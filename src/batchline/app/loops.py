@@ -1,0 +1,105 @@
+"""What an app keeps for each event loop that uses it: sessions and a listener. Connections are bound to the
+loop that has opened them.
+"""
+
+import asyncio
+from collections import defaultdict
+from uuid import UUID
+
+from batchline.store.events import Event
+from batchline.store.pool import Sessions
+from batchline.worker.listener import Listener
+
+_SESSIONS = 8
+
+
+class EndNotices:
+    """Wakes those who wait for a batch that has ended, or may have: they look."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[UUID, list[asyncio.Future[None]]] = defaultdict(list)
+
+    def heard(self, event: Event) -> None:
+        if event.kind == "ended" and event.batch_id is not None:
+            self._wake(event.batch_id)
+        elif event.kind == "listening":
+            # Earlier ones were missed.
+            for batch_id in list(self._waiting):
+                self._wake(batch_id)
+
+    async def wait(self, batch_id: UUID, seconds: float) -> None:
+        """Until there is a notice, or the time is up."""
+        notice = asyncio.get_running_loop().create_future()
+        self._waiting[batch_id].append(notice)
+        try:
+            await asyncio.wait([notice], timeout=seconds)
+        finally:
+            waiting = self._waiting[batch_id]
+            waiting.remove(notice)
+            if not waiting:
+                del self._waiting[batch_id]
+
+    def _wake(self, batch_id: UUID) -> None:
+        for notice in self._waiting.get(batch_id, ()):
+            if not notice.done():
+                notice.set_result(None)
+
+
+class LoopResources:
+    """Lives on one event loop. A task closes it when the loop ends: `asyncio.run` cancels all tasks then."""
+
+    def __init__(self, url: str) -> None:
+        self.sessions = Sessions(url, maximum=_SESSIONS, streams=_SESSIONS)
+        self._notices = EndNotices()
+        self._url = url
+        self._listening: asyncio.Task[None] | None = None
+        self._keeper = asyncio.create_task(self._keep())
+
+    def notices(self) -> EndNotices:
+        """Listens from the first call on."""
+        if self._listening is None:
+            self._listening = asyncio.create_task(Listener(self._url, self._notices.heard).run())
+        return self._notices
+
+    async def close(self) -> None:
+        self._keeper.cancel()
+        await asyncio.wait([self._keeper])
+
+    async def _keep(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._listening is not None:
+                self._listening.cancel()
+                await asyncio.gather(self._listening, return_exceptions=True)
+            await self.sessions.close()
+
+
+class Loops:
+    """The resources of each loop, made when first used. Loops that have ended are forgotten."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._of: dict[asyncio.AbstractEventLoop, LoopResources] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def here(self) -> LoopResources:
+        loop = asyncio.get_running_loop()
+        found = self._of.get(loop)
+        if found is None:
+            for ended in [each for each in list(self._of) if each.is_closed()]:
+                self._of.pop(ended, None)
+            found = self._of[loop] = LoopResources(self._url)
+        return found
+
+    async def close(self) -> None:
+        """Close those of all loops, each on its own."""
+        mine = asyncio.get_running_loop()
+        while self._of:
+            loop, resources = self._of.popitem()
+            if loop is mine:
+                await resources.close()
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(resources.close(), loop))

@@ -1,0 +1,132 @@
+"""Waits until a batch has ended, and runs its items here if no worker does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import structlog
+
+from batchline.app.app_worker import worker_settings, working
+from batchline.app.bar import ProgressBar
+from batchline.app.core import AppCore
+from batchline.app.errors import translated
+from batchline.app.progress import BatchProgress, progress_of
+from batchline.model import Batch, ids
+from batchline.model.emission import PYTHON
+from batchline.operations.errors import DatabaseUnavailable
+from batchline.operations.operation import AnyOperation
+from batchline.store import batches, stages
+
+# Seconds between two looks: while somebody watches, and if notifications get lost.
+_REFRESH, _FALLBACK = 0.25, 2.0
+
+_log = structlog.get_logger("batchline.app")
+
+
+async def read_batch(core: AppCore, batch_id: UUID) -> Batch:
+    """Raises LookupError."""
+    async with core.session() as session:
+        batch = await batches.of_tenant(session, core.location.tenant, batch_id)
+    if batch is None:
+        raise LookupError(f"there is no batch {ids.show(ids.BATCH, batch_id)}")
+    return batch
+
+
+async def read_progress(core: AppCore, batch_id: UUID) -> BatchProgress:
+    """Raises LookupError."""
+    batch = await read_batch(core, batch_id)
+    async with core.session() as session:
+        return await progress_of(session, batch)
+
+
+async def until_ended(core: AppCore, batch_id: UUID, *, bar: bool) -> BatchProgress:
+    notices = (await core.resources()).notices()
+    paused = False
+    with ProgressBar(bar) as displayed:
+        while True:
+            progress = await _read_patiently(core, batch_id)
+            if progress is not None:
+                displayed.show(progress)
+                if progress.ended:
+                    return progress
+                if progress.status == "paused" and not paused:
+                    _log.warning("the batch is paused", batch=ids.show(ids.BATCH, batch_id))
+                paused = progress.status == "paused"
+            await notices.wait(batch_id, _REFRESH if bar else _FALLBACK)
+
+
+async def _read_patiently(core: AppCore, batch_id: UUID) -> BatchProgress | None:
+    """None if the database does not answer now: a batch survives a restart of it, and so does who waits."""
+    try:
+        return await read_progress(core, batch_id)
+    except DatabaseUnavailable as error:
+        _log.warning("cannot look at the batch", batch=ids.show(ids.BATCH, batch_id), reason=str(error))
+        await asyncio.sleep(_REFRESH)
+        return None
+
+
+@asynccontextmanager
+async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIterator[bool]:
+    """Run the batch in this process meanwhile, if `here` is true, or if it is None and no worker of a Python
+    app is connected. Yields whether it does."""
+    batch = await read_batch(core, batch_id)
+    if here is None:
+        async with core.session() as session:
+            here = batch.ended_at is None and not await stages.worker_connected(session)
+        if here:
+            _log.info(
+                "no worker of a Python app is connected, so the items run in this process",
+                batch=ids.show(ids.BATCH, batch_id),
+            )
+    if not here or batch.ended_at is not None:
+        yield False
+        return
+    async with _worker_of(core, batch):
+        yield True
+
+
+@asynccontextmanager
+async def _worker_of(core: AppCore, batch: Batch) -> AsyncIterator[None]:
+    core.catalog.check()
+    operations = _operations(core, batch)
+    opened = await core.opened()
+    caller = asyncio.current_task()
+    assert caller is not None
+    async with (
+        opened.runtime.kept_running(),
+        working(opened, core, operations, worker_settings(operations), batch_id=batch.id) as worker,
+    ):
+        running = asyncio.create_task(worker.run())
+        running.add_done_callback(lambda done: None if worker_ends(done) else caller.cancel())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if running.done() and not worker_ends(running):
+                caller.uncancel()
+                with translated():
+                    await running
+            raise
+        finally:
+            worker.stop()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def worker_ends(running: "asyncio.Task[None]") -> bool:
+    """Whether it has ended because it was told to, and not with an error."""
+    return running.cancelled() or running.exception() is None
+
+
+def _operations(core: AppCore, batch: Batch) -> list[AnyOperation]:
+    found = [core.catalog.find(url.removeprefix(PYTHON)) for url in batch.settings.stages]
+    missing = [
+        url.removeprefix(PYTHON)
+        for url, operation in zip(batch.settings.stages, found, strict=True)
+        if operation is None
+    ]
+    if missing:
+        raise LookupError(
+            f"this app has no operation {missing[0]!r}, so it cannot run the batch; pass here=False to wait"
+            " for a worker that has it"
+        )
+    return [operation for operation in found if operation is not None]

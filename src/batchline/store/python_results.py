@@ -1,0 +1,67 @@
+"""Results of one lane of a batch, in the order of its items, also while the batch runs.
+
+Each page is read in a short transaction. A page ends before the first item that has no result yet.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from batchline.store.session import Session
+from batchline.store.statements import statement
+
+_LIMIT = 5_000
+_ROOM = 2 * 2**20
+
+
+class ResultLane(msgspec.Struct, frozen=True):
+    """Where the results of one stage are."""
+
+    id: int
+    file_no: int
+    lane_no: int
+    total: int
+    # No result comes any more.
+    frozen: bool
+    # The code of items that never ran; None: there are none.
+    ending: str | None
+    # The results are deleted, or are about to be.
+    purged: bool
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """`output` is None if the item never ran; then `custom_id` is known."""
+
+    ordinal: int
+    line_no: int
+    attempt: int | None
+    output: bytes | None
+    custom_id: bytes = b""
+
+
+async def lane(session: Session, batch_id: UUID, url: str) -> ResultLane | None:
+    rows = await session.rows(statement("python_lane"), {"batch": batch_id, "url": url})
+    return ResultLane(*rows[0]) if rows else None
+
+
+async def page(session: Session, of: ResultLane, after: int, first: int) -> Sequence[StoredResult]:
+    """Results after line number `after`, as far as their ordinals go on from `first` without a gap."""
+    params = {"lane": of.id, "after": after, "limit": _LIMIT, "room": _ROOM}
+    rows = await session.raw_rows(statement("page_python_results"), params)
+    found = [StoredResult(*row) for row in rows]
+    if not found or found[-1].ordinal == first + len(found) - 1:
+        return found
+    return [result for nth, result in enumerate(found, first) if result.ordinal == nth]
+
+
+async def page_with_unrun(session: Session, of: ResultLane, first: int) -> Sequence[StoredResult]:
+    """All items from ordinal `first` on."""
+    params = {
+        "lane": of.id,
+        "file_no": of.file_no,
+        "lane_no": of.lane_no,
+        "first": first,
+        "limit": _LIMIT,
+    }
+    return [StoredResult(*row) for row in await session.raw_rows(statement("page_unrun_items"), params)]

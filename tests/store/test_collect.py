@@ -31,7 +31,8 @@ async def a_pipeline(db: Session, collects: tuple[Collecting, ...], lines: int =
             FROM file CROSS JOIN unnest(%(urls)s::text[]) WITH ORDINALITY AS stage (url, nth)
         )
         INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
-        SELECT no, 0, nth - 1, nth, nth::text, 'null' FROM file CROSS JOIN generate_series(1, %(lines)s) AS nth
+        SELECT no, 0, nth - 1, nth, nth::text, 'null'
+        FROM file CROSS JOIN generate_series(1, %(lines)s) AS nth
         """,
         file=file_id,
         lines=lines,

@@ -7,6 +7,7 @@ import msgspec
 
 from batchline.model.emission import Emission
 from batchline.model.line import Item
+from batchline.model.sink import SinkRow
 from batchline.model.usage import NO_USAGE, Usage
 
 
@@ -19,6 +20,8 @@ class Completed(msgspec.Struct, frozen=True):
     usage: Usage = NO_USAGE
     # Added to its batch in the statement that stores this verdict.
     emitted: tuple[Emission, ...] = ()
+    # Inserted into a table of the user's in the transaction that stores this verdict.
+    sink: SinkRow | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):

@@ -13,8 +13,9 @@ from psycopg.types.json import Jsonb
 
 from batchline import __version__
 from batchline.model import Claim, Item, KeyLoad, PollResult, RunSettings, Settled, TaskParked, Verdict
+from batchline.store import sinks
 from batchline.store.arrays import Float8Array, Int8Array, MultirangeArray, TextArray
-from batchline.store.session import Session, StatementRefused, StoreUnavailable
+from batchline.store.session import Row, Session, StatementRefused, StoreUnavailable, run
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
 
@@ -193,8 +194,12 @@ def merged(settled: Sequence[Settled]) -> list[Settled]:
 
 async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[list[Settled], list[int]]:
     params = {"worker": worker_id, **grouped.columns()}
+    extra_time = grouped.size / _MIN_RATE
     try:
-        rows = await session.rows(statement("settle"), params, extra_time=grouped.size / _MIN_RATE)
+        if grouped.sunk:
+            rows = await _settle_with_sinks(session, grouped, params, extra_time)
+        else:
+            rows = await session.rows(statement("settle"), params, extra_time=extra_time)
     except _VALUE_ERRORS as error:
         # The driver cannot send a value, or the server fails at it: the caller looks for the one.
         raise StatementRefused(f"{type(error).__name__}: {error}".strip()) from error
@@ -202,8 +207,22 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
         if isinstance(error.__cause__, psycopg.errors.ProgramLimitExceeded):
             raise StatementRefused(str(error)) from error
         raise
-    refused = [no for *_, no in rows if no is not None]
-    return [Settled(*row) for *row, no in rows if no is None], refused
+    return [Settled(*row) for *row, no in rows if no is None], _refused(rows)
+
+
+async def _settle_with_sinks(
+    session: Session, grouped: Grouped, params: dict[str, Any], extra_time: float
+) -> list[Row]:
+    """Settle, and insert rows into tables of the user's for all that counts, in one transaction."""
+    async with session.transaction(extra_time=extra_time) as connection:
+        rows = await run(connection, statement("settle"), params, prepare=True)
+        await sinks.insert(connection, grouped.sink_rows(_refused(rows)))
+    return rows
+
+
+def _refused(rows: Sequence[Row]) -> list[int]:
+    """The numbers of groups that did not count."""
+    return [no for *_, no in rows if no is not None]
 
 
 async def _park(session: Session, worker_id: UUID, verdicts: Sequence[TaskParked]) -> list[Settled]:

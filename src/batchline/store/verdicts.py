@@ -4,7 +4,7 @@ This runs for every finished item of a worker, so it is written for speed: one l
 then list comprehensions, a column at a time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from time import monotonic
 from typing import TypeAlias, TypeVar
@@ -23,6 +23,7 @@ from batchline.model import (
     Verdict,
 )
 from batchline.model.failure import cause, cause_of_line
+from batchline.model.sink import SinkRow
 from batchline.model.usage import total_usage
 from batchline.store.arrays import (
     Float4Array,
@@ -95,6 +96,21 @@ class Grouped:
         answered = [v for group in self._groups for v in group if isinstance(v, _ANSWERED)]
         emitted = (len(e.body) for v in answered if isinstance(v, Completed) for e in v.emitted)
         return sum(len(v.output) for v in answered) + sum(emitted)
+
+    @property
+    def sunk(self) -> bool:
+        """Whether a result also goes to a table of the user's."""
+        return any(isinstance(v, Completed) and v.sink is not None for group in self._groups for v in group)
+
+    def sink_rows(self, refused: Collection[int]) -> list[SinkRow]:
+        """Those of the groups that count."""
+        return [
+            verdict.sink
+            for no, group in enumerate(self._groups, 1)
+            if no not in refused
+            for verdict in group
+            if isinstance(verdict, Completed) and verdict.sink is not None
+        ]
 
     def members(self, nos: Sequence[int]) -> list[Verdict]:
         """The verdicts of some groups."""

@@ -1,0 +1,77 @@
+"""Rows in tables of the user's are stored with the results they are of, or not at all."""
+
+import pytest
+
+from batchline.model import Completed, Item
+from batchline.model.sink import SinkRow, SinkTable
+from batchline.store import spans
+from batchline.store.session import Session, StatementRefused
+from tests.support.builders import a_batch, a_worker, kill, read, sql, take
+
+THUMBS = SinkTable("Thumb Nails")
+TABLE = """
+CREATE TABLE "Thumb Nails" (no integer PRIMARY KEY, "Path" text NOT NULL, made timestamptz DEFAULT now())
+"""
+
+
+def sunk(item: Item, no: int | None = None, path: bytes = b'"a"') -> Completed:
+    row = b'{"no":%d,"Path":%b}' % (item.line_no if no is None else no, path)
+    return Completed(item, 200, b"{}", sink=SinkRow(THUMBS, ("no", "Path"), row))
+
+
+async def stored(db: Session) -> list[int]:
+    return [no for (no,) in await sql(db, 'SELECT no FROM "Thumb Nails" ORDER BY no')]
+
+
+async def test_a_row_comes_with_its_result_and_columns_that_it_lacks_get_their_default(db: Session) -> None:
+    await sql(db, TABLE)
+    batch, worker = await a_batch(db, 3), a_worker()
+    first, second, third = await take(db, worker)
+    await spans.settle(db, worker.id, [sunk(first), sunk(second), Completed(third, 200, b"{}")])
+    assert await stored(db) == [1, 2]
+    assert await sql(db, 'SELECT count(*) FROM "Thumb Nails" WHERE made IS NULL') == [(0,)]
+    assert (await read(db, batch)).completed == 3
+
+
+async def test_a_result_that_does_not_count_stores_no_row(db: Session) -> None:
+    await sql(db, TABLE)
+    await a_batch(db, 2)
+    dead, alive = a_worker(), a_worker()
+    lost = await take(db, dead)
+    await kill(db, dead)
+    taken = await take(db, alive)
+    await spans.settle(db, alive.id, [sunk(taken[0])])
+    # One of its two verdicts is late, the other counts.
+    await spans.settle(db, dead.id, [sunk(item) for item in lost])
+    assert await stored(db) == [1, 2]
+    await spans.settle(db, alive.id, [sunk(taken[1])])
+    assert await stored(db) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "no"), [(b"null", 7), (b'"a"', 1)], ids=["a constraint is violated", "the key is taken"]
+)
+async def test_a_row_that_the_table_does_not_take_leaves_nothing(db: Session, path: bytes, no: int) -> None:
+    await sql(db, TABLE)
+    batch, worker = await a_batch(db, 3), a_worker()
+    first, second, third = await take(db, worker)
+    await spans.settle(db, worker.id, [sunk(first)])
+    with pytest.raises(StatementRefused, match="the sink does not take it"):
+        await spans.settle(db, worker.id, [sunk(second), sunk(third, no, path)])
+    assert await stored(db) == [1]
+    assert (await read(db, batch)).completed == 1
+    await spans.settle(db, worker.id, [sunk(second)])
+    assert await stored(db) == [1, 2]
+
+
+async def test_a_missing_table_refuses_the_result(db: Session) -> None:
+    await a_batch(db, 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    with pytest.raises(StatementRefused, match="does not exist"):
+        await spans.settle(db, worker.id, [sunk(item)])
+
+
+def test_a_table_is_named_with_or_without_its_schema() -> None:
+    assert SinkTable.named("thumbs") == SinkTable("thumbs")
+    assert SinkTable.named("app.thumbs") == SinkTable("thumbs", "app")

@@ -29,3 +29,16 @@ async def release(session: Session, batch_id: UUID) -> bool:
     """Accept no more items, and run. False if it did not accept items."""
     ((released,),) = await session.rows(statement("release_items"), {"batch": batch_id})
     return bool(released)
+
+
+async def take_keys(
+    session: Session, tenant: str, operation: str, file_no: int, keys: Sequence[bytes]
+) -> set[bytes]:
+    """Take keys of items that may be submitted once, in the session's transaction; those that were free."""
+    params = {
+        "tenant": tenant,
+        "operation": operation,
+        "file_no": file_no,
+        "keys": TextArray(list(keys)),
+    }
+    return {key for (key,) in await session.raw_rows(statement("take_keys"), params)}

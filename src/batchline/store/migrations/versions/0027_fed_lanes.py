@@ -45,8 +45,21 @@ ALTER TABLE counters
     ADD COLUMN added integer NOT NULL DEFAULT 0,
     ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0;
 ALTER TABLE spans ADD COLUMN losses smallint NOT NULL DEFAULT 0;
+-- Keys of items that may be submitted once. They are deleted with the lines of their file.
+CREATE TABLE item_keys (
+    tenant    text NOT NULL,
+    operation text NOT NULL,
+    key       text NOT NULL,
+    file_no   bigint NOT NULL,
+    PRIMARY KEY (tenant, operation, key)
+);
+CREATE INDEX item_keys_file ON item_keys (file_no, key);
 """
+# Taken as it is, with one more table at its end.
+TENANT_DATA = "SELECT rtrim(pg_get_viewdef('tenant_data'::regclass), ';')"
+UNION = "UNION ALL"
 DROPPED = """
+DROP TABLE item_keys;
 ALTER TABLE spans DROP COLUMN losses;
 ALTER TABLE counters DROP COLUMN added, DROP COLUMN added_bytes;
 ALTER TABLE batches DROP COLUMN accepting, DROP COLUMN added_bytes, DROP COLUMN collected;
@@ -99,10 +112,15 @@ def upgrade() -> None:
     batches = _once(batches, r"SELECT counters\.cost", OF_COUNTERS)
     columns, _, rest = batches.partition("\n   FROM")
     bind.exec_driver_sql(f"CREATE OR REPLACE VIEW current_batches AS {columns}{OF_BATCH}{rest}")
+    data = bind.exec_driver_sql(TENANT_DATA).scalar_one()
+    bind.exec_driver_sql(
+        f"CREATE OR REPLACE VIEW tenant_data AS {data} {UNION} SELECT 'item_keys', tenant FROM item_keys"
+    )
     for name in reversed(CHANGED):
         bind.exec_driver_sql(f"DROP FUNCTION {name}")
     for name in (*CHANGED, *ADDED):
         bind.exec_driver_sql(function(name, schema))
+    bind.exec_driver_sql(function("count_stored_v1", schema).replace("CREATE", "CREATE OR REPLACE", 1))
     # Programs of 0026 do not know all that a claim returns.
     bind.exec_driver_sql("UPDATE schema_compatibility SET compatible_from = '0027'")
 
@@ -118,6 +136,8 @@ def downgrade() -> None:
     bind.exec_driver_sql("DROP VIEW requests, provider_items, current_lanes, current_batches")
     for name, definition in views.items():
         bind.exec_driver_sql(f"CREATE VIEW {name} AS {_before(name, definition)}")
+    data = bind.exec_driver_sql(TENANT_DATA).scalar_one()
+    bind.exec_driver_sql(f"CREATE OR REPLACE VIEW tenant_data AS {data.rpartition(UNION)[0]}")
     bind.exec_driver_sql(DROPPED)
     empty = bind.exec_driver_sql(EMPTY).scalar_one()
     bind.exec_driver_sql(TOTAL.format(validity="NOT VALID" if empty else ""))

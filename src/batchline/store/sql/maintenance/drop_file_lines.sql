@@ -1,7 +1,7 @@
 -- drop_file_lines: delete a chunk of the lines of one deleted file, or of one whose row is gone. A chunk is small,
 -- so that other statements never wait long for it.
 --
--- The hashes of the lines go with the first chunk. The file's `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows.
+-- The hashes of the lines go with the first chunk, the keys of items with their lines. The file's `file_lanes` rows record what is left to delete, and are deleted last. Returns the number of deleted rows.
 -- Locks: one `file_lanes` row, skipping those that another worker has.
 --
 -- Lines are found in the order of the key and deleted by ctid. The ctid cannot change: lines are never updated, and no
@@ -30,7 +30,11 @@ chunk AS (
 dropped AS (
     DELETE FROM batchline.lines
     WHERE ctid = ANY (ARRAY(SELECT row_id FROM chunk))
-    RETURNING 1
+    RETURNING custom_id
+),
+freed AS (
+    DELETE FROM batchline.item_keys AS k
+    WHERE k.file_no = %(no)s AND k.key = ANY (ARRAY(SELECT custom_id FROM dropped))
 ),
 unhashed AS (
     DELETE FROM batchline.line_hashes AS h

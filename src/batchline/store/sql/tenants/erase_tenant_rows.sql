@@ -1,5 +1,5 @@
 -- erase_tenant_rows: delete a chunk of everything of a tenant that is found by its name: idempotency keys, notes of progress,
--- actions, webhooks and their deliveries, limits, keys. Returns the number of deleted rows. A webhook goes when its deliveries
+-- actions, webhooks and their deliveries, limits, keys of items and of users. Returns the number of deleted rows. A webhook goes when its deliveries
 -- are gone.
 --
 -- Keys were revoked when the erasure began, so none of them is in use. Locks: these rows. An action that a worker is doing is
@@ -47,6 +47,19 @@ action AS (
     WHERE a.id = chunk.id
     RETURNING 1
 ),
+item_key AS (
+    DELETE FROM batchline.item_keys AS k
+    USING (
+        SELECT n.tenant, n.operation, n.key
+        FROM batchline.item_keys AS n
+        WHERE n.tenant = (SELECT name FROM erasing)
+        ORDER BY n.tenant, n.operation, n.key
+        LIMIT %(chunk)s
+        FOR UPDATE SKIP LOCKED
+    ) AS chunk
+    WHERE k.tenant = chunk.tenant AND k.operation = chunk.operation AND k.key = chunk.key
+    RETURNING 1
+),
 delivery_chunk AS (
     SELECT d.webhook_id, d.event_id
     FROM batchline.webhooks AS w
@@ -84,6 +97,7 @@ SELECT (
     (SELECT count(*) FROM idempotency_key)
     + (SELECT count(*) FROM note)
     + (SELECT count(*) FROM action)
+    + (SELECT count(*) FROM item_key)
     + (SELECT count(*) FROM delivery)
     + (SELECT count(*) FROM webhook)
     + (SELECT count(*) FROM limit_subject)

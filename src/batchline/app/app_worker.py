@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -54,6 +55,11 @@ class AppWorker:
     @property
     def operations(self) -> Sequence[str]:
         return [operation.name for operation in self._operations]
+
+    def configured(self, settings: WorkerSettings) -> "AppWorker":
+        """The same with other settings. Concurrency is that of the operations."""
+        settings = replace(settings, concurrency=self._settings.concurrency)
+        return AppWorker(self._core, self._operations, settings, concurrency=self._concurrency)
 
     def run(self, around: Around | None = None) -> None:
         """Run in this thread until SIGINT or SIGTERM: what runs is finished. A second one stops at once.

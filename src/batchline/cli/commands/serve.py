@@ -97,7 +97,8 @@ def serve(
             _listening(server.host, server.port) as sock,
         ):
             log = choice(context).arguments()
-            worker = None if no_worker else WorkerProcess(_environment(settings), log)
+            command = (*log, "worker", "--until-eof")
+            worker = None if no_worker else WorkerProcess(_environment(settings), command)
             run_async(_serve(runtime, server, sock, worker, traces))
 
 

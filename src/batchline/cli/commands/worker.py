@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from batchline.app.exit_guard import exit_guard
 from batchline.cli import options
-from batchline.cli.display.console import err, out, print_json
+from batchline.cli.app_worker import AppOrder, check_options, without_hooks, work_for, work_in_processes
+from batchline.cli.display.console import CommandError, err, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.metrics_port import MetricsPort, metrics_socket, serving_metrics
 from batchline.cli.runtime import Runtime, open_runtime, run_async
@@ -51,6 +52,7 @@ from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.hooks.hook import Hooks
 from batchline.model import RESERVED
+from batchline.model.emission import PYTHON
 from batchline.secrets.addresses import public_url
 from batchline.store.spans import Scope
 from batchline.traces.tracing import Tracing
@@ -77,6 +79,23 @@ def register(app: typer.Typer) -> None:
 
 def work(
     context: typer.Context,
+    app: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:APP]",
+            help="Run the operations of this Python app instead, such as tasks:app.",
+            show_default=False,
+        ),
+    ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto", help="Of an app: so many processes; auto: one per core.", show_default=False
+        ),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Of an app: start again when a .py file in this folder changes.")
+    ] = False,
     upstream: options.Upstream = None,
     config: options.Config = None,
     concurrency: options.WorkerConcurrency = None,
@@ -123,11 +142,17 @@ def work(
         batchline worker
         batchline worker --drain --max-seconds 10m
         batchline worker --unfinished-runs --drain
+        batchline worker tasks:app --processes auto
     """
+    if app is not None:
+        _work_for_app(context, app, concurrency, processes, reload)
+        return
     if until_eof:
         # Here and not in the server: threads inherit it, and none has started yet.
         os.nice(_NICENESS)
     with reported_errors(as_json):
+        if processes is not None or reload:
+            raise CommandError("--processes and --reload are for an app: give its module:name, too")
         settings = read_settings(context.params)
         server = settings.server
         if provider is not None:
@@ -173,6 +198,24 @@ def work(
                 err().print(f"warning: {_describe_held(each)}", markup=False)
 
 
+def _work_for_app(
+    context: typer.Context, target: str, concurrency: int | None, processes: str | None, reload: bool
+) -> None:
+    given = context.params
+    quiet, as_json = given["quiet"], given["as_json"]
+    with reported_errors(as_json):
+        check_options(context)
+        if processes is not None or reload:
+            raise typer.Exit(work_in_processes(target, processes or "1", reload=reload))
+        settings = read_settings(given).worker
+        say = (lambda _: None) if quiet or as_json else _say
+        counts = work_for(AppOrder(target, without_hooks(settings), concurrency, given["until_eof"], say))
+        if as_json:
+            print_json({**msgspec.structs.asdict(counts), "held": []})
+        elif not quiet:
+            out().print(last_line(counts), markup=False)
+
+
 def _say(line: str) -> None:
     out().print(f"{datetime.now():%H:%M:%S}  {line}", markup=False)
 
@@ -207,7 +250,9 @@ async def _work_traced(
     settings, server, operations, upstream = order.settings, order.server, order.operations, order.upstream
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
-    excluded = (*(() if operations else (BELOW,)), *(() if order.unfinished_runs else _RESERVED_KEYS))
+    # Only a process that has the functions can run Python operations.
+    reserved = (PYTHON, *(() if order.unfinished_runs else _RESERVED_KEYS))
+    excluded = (*(() if operations else (BELOW,)), *reserved)
     scope = Scope(excluded_prefixes=excluded)
     scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
     runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency

@@ -1,0 +1,139 @@
+"""`batchline worker module:app`: a worker for the operations of a Python app, in one process or several."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+
+import structlog
+import typer
+
+from batchline.app.loading import load_app
+from batchline.cli.app_processes import AppProcesses, run_reloading
+from batchline.cli.display.console import CommandError
+from batchline.cli.runtime import run_async
+from batchline.cli.worker_report import WorkerCounts, counts_of, reporting
+from batchline.config.settings import WorkerSettings
+from batchline.operations.errors import BatchlineError
+from batchline.worker.worker import Worker
+
+# Options that a worker of an app takes. The others concern upstreams, or are the app's own.
+_TAKEN = frozenset(
+    (
+        *("app", "processes", "reload", "concurrency", "drain", "max_seconds", "max_items", "lease"),
+        *("body_memory", "quiet", "until_eof", "as_json", "verbose", "log_json"),
+    )
+)
+_OF_THE_APP = frozenset(("database", "data_dir", "objects"))
+
+_log = structlog.get_logger("batchline.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class AppOrder:
+    """The arguments of the command, checked. `say` prints a report."""
+
+    target: str
+    settings: WorkerSettings
+    concurrency: int | None
+    until_eof: bool
+    say: Callable[[str], None]
+
+
+def check_options(context: typer.Context) -> None:
+    """Raises CommandError for an option that means nothing to a worker of an app."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name in _TAKEN or source is None or source.name != "COMMANDLINE":
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if name in _OF_THE_APP:
+            raise CommandError(
+                f"{option} is the app's own: give it to Batchline(...), or leave it out there and set"
+                " BATCHLINE_DATABASE_URL or BATCHLINE_DATA_DIR"
+            )
+        raise CommandError(f"{option} means nothing to a worker of a Python app; leave it out")
+
+
+def work_for(order: AppOrder) -> WorkerCounts:
+    """Run in this process until the worker ends."""
+    with _reported():
+        app = load_app(order.target)
+        usual = app.worker(concurrency=order.concurrency)
+        beside = _Beside(order)
+        _log.info("worker started", pid=os.getpid(), operations=list(usual.operations))
+        usual.configured(order.settings).run(beside.running)
+        return beside.counts
+
+
+def work_in_processes(target: str, processes: str, *, reload: bool) -> int:
+    """Run the same command in child processes until they have ended. Returns the exit code."""
+    count = _count(processes)
+    if not reload:
+        # Here, too: a mistake is reported once, and not by each of them.
+        with _reported():
+            load_app(target).worker()
+    fleet = AppProcesses(_child_arguments(sys.argv[1:]), count)
+    return run_async(run_reloading(fleet) if reload else fleet.run_with_signals())
+
+
+@dataclass(slots=True)
+class _Beside:
+    """What runs next to the worker: reports, and the end with its parent."""
+
+    order: AppOrder
+    counts: WorkerCounts = field(default_factory=lambda: WorkerCounts(0, 0, 0))
+
+    @asynccontextmanager
+    async def running(self, worker: Worker) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        if self.order.until_eof:
+            loop.add_reader(sys.stdin, _parent_ended, worker)
+        try:
+            async with reporting(worker, list, self.order.say):
+                yield
+        finally:
+            if self.order.until_eof:
+                loop.remove_reader(sys.stdin)
+            self.counts = counts_of(worker)
+
+
+def _parent_ended(worker: Worker) -> None:
+    asyncio.get_running_loop().remove_reader(sys.stdin)
+    worker.stop()
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except BatchlineError as error:
+        raise CommandError(str(error)) from error
+
+
+def _count(processes: str) -> int:
+    if processes == "auto":
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if not processes.isdecimal() or not 1 <= int(processes) <= 1000:
+        raise CommandError(f"--processes {processes!r}: give a number from 1 to 1000, or auto")
+    return int(processes)
+
+
+def _child_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments of this command for a child. It ends when its standard input does."""
+    kept, skip = ["--until-eof"], False
+    for argument in arguments:
+        if skip or argument == "--reload" or argument.startswith("--processes="):
+            skip = False
+        elif argument == "--processes":
+            skip = True
+        else:
+            kept.append(argument)
+    return [*kept[1:], kept[0]]
+
+
+def without_hooks(settings: WorkerSettings) -> WorkerSettings:
+    """Hooks of batchline.toml are for workers that read it."""
+    return replace(settings, on_end=(), on_end_command=())

@@ -10,7 +10,7 @@ JSON, and are refused.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 from msgspec import inspect as types
@@ -86,6 +86,9 @@ class _MsgspecConverter:
 
 def _converter(annotation: Any) -> Converter:
     try:
+        # A union that msgspec does not support may be one of pydantic's models.
+        if any(map(uses_pydantic, _mentioned(annotation))):
+            return pydantic_converter(annotation)
         nodes = list(_nodes(types.type_info(annotation)))
         custom = {node.cls for node in nodes if isinstance(node, types.CustomType)}
         dataclasses = {node.cls for node in nodes if isinstance(node, types.DataclassType)}
@@ -97,6 +100,14 @@ def _converter(annotation: Any) -> Converter:
         return _MsgspecConverter(annotation)
     except (TypeError, NameError) as error:
         raise UnsupportedType(str(error)) from error
+
+
+def _mentioned(annotation: Any) -> Iterator[type]:
+    """The classes that an annotation names, without those of their fields."""
+    if isinstance(annotation, type):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _mentioned(argument)
 
 
 def _encoder(converter: Converter) -> Callable[[Any], bytes]:

@@ -245,3 +245,28 @@ def test_a_key_that_cannot_be_stored_is_refused(key: str) -> None:
 
 def test_a_key_is_stored_as_it_is() -> None:
     assert encoded_key("Größe 7") == "Größe 7".encode()
+
+
+@dataclass
+class Picky:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise LookupError("no negative numbers")
+
+
+def test_what_a_class_of_the_user_raises_is_the_reason() -> None:
+    codec = ItemCodec[Any, Any](Picky)
+    assert codec.decode_item(codec.encode_item(Picky(1))) == Picky(1)
+    with pytest.raises(TypeMismatch, match="LookupError: no negative numbers"):
+        codec.encode_item({"number": -1})
+    with pytest.raises(TypeMismatch, match="no negative numbers"):
+        codec.decode_item(b'{"number":-1}')
+
+
+@pytest.mark.parametrize("annotation", [dict, list, object, dict[str, Any], list[object]])
+def test_a_type_without_details_accepts_plain_json(annotation: Any) -> None:
+    codec = ItemCodec[Any, Any](annotation)
+    value: Any = [1, {"a": None}] if annotation in (list, list[object]) else {"a": [1, None]}
+    assert codec.decode_item(codec.encode_item(value)) == value

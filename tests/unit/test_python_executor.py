@@ -348,6 +348,29 @@ async def test_threads_run_side_by_side_and_are_used_again() -> None:
     assert len(used) == 3
 
 
+async def test_handlers_that_never_wait_leave_time_for_the_rest_of_the_event_loop() -> None:
+    async def busy(item: int) -> int:
+        return item
+
+    operation = make_operation(busy)
+    items, done, passes = iter([an_item(operation)] * 20_000), list[int](), list[int]()
+
+    async def runner() -> None:
+        for item in items:
+            await executor.run(item)
+            done.append(1)
+
+    async def watch() -> None:
+        while len(done) < 20_000:
+            passes.append(len(done))
+            await asyncio.sleep(0)
+
+    async with executing(operation) as executor:
+        await asyncio.gather(watch(), *(runner() for _ in range(100)))
+    # All of them take 100 ms or more, and a pass 5 ms.
+    assert len(passes) > 5
+
+
 # --- Stages ------------------------------------------------------------------------------------------------
 
 

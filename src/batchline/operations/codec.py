@@ -24,7 +24,6 @@ ResultT = TypeVar("ResultT")
 MAX_KEY = 512
 # Shorter JSON cannot be nested too deeply.
 _MIN_DEEP = 2 * MAX_DEPTH
-_CONVERSION_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,7 +37,7 @@ class UnsupportedType(TypeError):
 
 
 class Converter(Protocol):
-    """Values of one type to JSON and back. Both raise one of the errors of conversion."""
+    """Values of one type to JSON and back. Both raise an error if a value does not match."""
 
     def encode(self, value: Any) -> bytes: ...
 
@@ -78,7 +77,8 @@ def plain_json(value: Any) -> bytes:
 class _MsgspecConverter:
     def __init__(self, annotation: Any) -> None:
         self.encode = _encode
-        self.decode = msgspec.json.Decoder(annotation).decode
+        # `object` is any value; there is no other custom type.
+        self.decode = msgspec.json.Decoder(annotation, dec_hook=lambda _, value: value).decode
 
     def plain(self, value: Any) -> Any:
         return msgspec.to_builtins(value)
@@ -94,7 +94,7 @@ def _converter(annotation: Any) -> Converter:
         dataclasses = {node.cls for node in nodes if isinstance(node, types.DataclassType)}
         if any(map(uses_pydantic, custom | dataclasses)):
             return pydantic_converter(annotation)
-        if custom:
+        if custom - {object}:
             names = ", ".join(sorted(cls.__name__ for cls in custom))
             raise UnsupportedType(f"{names} cannot be converted to JSON")
         return _MsgspecConverter(annotation)
@@ -117,7 +117,8 @@ def _encoder(converter: Converter) -> Callable[[Any], bytes]:
         try:
             data = encode(value)
             decode(data)
-        except _CONVERSION_ERRORS as error:
+        except Exception as error:
+            # A class of the user may raise anything.
             raise TypeMismatch(_reason(error)) from error
         # Both libraries write null for NaN.
         if value is not None and b"null" in data and _has_no_number(converter, value):
@@ -135,7 +136,7 @@ def _decoder(converter: Converter) -> Callable[[bytes], Any]:
     def decoded(data: bytes) -> Any:
         try:
             return decode(data)
-        except _CONVERSION_ERRORS as error:
+        except Exception as error:
             raise TypeMismatch(_reason(error)) from error
 
     return decoded
@@ -148,8 +149,10 @@ def _reason(error: Exception) -> str:
             return f"a text has half of a surrogate pair (U+{half:04X}), which is not UTF-8"
         case RecursionError():
             return f"it contains itself, or is nested more than {MAX_DEPTH} levels deep"
-        case _:
+        case msgspec.MsgspecError() | TypeError() | ValueError():
             return str(error)
+        case _:
+            return f"{type(error).__name__}: {error}"
 
 
 def _has_no_number(converter: Converter, value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from batchline.executors.executor import Fence
 from batchline.executors.python.calls import HandlerCall, is_cancellation
 from batchline.executors.python.judge import Judge
+from batchline.executors.python.loop_share import LoopShare
 from batchline.executors.python.outcome import (
     INVALID_ITEM,
     FailedForGood,
@@ -23,16 +24,19 @@ from batchline.operations.operation import AnyOperation
 class LoopRunner:
     """Runs one item per call. This is the fastest kind of operation, so an item costs one coroutine."""
 
-    def __init__(self, operation: AnyOperation, stages: Stages, judge: Judge) -> None:
+    def __init__(self, operation: AnyOperation, stages: Stages, judge: Judge, share: LoopShare) -> None:
         self._operation = operation
         self._stages = stages
         self._judge = judge
+        self._share = share
         self._handler = operation.handler
         self._decode = operation.codec.decode_item
         self._takes_context = operation.takes_context
         self._timeout = operation.options.timeout
 
     async def run(self, item: Item) -> Verdict:
+        while self._share.used_up():  # noqa: ASYNC110 (a pass of the loop has no event)
+            await asyncio.sleep(0)
         try:
             value = self._decode(item.body)
         except TypeMismatch as error:

@@ -15,6 +15,7 @@ from batchline.executors.executor import Executor, Fence, no_fence
 from batchline.executors.python.chunks import ChunkRunner
 from batchline.executors.python.judge import Judge
 from batchline.executors.python.loop_runner import LoopCaller, LoopRunner
+from batchline.executors.python.loop_share import LoopShare
 from batchline.executors.python.processes import ProcessCaller
 from batchline.executors.python.runner import Caller, OperationRunner, SingleRunner
 from batchline.executors.python.threads import ThreadCaller
@@ -45,6 +46,7 @@ class PythonExecutor:
         self._replaced: list[OperationRunner] = []
         self._warned: set[str] = set()
         self._suspect_runs = False
+        self._share = LoopShare()
         self._fence: Fence = no_fence
 
     def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
@@ -90,7 +92,7 @@ class PythonExecutor:
     def _runner(self, operation: AnyOperation) -> OperationRunner:
         options, judge = operation.options, Judge(operation)
         if options.run_in == LOOP and options.chunk is None:
-            return LoopRunner(operation, self._catalog, judge)
+            return LoopRunner(operation, self._catalog, judge, self._share)
         if options.run_in == LOOP:
             caller: Caller = LoopCaller(operation, self._catalog, judge)
         elif options.run_in == THREAD:

@@ -35,9 +35,11 @@ from batchline.model import (
     RunSettings,
     Usage,
 )
+from batchline.model.emission import PYTHON, Emission
 from batchline.model.ids import new_id
-from batchline.store import batches, spans
+from batchline.store import batches, files, spans
 from batchline.store.batches import NewBatch
+from batchline.store.files import FileLane, NewFile
 from batchline.store.session import Row, Session
 from batchline.store.spans import Scope, WorkerId
 from tests.support import databases
@@ -162,6 +164,36 @@ async def a_batch(
     return await batches.create(db, NewBatch(new_id(), tenant, file_id, "24h", window, settings))
 
 
+async def a_pipeline(
+    db: Session,
+    *stages: str,
+    items: int = 3,
+    tenant: str = DEFAULT_TENANT,
+    accepting: bool = False,
+    held: bool = False,
+    window: float | None = LATER,
+    settings: RunSettings | None = None,
+) -> Batch:
+    """A batch of Python operations with so many items for the first stage; the other stages are fed. One that
+    accepts items begins with none."""
+    items = 0 if accepting else items
+    lanes = [FileLane(stage, PYTHON + stage, 0 if nth else items) for nth, stage in enumerate(stages)]
+    bodies = [b'{"line": %d}' % (n + 1) for n in range(items)]
+    async with files.incoming(db) as incoming:
+        async with incoming.lines() as lines:
+            numbers = range(items)
+            ids = [b"line-%d" % (n + 1) for n in numbers]
+            await lines.write([0] * items, numbers, range(1, items + 1), ids, bodies)
+        size = sum(map(len, bodies))
+        file = await incoming.add(NewFile(new_id(), tenant, "batch", "items.jsonl", size, b"", lanes))
+    new = NewBatch(
+        *(new_id(), tenant, file.id, "24h", window, settings or RunSettings()),
+        accepting=accepting,
+        held=held,
+    )
+    return await batches.create(db, new)
+
+
 async def read(db: Session, batch: Batch | UUID) -> Batch:
     """The batch as it stands now."""
     found = await batches.get(db, batch if isinstance(batch, UUID) else batch.id)
@@ -184,6 +216,16 @@ async def take(db: Session, worker: WorkerId, limit: int = 1000, scope: Scope = 
 def completed(item: Item, *, input_tokens: int = 3, output_tokens: int = 5) -> Completed:
     usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
     return Completed(item, 200, b'{"answer": %d}' % item.line_no, usage)
+
+
+def emission(stage: str, key: str, body: bytes | None = None) -> Emission:
+    return Emission(PYTHON + stage, key.encode(), b'{"key": "%b"}' % key.encode() if body is None else body)
+
+
+def emitting(item: Item, stage: str, *keys: str) -> Completed:
+    """The item completes, and adds an item with each of these keys to a stage."""
+    emitted = tuple(emission(stage, key) for key in keys)
+    return Completed(item, 200, b'{"answer": %d}' % item.line_no, NO_USAGE, emitted)
 
 
 def empty(item: Item) -> Completed:

@@ -43,9 +43,11 @@ from batchline.model import (
     Usage,
     Verdict,
 )
+from batchline.model.emission import PYTHON, Emission
 from batchline.model.ids import new_id
 from batchline.store import arrays, spans
 from batchline.store.batches import batch_of
+from batchline.store.schedules import NO_SCHEDULES
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
 from tests.support import databases
@@ -54,7 +56,7 @@ T = TypeVar("T")
 PATIENCE = 90.0  # seconds until a test gives up on a fact that does not come
 _GLANCE = 0.002
 # A worker that has no hooks and holds nothing.
-POLLED: dict[str, Any] = {"hooks": [], "held": [], "limits": []}
+POLLED: dict[str, Any] = {"hooks": [], "held": [], "limits": [], **NO_SCHEDULES.params()}
 # Without autovacuum, which locks a table for a moment when it gives back its last pages.
 _BLOCKING = """
 SELECT pid
@@ -115,6 +117,12 @@ Judge = Callable[[Item], Verdict]
 
 def completed(item: Item) -> Completed:
     return Completed(item, 200, b'{"answer": %d}' % item.ordinal, Usage(7, 1, 5, 2))
+
+
+def emitting(item: Item, stage: str, lines: int = 1) -> Completed:
+    """The item completes, and adds so many lines to a stage."""
+    emitted = tuple(Emission(PYTHON + stage, b"%d" % n, b"{}") for n in range(lines))
+    return Completed(item, 200, b"{}", emitted=emitted)
 
 
 def failed(item: Item) -> Failed:
@@ -276,6 +284,23 @@ class Hand:
         )
         return granted, state
 
+    def append(self, batch: UUID, stage: str, lines: int = 1) -> int | None:
+        """Add so many lines to a stage; the ordinal of the first, or None if the batch accepts none."""
+        params = {
+            "batch": batch,
+            "url": PYTHON + stage,
+            "custom_ids": arrays.TextArray([b"%d" % n for n in range(lines)]),
+            "bodies": arrays.TextArray([b"{}"] * lines),
+            "bytes": 2 * lines,
+        }
+        ((first,),) = self.run("append_items", params)
+        return None if first is None else int(first)
+
+    def release_items(self, batch: UUID) -> bool:
+        """True if the batch accepted items until now."""
+        ((released,),) = self.run("release_items", {"batch": batch})
+        return bool(released)
+
     def conclude(self, batch: UUID) -> bool:
         """True if that froze the batch."""
         ((frozen,),) = self.run("conclude", {"batch": batch})
@@ -372,7 +397,7 @@ class Stage:
             " FROM batchline.spans; DELETE FROM batchline.cursors; DELETE FROM batchline.counters;"
             "DELETE FROM batchline.lanes; DELETE FROM batchline.cause_counts;"
             "DELETE FROM batchline.batches; DELETE FROM batchline.workers;"
-            "DELETE FROM batchline.deleted_lanes"
+            "DELETE FROM batchline.deleted_lanes; DELETE FROM batchline.lines"
         )
 
     def hand(self, lease: float = 60.0) -> Hand:
@@ -422,6 +447,20 @@ class Stage:
             },
         ).fetchall()
         return Staged(batch, tuple(id_ for (id_,) in rows))
+
+    def pipeline(self, total: int, *fed: str, accepting: bool = False, settings: str = "{}") -> Staged:
+        """A batch of Python operations: so many lines for the first stage, which needs no lines, and stages
+        that are fed. One that accepts items has one more stage, `first`, for them."""
+        stages = ("first", *fed) if accepting else fed
+        batch = self.batch(total, *[0] * len(stages), settings=settings)
+        urls = dict(zip(batch.lanes[1:], stages, strict=True))
+        for lane, stage in urls.items():
+            self.db.execute(
+                "UPDATE batchline.lanes SET fed = true, drained = true, url = %s WHERE id = %s",
+                (PYTHON + stage, lane),
+            )
+        self.db.execute("UPDATE batchline.batches SET accepting = %s WHERE id = %s", (accepting, batch.id))
+        return batch
 
     def batches(self, totals: Sequence[int]) -> list[UUID]:
         """A batch with one lane for each total, all at once."""

@@ -7,6 +7,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     change record;
+    enforced boolean := true;
 BEGIN
     IF TG_OP = 'INSERT' AND TG_TABLE_NAME = 'files' THEN
         -- What the upload has reserved, the file uses.
@@ -44,6 +45,16 @@ BEGIN
             PERFORM batchline.count_usage_v1(change.tenant, -change.stored);
         END LOOP;
     ELSE
+        -- A file grows when a held operation gets more items. That of a Python operation grows when its batch ends, with lines
+        -- that are stored already: the batch must be able to end, so they are not refused, as outputs are not.
+        IF TG_TABLE_NAME = 'files' THEN
+            enforced := NOT EXISTS (
+                SELECT
+                FROM fresh AS f
+                JOIN batchline.file_lanes AS p ON p.file_no = f.no
+                WHERE starts_with(p.url, 'python:')
+            );
+        END IF;
         FOR change IN
             SELECT c.tenant, sum(c.charged)::bigint AS stored
             FROM (
@@ -55,8 +66,7 @@ BEGIN
             HAVING sum(c.charged) <> 0
             ORDER BY c.tenant
         LOOP
-            -- A file grows when a held operation gets more items.
-            PERFORM batchline.count_usage_v1(change.tenant, change.stored, greatest(change.stored, 0), true);
+            PERFORM batchline.count_usage_v1(change.tenant, change.stored, greatest(change.stored, 0), enforced);
         END LOOP;
     END IF;
     RETURN NULL;

@@ -9,7 +9,8 @@
 -- and its caller finds the item that is to blame.
 --
 -- The caller holds the lock on the batch row, and so do all that move the cursor of a fed lane: no lane is locked, because no
--- claim moves such a cursor. Notifies workers if nothing of a lane waits or runs: then none of them may be looking.
+-- claim moves such a cursor. Notifies workers if nothing of a lane runs or could be claimed: then none of them may be looking. Lines
+-- that wait for another try do not count: nobody looks before they are due.
 CREATE FUNCTION batchline.emit_v1(
     batch uuid, first_line_no integer, urls text[], custom_ids text[], bodies text[]
 ) RETURNS void
@@ -29,7 +30,9 @@ BEGIN
             RAISE invalid_parameter_value USING MESSAGE = 'batch ' || batch || ' has no stage ' || lane.url;
         END IF;
         idle := idle OR NOT EXISTS (
-            SELECT FROM batchline.spans AS s WHERE s.batch_id = batch AND s.lane_id = lane.id
+            SELECT
+            FROM batchline.spans AS s
+            WHERE s.batch_id = batch AND s.lane_id = lane.id AND (s.worker_id IS NOT NULL OR s.available_at <= now())
         );
         INSERT INTO batchline.lines (file_no, lane_no, ordinal, line_no, custom_id, body)
         SELECT

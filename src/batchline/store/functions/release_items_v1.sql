@@ -1,6 +1,7 @@
 -- release_items: let a batch accept no more items, and let it run if it was held. Returns whether it accepted items before.
 --
--- If all its items have ended, nothing else would freeze it: no settle comes any more.
+-- If all its items have ended, nothing else would freeze it: no settle comes any more. Then workers hear that it is closed, so
+-- that one of them polls, and finalizes it.
 --
 -- Locks: the batch row, then its lanes in id order.
 CREATE FUNCTION batchline.release_items_v1(batch uuid) RETURNS boolean
@@ -8,6 +9,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     facts record;
+    frozen boolean;
 BEGIN
     PERFORM batchline.require_read_committed_v1();
     PERFORM
@@ -26,10 +28,11 @@ BEGIN
     WHERE c.id = batch;
     PERFORM FROM batchline.lanes AS n WHERE n.batch_id = batch ORDER BY n.id FOR NO KEY UPDATE;
     UPDATE batchline.lanes AS n SET open = true WHERE n.batch_id = batch AND NOT n.open AND facts.runs;
-    IF facts.done AND NOT batchline.collect_v1(batch) THEN
+    frozen := facts.done AND NOT batchline.collect_v1(batch);
+    IF frozen THEN
         PERFORM batchline.freeze_v1(batch);
     END IF;
-    PERFORM pg_notify('batchline', 'open ' || batch);
+    PERFORM pg_notify('batchline', CASE WHEN frozen THEN 'closed ' ELSE 'open ' END || batch);
     RETURN true;
 END
 $$;

@@ -45,6 +45,9 @@ ALTER TABLE counters
     ADD COLUMN added integer NOT NULL DEFAULT 0,
     ADD COLUMN added_bytes bigint NOT NULL DEFAULT 0;
 ALTER TABLE spans ADD COLUMN losses smallint NOT NULL DEFAULT 0;
+-- With the lane: whether a stage has any must not take longer the more another stage has.
+DROP INDEX spans_batch;
+CREATE INDEX spans_batch ON spans (batch_id, lane_id);
 -- Keys of items that may be submitted once. They are deleted with the lines of their file.
 CREATE TABLE item_keys (
     tenant    text NOT NULL,
@@ -60,6 +63,8 @@ TENANT_DATA = "SELECT rtrim(pg_get_viewdef('tenant_data'::regclass), ';')"
 UNION = "UNION ALL"
 DROPPED = """
 DROP TABLE item_keys;
+DROP INDEX spans_batch;
+CREATE INDEX spans_batch ON spans (batch_id);
 ALTER TABLE spans DROP COLUMN losses;
 ALTER TABLE counters DROP COLUMN added, DROP COLUMN added_bytes;
 ALTER TABLE batches DROP COLUMN accepting, DROP COLUMN added_bytes, DROP COLUMN collected;

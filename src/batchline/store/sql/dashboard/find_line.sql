@@ -5,7 +5,7 @@
 WITH RECURSIVE
 search AS (
     SELECT n.id AS lane_id, n.file_no, n.lane_no, 0 AS low, n.total - 1 AS high
-    FROM batchline.lanes AS n
+    FROM batchline.current_lanes AS n
     JOIN batchline.batches AS b ON b.id = n.batch_id
     WHERE n.batch_id = %(batch)s AND b.purging_at IS NULL AND n.total > 0
     UNION ALL

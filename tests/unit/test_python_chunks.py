@@ -25,7 +25,7 @@ def items_of(operation: AnyOperation, values: Any, **keywords: Any) -> list[Item
 
 
 class Recorded:
-    """A handler that notes its chunks, in both places."""
+    """A handler that notes its chunks, in both ways."""
 
     def __init__(self) -> None:
         self.chunks: list[list[int]] = []
@@ -38,10 +38,10 @@ class Recorded:
         return [item * 2 for item in items]
 
 
-@pytest.mark.parametrize("place", ["in_loop", "in_thread"])
-async def test_items_are_gathered_up_to_the_size_of_a_chunk(place: str) -> None:
+@pytest.mark.parametrize("attribute", ["in_loop", "in_thread"])
+async def test_items_are_gathered_up_to_the_size_of_a_chunk(attribute: str) -> None:
     recorded = Recorded()
-    operation = make_operation(getattr(recorded, place), chunk=4)
+    operation = make_operation(getattr(recorded, attribute), chunk=4)
     async with executing(operation) as executor:
         verdicts = await run_all(executor, items_of(operation, range(10)))
     assert [result_of(verdict) for verdict in verdicts] == [2 * n for n in range(10)]
@@ -99,10 +99,10 @@ async def test_a_wrong_list_fails_the_attempt_of_all_items(returned: Any, messag
 
 
 async def test_an_exception_counts_for_all_items_by_the_attempts_of_each() -> None:
-    async def failing(items: list[int]) -> list[int]:
+    async def raises_error(items: list[int]) -> list[int]:
         raise ValueError("no")
 
-    operation = make_operation(failing, chunk=2, max_attempts=2)
+    operation = make_operation(raises_error, chunk=2, max_attempts=2)
     async with executing(operation) as executor:
         first, last = await run_all(executor, [an_item(operation), an_item(operation, attempt=2)])
     assert isinstance(first, Retried)

@@ -84,12 +84,12 @@ def make_operation(
         raise InvalidApp(f"an operation is a function, not {function!r}")
     name = _checked_name(function, name)
     try:
-        place = _checked_place(function, run_in)
+        where = _checked_run_in(function, run_in)
         options = checked_options(
             max_attempts=max_attempts,
             timeout=timeout,
             concurrency=concurrency,
-            run_in=place,
+            run_in=where,
             chunk=chunk,
             emits=_names(emits),
             backoff=backoff,
@@ -121,7 +121,7 @@ def _checked_name(function: Callable[..., Any], name: str | None) -> str:
     return name
 
 
-def _checked_place(function: Callable[..., Any], run_in: str | None) -> str:
+def _checked_run_in(function: Callable[..., Any], run_in: str | None) -> str:
     is_async = _is_async(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidApp("it is a generator; an operation returns one result")

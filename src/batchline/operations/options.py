@@ -10,7 +10,7 @@ from batchline.model import MAX_CONCURRENCY
 from batchline.operations.errors import InvalidApp
 
 LOOP, THREAD, PROCESS = "loop", "thread", "process"
-_PLACES = (LOOP, THREAD, PROCESS)
+_RUN_IN = (LOOP, THREAD, PROCESS)
 _MAX_ATTEMPTS = 100
 _MAX_CHUNK = 10_000
 # Items in flight of an operation with chunks, unless it says more.
@@ -47,7 +47,7 @@ def checked_options(
     backoff: tuple[float, float],
 ) -> OperationOptions:
     """The options of an operation. Raises InvalidApp."""
-    if run_in not in _PLACES:
+    if run_in not in _RUN_IN:
         raise InvalidApp(f'run_in must be "loop", "thread" or "process", not {run_in!r}')
     if chunk is not None:
         _check_count("chunk", chunk, _MAX_CHUNK)

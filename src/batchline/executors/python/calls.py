@@ -30,7 +30,7 @@ class HandlerCall:
         self._items = items
         self._stages = stages
         self._contexts = [Context(item, operation, stages) for item in items]
-        # Items that do not match the type of the operation, by their place. The others run.
+        # Items that do not match the type of the operation, by their position. The others run.
         self._refused: dict[int, Outcome] = {}
         self._chunk: Context | None = None
         self._cancelled = False
@@ -74,11 +74,11 @@ class HandlerCall:
         """The arguments of the handler; None: there is no item for it."""
         decode = self._operation.codec.decode_item
         values: list[Any] = []
-        for place, item in enumerate(self._items):
+        for position, item in enumerate(self._items):
             try:
                 values.append(decode(item.body))
             except TypeMismatch as error:
-                self._refused[place] = FailedForGood(INVALID_ITEM, cleaned(str(error)))
+                self._refused[position] = FailedForGood(INVALID_ITEM, cleaned(str(error)))
         if not values:
             return None
         is_chunk = self._operation.options.chunk is not None
@@ -96,10 +96,10 @@ class HandlerCall:
         return self._chunk
 
     def _called(self) -> list[int]:
-        return [place for place in range(len(self._items)) if place not in self._refused]
+        return [position for position in range(len(self._items)) if position not in self._refused]
 
-    def _at(self, places: Sequence[int]) -> tuple[Context, ...]:
-        return tuple(self._contexts[place] for place in places)
+    def _at(self, positions: Sequence[int]) -> tuple[Context, ...]:
+        return tuple(self._contexts[position] for position in positions)
 
     def _judged(self, result: Any) -> list[Outcome]:
         contexts = self._at(self._called())
@@ -122,7 +122,7 @@ class HandlerCall:
     def _merged(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes of items that ran, with those of items that did not, in order."""
         ran = iter(outcomes)
-        return [self._refused.get(place) or next(ran) for place in range(len(self._items))]
+        return [self._refused.get(position) or next(ran) for position in range(len(self._items))]
 
 
 def is_cancellation(error: BaseException) -> bool:

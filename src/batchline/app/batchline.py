@@ -14,7 +14,7 @@ from batchline.app.blocking import BlockingApp
 from batchline.app.core import AppCore, AppLocation
 from batchline.app.decorating import ChunkDecorator, OperationDecorator
 from batchline.app.errors import translated
-from batchline.app.item_blocks import ItemBlock, chained, item_blocks
+from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, item_blocks
 from batchline.app.submission import Submission, SubmitKeywords, new_batch, store
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import ids
@@ -157,11 +157,12 @@ class Batchline:
                 raise TypeError(f"map waits for the batch, so it takes no {name!r}; use `submit`")
         submission = self._submission(operation, keywords)
         blocks = item_blocks(operation, items, keywords.get("key"))
-        async with aclosing(blocks):
-            first = await anext(blocks, None)
-            if first is None:
-                return []
-            batch = await self._stored(operation, submission, chained(first, blocks), None)
+        with errors_of_sources():
+            async with aclosing(blocks):
+                first = await anext(blocks, None)
+                if first is None:
+                    return []
+                batch = await self._stored(operation, submission, chained(first, blocks), None)
         await batch.wait()
         results = [result async for page in batch.result_pages() for result in page]
         failed = next((result for result in results if not result.ok), None)
@@ -283,8 +284,9 @@ class Batchline:
         driver: Driver | None,
     ) -> SubmittedBatch[ItemT, ResultT]:
         submission = self._submission(operation, keywords)
-        async with aclosing(item_blocks(operation, items, keywords.get("key"))) as blocks:
-            return await self._stored(operation, submission, blocks, driver)
+        with errors_of_sources():
+            async with aclosing(item_blocks(operation, items, keywords.get("key"))) as blocks:
+                return await self._stored(operation, submission, blocks, driver)
 
     def _submission(self, operation: AnyOperation, keywords: SubmitKeywords) -> Submission:
         self._known(operation)

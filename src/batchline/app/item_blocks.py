@@ -1,8 +1,8 @@
 """Items as blocks of encoded lines. The source is read once, and only one block of it is in memory."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -15,6 +15,23 @@ from batchline.operations.operation import PythonOperation
 # A block has about so many bytes, and at most so many items.
 _BYTES, _ITEMS = 2**20, 5_000
 _FIRST = 16
+
+
+class SourceFailed(Exception):
+    """The source of items has raised an error, or `key` has. It must not be taken for one of the database."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def errors_of_sources() -> Iterator[None]:
+    """Raise the error of a source as it was."""
+    try:
+        yield
+    except SourceFailed as failed:
+        raise failed.error from failed.error.__cause__
 
 
 class ItemBlock(msgspec.Struct, frozen=True):
@@ -40,10 +57,12 @@ async def item_blocks(
     items: Iterable[Any] | AsyncIterable[Any],
     key: Callable[[Any], str] | None,
 ) -> AsyncGenerator[ItemBlock, None]:
-    """Encode all items. Raises InvalidItem, and TypeError if `items` is not iterable."""
+    """Encode all items. Raises InvalidItem, SourceFailed, and TypeError if `items` is not iterable."""
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable | AsyncIterable):
+        raise TypeError(f"items must be an iterable of items, not {type(items).__name__}")
     start, size = 0, _BlockSize()
     async with aclosing(_some(items, size)) as lists:
-        async for some in lists:
+        while some := await _next(lists):
             bodies = _encoded(some, operation.codec.encode_item, start)
             keys = None if key is None else _keys(some, key, start)
             block = ItemBlock(start, keys, bodies, sum(map(len, bodies)))
@@ -79,11 +98,16 @@ async def _some(
         if some:
             yield some
         return
-    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise TypeError(f"items must be an iterable of items, not {type(items).__name__}")
     source = iter(items)
     while found := list(islice(source, size.items)):
         yield found
+
+
+async def _next(lists: AsyncGenerator[Sequence[Any], None]) -> Sequence[Any] | None:
+    try:
+        return await anext(lists, None)
+    except Exception as error:
+        raise SourceFailed(error) from error
 
 
 def _encoded(items: Sequence[Any], encode: Callable[[Any], bytes], start: int) -> list[bytes]:
@@ -102,6 +126,8 @@ def _keys(items: Sequence[Any], key: Callable[[Any], str], start: int) -> list[b
         keys.extend(encoded_key(key(item)) for item in items)
     except TypeMismatch as error:
         raise InvalidItem(start + len(keys), str(error)) from error
+    except Exception as error:
+        raise SourceFailed(error) from error
     return keys
 
 

@@ -10,7 +10,7 @@ from batchline.app import submission, waiting
 from batchline.app.blocking import BlockingBatch
 from batchline.app.core import AppCore
 from batchline.app.errors import translated
-from batchline.app.item_blocks import chained, item_blocks
+from batchline.app.item_blocks import chained, errors_of_sources, item_blocks
 from batchline.app.progress import BatchProgress
 from batchline.app.results import ItemResult, ResultReader
 from batchline.batches import deletion
@@ -94,17 +94,18 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
         """Add items to a batch that was submitted with `hold` or `keep_open`, in one transaction. Returns
         their number. Raises BatchClosed and InvalidItem."""
         blocks = item_blocks(self._operation, items, key)
-        async with aclosing(blocks):
-            # Read before the transaction begins: it keeps others from changing the batch.
-            first = await anext(blocks, None)
-            if first is None:
-                return 0
-            resources = await self._core.resources()
-            with translated():
-                async with resources.sessions.stream() as session, long_transaction(session) as inside:
-                    return await submission.append(
-                        inside, self._id, self._operation.url, chained(first, blocks)
-                    )
+        with errors_of_sources():
+            async with aclosing(blocks):
+                # Read before the transaction begins: it keeps others from changing the batch.
+                first = await anext(blocks, None)
+                if first is None:
+                    return 0
+                resources = await self._core.resources()
+                with translated():
+                    async with resources.sessions.stream() as session, long_transaction(session) as inside:
+                        return await submission.append(
+                            inside, self._id, self._operation.url, chained(first, blocks)
+                        )
 
     async def release(self) -> None:
         """Accept no more items, and run. Raises BatchClosed if it accepted none."""

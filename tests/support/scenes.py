@@ -643,7 +643,7 @@ lane AS (
         coalesce(known.items, 0) AS items,
         b.finalizing_at IS NOT NULL AS frozen,
         b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL AS closing,
-        b.paused_at IS NOT NULL AS paused,
+        b.paused_at IS NOT NULL OR b.held_at IS NOT NULL AS paused,
         b.step_total IS NOT NULL AS stepped
     FROM batchline.current_lanes AS n
     JOIN batchline.batches AS b ON b.id = n.batch_id
@@ -690,7 +690,7 @@ WHERE (b.completed, b.failed) <> (r.completed, r.failed)
 UNION ALL
 SELECT 'batch ' || b.id, 'frozen too early, or not although all is done'
 FROM batchline.current_batches AS b
-WHERE (b.finalizing_at IS NOT NULL) <> (b.completed + b.failed = b.total)
+WHERE (b.finalizing_at IS NOT NULL) <> (b.completed + b.failed = b.total AND NOT b.accepting)
   AND NOT (b.finalizing_at IS NOT NULL AND (b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL))
 UNION ALL
 SELECT 'batch ' || f.batch_id, 'cause ' || f.key || ' counts ' || f.failed || ', results ' || r.failed
@@ -702,6 +702,31 @@ CROSS JOIN LATERAL (
     WHERE lanes.batch_id = f.batch_id AND results.cause = f.key
 ) AS r
 WHERE f.failed <> r.failed
+UNION ALL
+SELECT 'batch ' || b.id, 'counts ' || b.total || ' lines, its lanes have ' || n.total
+FROM batchline.current_batches AS b
+CROSS JOIN LATERAL (
+    SELECT sum(total) AS total FROM batchline.current_lanes WHERE batch_id = b.id
+) AS n
+WHERE b.total <> n.total
+UNION ALL
+SELECT 'lane ' || n.id, 'was fed ' || n.total || ' lines, found ' || l.lines || ' up to ' || l.next
+FROM lane AS n
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS lines,
+        coalesce(max(ordinal) + 1, 0) AS next,
+        array_agg(line_no ORDER BY ordinal) = array_agg(line_no ORDER BY line_no) AS ordered
+    FROM batchline.lines
+    WHERE file_no = n.file_no AND lane_no = n.lane_no
+) AS l
+WHERE n.fed AND NOT (l.lines = n.total AND l.next = n.total AND coalesce(l.ordered, true))
+UNION ALL
+SELECT 'batch ' || n.batch_id, 'has line ' || l.line_no || ' more than once'
+FROM lane AS n
+JOIN batchline.lines AS l ON l.file_no = n.file_no AND l.lane_no = n.lane_no
+GROUP BY n.batch_id, l.line_no
+HAVING count(*) > 1
 UNION ALL
 SELECT 'span ' || s.id, 'left over in a batch that is frozen'
 FROM batchline.spans AS s

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from batchline.operations.errors import BatchClosed as BatchClosed
     from batchline.operations.errors import BatchlineError as BatchlineError
     from batchline.operations.errors import DatabaseUnavailable as DatabaseUnavailable
+    from batchline.operations.errors import DuplicateKey as DuplicateKey
     from batchline.operations.errors import InvalidApp as InvalidApp
     from batchline.operations.errors import InvalidItem as InvalidItem
     from batchline.operations.errors import ItemFailed as ItemFailed
@@ -36,6 +37,7 @@ _HOMES = {
     "DatabaseUnavailable": "batchline.operations.errors",
     "Fail": "batchline.operations.outcomes",
     "InvalidApp": "batchline.operations.errors",
+    "DuplicateKey": "batchline.operations.errors",
     "InvalidItem": "batchline.operations.errors",
     "ItemError": "batchline.app.results",
     "ItemFailed": "batchline.operations.errors",

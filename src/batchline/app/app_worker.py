@@ -20,6 +20,7 @@ from batchline.app.runtime import run_async
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.executors.python import PythonExecutor
+from batchline.executors.python.collecting import StoredResults
 from batchline.model import Batch
 from batchline.operations.errors import InvalidApp
 from batchline.operations.operation import AnyOperation
@@ -137,6 +138,7 @@ async def working(
     *,
     batch_id: UUID | None = None,
     on_ended: Callable[[Batch], None] | None = None,
+    around_executor: Callable[[Executor], Executor] = lambda executor: executor,
 ) -> AsyncIterator[Worker]:
     """A worker for these operations, or for one batch of them. The caller runs it."""
     scopes = [
@@ -148,7 +150,7 @@ async def working(
     ]
     if not scopes:
         raise InvalidApp("the app has no operations")
-    executor: Executor = PythonExecutor(core.catalog)
+    executor = around_executor(PythonExecutor(core.catalog, collector=StoredResults(opened.runtime.url)))
     if concurrency is not None and len(scopes) > 1:
         executor = LimitedExecutor(executor, concurrency)
     keys = tuple(key for scope in scopes for key in scope.scope.keys or ())

@@ -80,6 +80,10 @@ class Batchline:
         run_in: Literal["loop", "thread", "process"] | None = None,
         emits: Iterable[AnyOperation | str] = (),
         backoff: tuple[float, float] = (0.5, 60),
+        collects: AnyOperation | str | None = None,
+        by: Literal["batch", "key"] = "batch",
+        sink: str | None = None,
+        keep_results: bool = True,
     ) -> ChunkDecorator: ...
     @overload
     def operation(
@@ -93,6 +97,10 @@ class Batchline:
         run_in: Literal["loop", "thread", "process"] | None = None,
         emits: Iterable[AnyOperation | str] = (),
         backoff: tuple[float, float] = (0.5, 60),
+        collects: AnyOperation | str | None = None,
+        by: Literal["batch", "key"] = "batch",
+        sink: str | None = None,
+        keep_results: bool = True,
     ) -> OperationDecorator: ...
     def operation(self, function: Callable[..., Any] | None = None, **keywords: Any) -> Any:
         """Make a function an operation of this app. Raises InvalidApp."""
@@ -292,7 +300,10 @@ class Batchline:
         self._known(operation)
         stages = self._core.catalog.stages_of(operation)
         given = {name: value for name, value in keywords.items() if name not in ("key", "connection")}
-        return Submission(self._core.location.tenant, stages, **cast(dict[str, Any], given))
+        if given.get("unique") and keywords.get("key") is None:
+            raise TypeError("unique=True needs a key: key=lambda item: …")
+        collects = self._core.catalog.collecting(stages)
+        return Submission(self._core.location.tenant, stages, collects, **cast(dict[str, Any], given))
 
     async def _stored(
         self,
@@ -306,12 +317,12 @@ class Batchline:
         with translated():
             if driver is not None:
                 async with guest(driver, parse(opened.runtime.url).schema) as inside:
-                    await store(inside, submission, new, blocks)
+                    skipped = await store(inside, submission, new, blocks)
             else:
                 sessions = opened.loops.here().sessions
                 async with sessions.stream() as session, long_transaction(session) as inside:
-                    await store(inside, submission, new, blocks)
-        return SubmittedBatch(self._core, new.id, operation)
+                    skipped = await store(inside, submission, new, blocks)
+        return SubmittedBatch(self._core, new.id, operation, skipped)
 
 
 def _unknown(name: str) -> AnyOperation:

@@ -1,23 +1,26 @@
 """Submissions: a batch and all its items in one transaction."""
 
 from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from batchline.app.item_blocks import ItemBlock
+from batchline.app.unique_keys import UniqueKeys
 from batchline.batches.creation import NO_WINDOW
 from batchline.batches.staging import InvalidStaging, with_max_failed
-from batchline.model import MAX_CONCURRENCY, MAX_PRIORITY, MIN_PRIORITY, Batch, RunSettings
+from batchline.model import MAX_CONCURRENCY, MAX_PRIORITY, MIN_PRIORITY, RunSettings
+from batchline.model.batch import Collecting
 from batchline.model.ids import new_id
 from batchline.operations.errors import BatchClosed
 from batchline.operations.operation import AnyOperation
 from batchline.store import batches, feeding, files
 from batchline.store.batches import NewBatch
-from batchline.store.files import FileLane, NewFile
+from batchline.store.files import FileLane, Incoming, LineWriter, NewFile
 from batchline.store.session import InTransaction, Session
 
 _MAX_NAME = 255
@@ -36,6 +39,8 @@ class SubmitKeywords(TypedDict, total=False):
     hold: bool
     keep_open: bool
     metadata: Mapping[str, str] | None
+    unique: bool
+    on_conflict: Literal["raise", "skip"]
     connection: object
 
 
@@ -44,6 +49,7 @@ class Submission(msgspec.Struct, frozen=True):
 
     tenant: str
     stages: tuple[AnyOperation, ...]
+    collects: tuple[Collecting, ...] = ()
     name: str | None = None
     priority: int = 0
     deadline: float | timedelta | None = None
@@ -52,6 +58,9 @@ class Submission(msgspec.Struct, frozen=True):
     hold: bool = False
     keep_open: bool = False
     metadata: Mapping[str, str] | None = None
+    # Each key may be submitted once.
+    unique: bool = False
+    on_conflict: Literal["raise", "skip"] = "raise"
 
     @property
     def operation(self) -> AnyOperation:
@@ -92,22 +101,16 @@ def new_batch(submission: Submission) -> NewBatch:
 
 async def store(
     session: InTransaction, submission: Submission, new: NewBatch, blocks: AsyncIterable[ItemBlock]
-) -> Batch:
-    """Store the batch and its items, within the transaction of the session."""
+) -> int:
+    """Store the batch and its items, within the transaction of the session. Returns how many items were
+    left out, because their keys are taken. Raises DuplicateKey."""
     count = size = 0
     async with files.incoming(session) as incoming:
+        keys = UniqueKeys(session, submission.tenant, submission.operation.name, incoming.no)
+        if submission.unique:
+            blocks = keys.free(blocks, skip=submission.on_conflict == "skip")
         if not submission.accepting:
-            async with incoming.lines() as writer:
-                async for block in blocks:
-                    first, after = block.start, block.start + len(block)
-                    await writer.write(
-                        [0] * len(block),
-                        range(first, after),
-                        range(first + 1, after + 1),
-                        block.custom_ids(first),
-                        block.bodies,
-                    )
-                    count, size = after, size + block.size
+            count, size = await _written(incoming, blocks, at_once=not submission.unique)
         totals = [count] + [0] * (len(submission.stages) - 1)
         lanes = [
             FileLane(stage.name, stage.url, total)
@@ -119,12 +122,35 @@ async def store(
         )
     # Without items it ends when it is released.
     empty = not count and not submission.accepting
-    batch = await batches.create(session, replace(new, accepting=True) if empty else new)
+    await batches.create(session, replace(new, accepting=True) if empty else new)
     if empty:
         await feeding.release(session, new.id)
     elif submission.accepting:
         await append(session, new.id, submission.operation.url, blocks)
-    return batch
+    return keys.skipped
+
+
+async def _written(incoming: Incoming, blocks: AsyncIterable[ItemBlock], *, at_once: bool) -> tuple[int, int]:
+    """Write the items; their number and bytes. Unless `at_once`, other statements run between two blocks."""
+    count = size = 0
+    async with AsyncExitStack() as stack:
+        writer = await stack.enter_async_context(incoming.lines()) if at_once else None
+        async for block in blocks:
+            async with nullcontext(writer) if writer else incoming.lines() as opened:
+                await _write(opened, block, count)
+            count, size = count + len(block), size + block.size
+    return count, size
+
+
+async def _write(writer: LineWriter, block: ItemBlock, first: int) -> None:
+    after = first + len(block)
+    await writer.write(
+        [0] * len(block),
+        range(first, after),
+        range(first + 1, after + 1),
+        block.custom_ids(first),
+        block.bodies,
+    )
 
 
 async def append(session: Session, batch_id: UUID, url: str, blocks: AsyncIterable[ItemBlock]) -> int:
@@ -145,7 +171,9 @@ async def append(session: Session, batch_id: UUID, url: str, blocks: AsyncIterab
 def _settings(submission: Submission) -> RunSettings:
     options = submission.operation.options
     settings = RunSettings(
-        max_attempts=options.max_attempts, stages=tuple(stage.url for stage in submission.stages)
+        max_attempts=options.max_attempts,
+        stages=tuple(stage.url for stage in submission.stages),
+        collects=submission.collects,
     )
     if options.timeout is not None:
         settings = replace(settings, timeout=options.timeout)

@@ -29,10 +29,18 @@ from batchline.store.guest import long_transaction
 class SubmittedBatch(Generic[ItemT, ResultT]):
     """A handle: it holds nothing, and can be made again with `app.batch(id)`."""
 
-    def __init__(self, core: AppCore, batch_id: UUID, operation: PythonOperation[ItemT, ResultT]) -> None:
+    def __init__(
+        self,
+        core: AppCore,
+        batch_id: UUID,
+        operation: PythonOperation[ItemT, ResultT],
+        skipped: int = 0,
+    ) -> None:
         self._core = core
         self._id = batch_id
         self._operation = operation
+        # Items that were not submitted, because their keys are taken.
+        self.skipped = skipped
 
     def __repr__(self) -> str:
         return f"<batch {self.id} of {self._operation.name!r}>"
@@ -173,7 +181,6 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
             raise BatchlineError(f"the batch cannot be {act}: it is {batch.status.value}")
 
     def _codec(self, name: str) -> ItemCodec[Any, ResultT]:
-        if name == self._operation.name:
-            return self._operation.codec
-        known = self._core.catalog.find(name)
-        return ItemCodec() if known is None else known.codec
+        known = self._operation if name == self._operation.name else self._core.catalog.find(name)
+        # A result that is not kept is null, whatever its type.
+        return ItemCodec() if known is None or not known.options.keep_results else known.codec

@@ -1,10 +1,11 @@
 """The operations of an app, and how their stages follow each other."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, cast
 
+from batchline.model.batch import Collecting
 from batchline.operations.errors import InvalidApp
 from batchline.operations.operation import AnyOperation
 from batchline.operations.options import PROCESS
@@ -45,6 +46,8 @@ class OperationCatalog:
         """Raises InvalidApp for unknown stages, cycles, and functions that a child process cannot import."""
         for operation in self:
             self.stages_of(operation)
+            if operation.options.collects is not None:
+                self._stage(operation, "collects", operation.options.collects)
             if operation.options.run_in == PROCESS:
                 _check_found(operation)
 
@@ -55,6 +58,14 @@ class OperationCatalog:
         self._visit(operation, finished, ())
         return tuple(reversed(finished))
 
+    def collecting(self, stages: Sequence[AnyOperation]) -> tuple[Collecting, ...]:
+        """Those of the stages that collect results of others, in the order in which they run."""
+        return tuple(
+            Collecting(stage.url, self._stage(stage, "collects", source).url, stage.options.by_key)
+            for stage in stages
+            if (source := stage.options.collects) is not None
+        )
+
     def _visit(self, operation: AnyOperation, finished: list[AnyOperation], path: tuple[str, ...]) -> None:
         if operation.name in path:
             cycle = [*path[path.index(operation.name) :], operation.name]
@@ -62,14 +73,19 @@ class OperationCatalog:
         if operation in finished:
             return
         # Backwards, because the result is reversed: stages keep the order in which `emits` lists them.
-        for name in reversed(operation.options.emits):
-            stage = self.find(name)
-            if stage is None:
-                raise InvalidApp(
-                    f"operation {operation.name!r} emits {name!r}, which is no operation of this app"
-                )
+        collectors = [each for each in self if each.options.collects == operation.name]
+        emitted = [self._stage(operation, "emits", name) for name in operation.options.emits]
+        for stage in reversed([*emitted, *collectors]):
             self._visit(stage, finished, (*path, operation.name))
         finished.append(operation)
+
+    def _stage(self, operation: AnyOperation, verb: str, name: str) -> AnyOperation:
+        stage = self.find(name)
+        if stage is None:
+            raise InvalidApp(
+                f"operation {operation.name!r} {verb} {name!r}, which is no operation of this app"
+            )
+        return stage
 
 
 def _home(operation: AnyOperation) -> tuple[str, str]:

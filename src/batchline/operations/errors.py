@@ -21,6 +21,21 @@ class InvalidItem(BatchlineError):
         return self.message if self.index is None else f"item {self.index}: {self.message}"
 
 
+class DuplicateKey(BatchlineError):
+    """A key that may be submitted once was submitted before, or twice. `index`: the position of its item."""
+
+    def __init__(self, key: str, index: int) -> None:
+        super().__init__(key, index)
+        self.key = key
+        self.index = index
+
+    def __str__(self) -> str:
+        return (
+            f'item {self.index}: the key "{self.key}" was submitted before;'
+            ' on_conflict="skip" leaves such items out'
+        )
+
+
 class ItemFailed(BatchlineError):
     """An item has failed for good."""
 

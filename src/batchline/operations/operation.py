@@ -10,7 +10,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cas
 from batchline.model.emission import PYTHON
 from batchline.operations.codec import ItemCodec, ItemT, ResultT, UnsupportedType
 from batchline.operations.errors import InvalidApp
-from batchline.operations.options import LOOP, PROCESS, THREAD, OperationOptions, checked_options
+from batchline.operations.options import (
+    BY_BATCH,
+    LOOP,
+    PROCESS,
+    THREAD,
+    OperationOptions,
+    checked_options,
+)
 from batchline.operations.signature import signature_of
 
 ArgumentT = TypeVar("ArgumentT")
@@ -78,6 +85,10 @@ def make_operation(
     chunk: int | None = None,
     emits: Iterable[AnyOperation | str] = (),
     backoff: tuple[float, float] = (0.5, 60),
+    collects: AnyOperation | str | None = None,
+    by: str = BY_BATCH,
+    sink: str | None = None,
+    keep_results: bool = True,
 ) -> CallableOperation[Any, Any, Any, ..., Any]:
     """The operation of a decorated function. Raises InvalidApp."""
     if not callable(function):
@@ -93,6 +104,10 @@ def make_operation(
             chunk=chunk,
             emits=_names(emits),
             backoff=backoff,
+            collects=None if collects is None else _name("collects", collects),
+            by=by,
+            sink=sink,
+            keep_results=keep_results,
         )
         return operation_with(function, name, options)
     except (InvalidApp, UnsupportedType) as error:
@@ -151,11 +166,15 @@ def _check_importable(function: Callable[..., Any]) -> None:
 def _names(emits: Iterable[AnyOperation | str]) -> tuple[str, ...]:
     if isinstance(emits, str):
         raise InvalidApp(f"emits must be a list: emits=[{emits!r}]")
-    names = tuple(each.name if isinstance(each, PythonOperation) else each for each in emits)
-    for each in names:
-        if not isinstance(each, str):
-            raise InvalidApp(f"emits lists operations or their names, not {each!r}")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(_name("emits", each) for each in emits))
+
+
+def _name(keyword: str, operation: AnyOperation | str) -> str:
+    if isinstance(operation, PythonOperation):
+        return operation.name
+    if not isinstance(operation, str):
+        raise InvalidApp(f"{keyword} takes operations or their names, not {operation!r}")
+    return operation
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from batchline.model import MAX_CONCURRENCY
+from batchline.model.sink import SinkTable
 from batchline.operations.errors import InvalidApp
 
 LOOP, THREAD, PROCESS = "loop", "thread", "process"
 _RUN_IN = (LOOP, THREAD, PROCESS)
+BY_BATCH, BY_KEY = "batch", "key"
 _MAX_ATTEMPTS = 100
 _MAX_CHUNK = 10_000
 # Items in flight of an operation with chunks, unless it says more.
@@ -29,6 +31,12 @@ class OperationOptions(msgspec.Struct, frozen=True):
     emits: tuple[str, ...] = ()
     # The shortest and the longest ceiling of the random delay after a failed attempt, in seconds.
     backoff: tuple[float, float] = (0.5, 60.0)
+    # The stage whose results it collects when everything else has ended: all at once, or key by key.
+    collects: str | None = None
+    by_key: bool = False
+    # A table of the user's that gets the results.
+    sink: SinkTable | None = None
+    keep_results: bool = True
 
     @property
     def calls(self) -> int:
@@ -45,6 +53,10 @@ def checked_options(
     chunk: int | None,
     emits: tuple[str, ...],
     backoff: tuple[float, float],
+    collects: str | None = None,
+    by: str = BY_BATCH,
+    sink: str | None = None,
+    keep_results: bool = True,
 ) -> OperationOptions:
     """The options of an operation. Raises InvalidApp."""
     if run_in not in _RUN_IN:
@@ -61,6 +73,10 @@ def checked_options(
         raise InvalidApp(
             f"concurrency counts items, so it must be at least chunk: {concurrency} is less than {chunk}"
         )
+    if by not in (BY_BATCH, BY_KEY):
+        raise InvalidApp(f'by must be "batch" or "key", not {by!r}')
+    if by == BY_KEY and collects is None:
+        raise InvalidApp('by="key" is for an operation that collects: add collects=…')
     return OperationOptions(
         max_attempts,
         None if timeout is None else float(timeout),
@@ -69,7 +85,19 @@ def checked_options(
         chunk,
         emits,
         _checked_backoff(backoff),
+        collects,
+        by == BY_KEY,
+        None if sink is None else _checked_sink(sink),
+        bool(keep_results),
     )
+
+
+def _checked_sink(sink: Any) -> SinkTable:
+    if not isinstance(sink, str) or not all(part and "\0" not in part for part in sink.split(".")):
+        raise InvalidApp(f'sink must be a table, such as "thumbs" or "app.thumbs", not {sink!r}')
+    if sink.count(".") > 1:
+        raise InvalidApp(f"sink must be a table, with its schema or without, not {sink!r}")
+    return SinkTable.named(sink)
 
 
 def _default_concurrency(run_in: str, chunk: int) -> int:

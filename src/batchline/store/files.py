@@ -146,6 +146,10 @@ class Incoming:
         self._connection = connection
         self._no = no
 
+    @property
+    def no(self) -> int:
+        return self._no
+
     @asynccontextmanager
     async def lines(self) -> "AsyncIterator[LineWriter]":
         cursor = self._connection.cursor()

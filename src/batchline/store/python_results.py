@@ -65,3 +65,32 @@ async def page_with_unrun(session: Session, of: ResultLane, first: int) -> Seque
         "limit": _LIMIT,
     }
     return [StoredResult(*row) for row in await session.raw_rows(statement("page_unrun_items"), params)]
+
+
+class TooMuch(Exception):
+    """The results are larger than the caller can take."""
+
+
+async def collected(
+    session: Session, batch_id: UUID, url: str, numbers: Sequence[int] | None, *, max_bytes: int
+) -> list[bytes]:
+    """Output lines of completed items of one stage, in their order: those with these line numbers, or all.
+    Raises TooMuch."""
+    outputs: list[bytes] = []
+    after, size = 0, 0
+    while True:
+        params = {
+            "batch": batch_id,
+            "url": url,
+            "numbers": None if numbers is None else list(numbers),
+            "after": after,
+            "limit": _LIMIT,
+            "room": _ROOM,
+        }
+        rows = await session.raw_rows(statement("collected_results"), params)
+        if not rows:
+            return outputs
+        outputs += [output for _, output in rows]
+        after, size = rows[-1][0], size + sum(len(output) for _, output in rows)
+        if size > max_bytes:
+            raise TooMuch(f"the results have more than {max_bytes} bytes")

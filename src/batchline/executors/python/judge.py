@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable
 from time import monotonic
 
+import msgspec
 import structlog
 
 from batchline.batches.output import answered_line, failed_line
 from batchline.executors.python.outcome import (
+    INVALID_RESULT,
     TIMEOUT,
     AttemptFailed,
     FailedForGood,
@@ -17,6 +19,7 @@ from batchline.executors.python.outcome import (
 )
 from batchline.model import Completed, Failed, Item, Retried, TaskParked, Verdict
 from batchline.model.failure import MAX_MESSAGE
+from batchline.model.sink import SinkRow
 from batchline.operations.operation import AnyOperation
 from batchline.upstreams.retry import Backoff, rounded_up
 
@@ -25,6 +28,7 @@ _QUIET = 10.0
 _MAX_KNOWN = 1000
 
 _log = structlog.get_logger("batchline.handlers")
+_columns_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Judge:
@@ -39,6 +43,7 @@ class Judge:
         options = operation.options
         self._name = operation.name
         self._max_attempts = options.max_attempts
+        self._sink, self._keep_results = options.sink, options.keep_results
         self._backoff = Backoff(*options.backoff)
         self._clock = clock
         self._random = random
@@ -51,15 +56,26 @@ class Judge:
     def verdict(self, item: Item, outcome: Outcome) -> Verdict:
         match outcome:
             case Returned():
-                request_id = item.request_id
-                line = answered_line(item, 200, request_id, outcome.body)
-                return Completed(item, 200, line, emitted=outcome.emitted)
+                return self._completed(item, outcome)
             case AttemptFailed():
                 return self._attempt_failed(item, outcome)
             case FailedForGood():
                 return Failed(item, failed_line(item, outcome.code, outcome.message))
             case TaskStarted():
                 return TaskParked(item, outcome.task_id, outcome.after)
+
+    def _completed(self, item: Item, outcome: Returned) -> Verdict:
+        body = outcome.body if self._keep_results else b"null"
+        line = answered_line(item, 200, item.request_id, body)
+        if self._sink is None:
+            return Completed(item, 200, line, emitted=outcome.emitted)
+        try:
+            columns = _columns_of(outcome.body)
+        except msgspec.DecodeError:
+            message = f"The result goes to the table {self._sink.name}, so it must have fields."
+            return Failed(item, failed_line(item, INVALID_RESULT, message))
+        row = SinkRow(self._sink, tuple(columns), outcome.body)
+        return Completed(item, 200, line, emitted=outcome.emitted, sink=row)
 
     def _attempt_failed(self, item: Item, outcome: AttemptFailed) -> Verdict:
         if outcome.trace:

@@ -13,6 +13,7 @@ import structlog
 from batchline.batches.output import failed_line
 from batchline.executors.executor import Executor, Fence, no_fence
 from batchline.executors.python.chunks import ChunkRunner
+from batchline.executors.python.collecting import Collector
 from batchline.executors.python.judge import Judge
 from batchline.executors.python.loop_runner import LoopCaller, LoopRunner
 from batchline.executors.python.loop_share import LoopShare
@@ -38,9 +39,15 @@ _log = structlog.get_logger("batchline.python")
 class PythonExecutor:
     """Runs items of operations in `catalog`; all items that are not Python's go to `otherwise`."""
 
-    def __init__(self, catalog: OperationCatalog, otherwise: Executor | None = None) -> None:
+    def __init__(
+        self,
+        catalog: OperationCatalog,
+        otherwise: Executor | None = None,
+        collector: Collector | None = None,
+    ) -> None:
         self._catalog = catalog
         self._otherwise = otherwise
+        self._collector = collector
         self._runners: dict[str, tuple[AnyOperation, OperationRunner]] = {}
         # Of operations that were defined again.
         self._replaced: list[OperationRunner] = []
@@ -59,6 +66,8 @@ class PythonExecutor:
             return self._otherwise.run(item)
         known = self._runners.get(claim.url)
         runner = known[1] if known is not None and known[0] is operation else self._open(operation)
+        if operation.options.collects is not None:
+            return self._run_collecting(runner, item, PYTHON + operation.options.collects)
         return runner.run(item) if claim.losses < _SUSPECT else self._run_suspect(runner, item)
 
     def fenced_by(self, fence: Fence) -> None:
@@ -75,6 +84,8 @@ class PythonExecutor:
     async def close(self) -> None:
         for runner in self._all_runners():
             await runner.close()
+        if self._collector is not None:
+            await self._collector.close()
         if self._otherwise is not None:
             await self._otherwise.close()
 
@@ -104,6 +115,14 @@ class PythonExecutor:
             if options.chunk is None
             else ChunkRunner(caller, options.chunk, judge)
         )
+
+    async def _run_collecting(self, runner: OperationRunner, item: Item, source: str) -> Ran:
+        if self._collector is None:
+            return await self._elsewhere(item)
+        found = await self._collector.collect(item, source)
+        if not isinstance(found, Item):
+            return found
+        return await (runner.run(found) if item.claim.losses < _SUSPECT else self._run_suspect(runner, found))
 
     async def _run_suspect(self, runner: OperationRunner, item: Item) -> Verdict:
         losses = item.claim.losses

@@ -1,0 +1,81 @@
+"""Keys that may be submitted once."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from batchline import Batchline, DuplicateKey
+from batchline.operations.operation import PythonOperation
+
+
+def same(app: Batchline) -> PythonOperation[int, int]:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    return same
+
+
+async def test_items_with_taken_keys_are_left_out(app: Batchline) -> None:
+    operation = same(app)
+    first = await app.submit(operation, [1, 2, 2], key=str, unique=True, on_conflict="skip")
+    second = await app.submit(operation, [2, 3], key=str, unique=True, on_conflict="skip")
+    assert (first.skipped, second.skipped) == (1, 1)
+    await asyncio.gather(first.wait(), second.wait())
+    assert [result.value async for result in first.results()] == [1, 2]
+    assert [(result.index, result.value) async for result in second.results()] == [(0, 3)]
+
+
+async def test_a_taken_key_refuses_the_submission(app: Batchline) -> None:
+    operation = same(app)
+    await app.submit(operation, [1, 2], key=str, unique=True)
+    with pytest.raises(DuplicateKey, match='item 1: the key "2"') as refused:
+        await app.submit(operation, [3, 2], key=str, unique=True)
+    assert (refused.value.key, refused.value.index) == ("2", 1)
+    assert (await app.submit(operation, [3], key=str, unique=True)).skipped == 0, "nothing was taken"
+
+
+async def test_a_batch_whose_items_are_all_taken_ends_at_once(app: Batchline) -> None:
+    operation = same(app)
+    await app.submit(operation, [1], key=str, unique=True)
+    batch = await app.submit(operation, [1], key=str, unique=True, on_conflict="skip")
+    assert (await batch.wait()).total == 0
+
+
+async def test_of_two_submissions_at_once_one_gets_the_key(app: Batchline) -> None:
+    operation = same(app)
+    batches = await asyncio.gather(
+        *(app.submit(operation, range(200), key=str, unique=True, on_conflict="skip") for _ in range(4))
+    )
+    assert sum(batch.skipped for batch in batches) == 600
+
+
+async def test_other_operations_and_held_batches_have_keys_too(app: Batchline) -> None:
+    operation = same(app)
+
+    @app.operation
+    async def other(number: int) -> int:
+        return number
+
+    await app.submit(operation, [1], key=str, unique=True)
+    assert (await app.submit(other, [1], key=str, unique=True)).skipped == 0
+    held = await app.submit(operation, [1, 5], key=str, unique=True, on_conflict="skip", hold=True)
+    assert held.skipped == 1
+    await held.release()
+    assert (await held.wait()).completed == 1
+
+
+async def test_unique_needs_a_key(app: Batchline) -> None:
+    with pytest.raises(TypeError, match="unique=True needs a key"):
+        await app.submit(same(app), [1], unique=True)
+
+
+async def test_keys_are_free_again_when_the_submission_is_rolled_back(
+    app: Batchline, database_url: str
+) -> None:
+    operation = same(app)
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        await app.submit(operation, [1], key=str, unique=True, connection=connection)
+        await connection.rollback()
+    assert (await app.submit(operation, [1], key=str, unique=True)).skipped == 0

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from batchline import Completed, Deferred, Executor, Item, TaskParked, Verdict, answered_line
+from batchline.batches.output import answered_line
 from batchline.config.settings import WorkerSettings
+from batchline.executors.executor import Executor
 from batchline.files.objects import Objects
-from batchline.model import Batch, BatchStatus
+from batchline.model import Batch, BatchStatus, Completed, Deferred, Item, TaskParked, Verdict
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope

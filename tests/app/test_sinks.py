@@ -14,8 +14,8 @@ class Square:
     square: int
 
 
-async def squares(app: Batchline, url: str, table: str, numbers: list[int], **keywords: bool) -> list[bool]:
-    @app.operation(sink=table, **keywords)
+async def squares(app: Batchline, table: str, numbers: list[int]) -> list[bool]:
+    @app.operation(sink=table)
     async def square(number: int) -> Square:
         return Square(number, number * number)
 
@@ -40,13 +40,13 @@ def create(url: str, table: str) -> None:
 @pytest.mark.parametrize(("sink", "table"), [("squares", "public.squares"), ("app.Squares", 'app."Squares"')])
 async def test_each_result_is_a_row(app: Batchline, database_url: str, sink: str, table: str) -> None:
     create(database_url, table)
-    assert all(await squares(app, database_url, sink, list(range(20))))
+    assert all(await squares(app, sink, list(range(20))))
     assert rows(database_url, table) == [(number, number**2) for number in range(20)]
 
 
 async def test_a_row_that_the_table_refuses_fails_only_its_item(app: Batchline, database_url: str) -> None:
     create(database_url, "public.squares")
-    ended = await squares(app, database_url, "squares", [1, 2, 99, 3, 2])
+    ended = await squares(app, "squares", [1, 2, 99, 3, 2])
     assert ended.count(False) == 2
     assert ended[2] is False
     assert rows(database_url, "public.squares") == [(1, 1), (2, 4), (3, 9)]

@@ -26,6 +26,7 @@ SERVICES = (
     "outbox",
     "poller",
     "reconciler",
+    "schedules",
     "settler",
     "spending",
     "task canceller",

@@ -1,4 +1,6 @@
-"""Completion hooks: the operator's programs and functions that run after a batch has ended.
+"""Completion hooks: the operator's programs and functions that run after a batch has ended, and callbacks of
+Python apps.
 
-May import upstreams (back-off), batches, store, config and model. Start with `hook`, then `delivery`.
+May import upstreams (back-off), operations, batches, store, config and model. Start with `hook`, then
+`delivery`.
 """

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 
 from batchline.batches.batch_details import batch_details
+from batchline.hooks.function import FunctionHook, run_function
 from batchline.hooks.hook import Hooks
 from batchline.hooks.process import run_hook
+from batchline.model import Batch
 from batchline.model.ids import EVENT, show
 from batchline.store import batches, hooks
 from batchline.store.hooks import HookOutcome, TakenHook
@@ -44,12 +46,18 @@ async def deliver(session: Session, known: Hooks, taken: TakenHook) -> Delivered
     if batch is None:
         outcome, max_attempts = HookOutcome(False, "the batch does not exist any more"), 0
     else:
-        hook, content = known.named(taken.hook), event_content(taken, await batch_details(session, batch))
-        outcome = await run_hook(hook, content, timeout=known.timeout, environment=known.environment or {})
-        max_attempts = MAX_ATTEMPTS
+        outcome, max_attempts = await _run(session, known, taken, batch), MAX_ATTEMPTS
     delay = 0.0 if outcome.delivered else _delay(taken.attempt)
     abandoned = await hooks.settle(session, taken, outcome, delay=delay, max_attempts=max_attempts)
     return Delivered(outcome, delay, bool(abandoned))
+
+
+async def _run(session: Session, known: Hooks, taken: TakenHook, batch: Batch) -> HookOutcome:
+    hook = known.named(taken.hook)
+    if isinstance(hook, FunctionHook):
+        return await run_function(hook, taken, batch, timeout=known.timeout)
+    content = event_content(taken, await batch_details(session, batch))
+    return await run_hook(hook, content, timeout=known.timeout, environment=known.environment or {})
 
 
 def event_content(taken: TakenHook, details: Mapping[str, Any]) -> bytes:

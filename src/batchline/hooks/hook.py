@@ -1,7 +1,8 @@
-"""The hooks of the settings: what each runs, its name, and the environment that it gets.
+"""The hooks of a worker: what each runs, its name, and the environment that it gets.
 
-What a hook runs comes from local flags and settings alone. The database knows its name, which says nothing
-secret: a command's arguments are in it as a hash only. Two workers with the same hook share its deliveries.
+What a hook runs comes from local flags and settings alone, or from the app of a Python worker. The database
+knows its name, which says nothing secret: a command's arguments are in it as a hash only. Two workers with
+the same hook share its deliveries.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchline.config.settings import WorkerSettings
+from batchline.hooks.function import FunctionHook
 
 # Variables that programs need and that hold no secrets. All others stay with the worker: its environment has
 # the API keys of upstreams and the database's password.
@@ -41,7 +43,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    hooks: tuple[Hook, ...] = ()
+    hooks: tuple[Hook | FunctionHook, ...] = ()
     timeout: float = 60.0
     environment: Mapping[str, str] | None = None
 
@@ -49,7 +51,7 @@ class Hooks:
     def names(self) -> tuple[str, ...]:
         return tuple(hook.name for hook in self.hooks)
 
-    def named(self, name: str) -> Hook:
+    def named(self, name: str) -> Hook | FunctionHook:
         return next(hook for hook in self.hooks if hook.name == name)
 
 

@@ -21,6 +21,8 @@ class PollResult(msgspec.Struct, frozen=True):
     hooks_due: bool = False
     # An action on many batches to continue.
     actions_due: bool = False
+    # A schedule of this worker to run.
+    schedules_due: bool = False
     # Batches that the worker holds lines of, whose concurrency has changed, and the new values.
     changed: Sequence[UUID] = ()
     limits: Sequence[int | None] = ()

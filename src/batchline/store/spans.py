@@ -15,6 +15,7 @@ from batchline import __version__
 from batchline.model import Claim, Item, KeyLoad, PollResult, RunSettings, Settled, TaskParked, Verdict
 from batchline.store import sinks
 from batchline.store.arrays import Float8Array, Int8Array, MultirangeArray, TextArray
+from batchline.store.schedules import NO_SCHEDULES, ScheduleScope
 from batchline.store.session import Row, Session, StatementRefused, StoreUnavailable, run
 from batchline.store.statements import statement
 from batchline.store.verdicts import Grouped
@@ -310,15 +311,17 @@ async def poll(
     scope: Scope,
     hooks: Sequence[str] = (),
     held: Mapping[UUID, int | None] = NOTHING_HELD,
+    schedules: ScheduleScope = NO_SCHEDULES,
 ) -> PollResult:
-    """See what there is to do, and when the next known thing comes due. `hooks` are those of this worker,
-    `held` the batches that it holds lines of, with the concurrency that it knows of each."""
+    """See what there is to do, and when the next known thing comes due. `hooks` and `schedules` are those of
+    this worker, `held` the batches that it holds lines of, with the concurrency that it knows of each."""
     params = {
         **scope.params(),
         "worker": worker_id,
         "hooks": list(hooks),
         "held": list(held),
         "limits": [limit or 0 for limit in held.values()],
+        **schedules.params(),
     }
     rows = await session.rows(statement("poll"), params)
     return PollResult(*rows[0])

@@ -16,6 +16,7 @@ import structlog
 from batchline.config.settings import WorkerSettings
 from batchline.model import PollResult
 from batchline.store import spans
+from batchline.store.schedules import NO_SCHEDULES, ScheduleScope
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import NOTHING_HELD, Scope
 from batchline.worker.lease import Lease
@@ -42,6 +43,7 @@ class Poller(Service):
         on_result: Callable[[PollResult], None],
         hooks: Sequence[str] = (),
         held: Callable[[], Mapping[UUID, int | None]] = lambda: NOTHING_HELD,
+        schedules: ScheduleScope = NO_SCHEDULES,
     ) -> None:
         super().__init__()
         self._session = session
@@ -51,6 +53,7 @@ class Poller(Service):
         self._on_result = on_result
         self._hooks = hooks
         self._held = held
+        self._schedules = schedules
         self._interval = settings.poll_min
         self._next_due: float | None = None
         self._waiting: list[asyncio.Future[bool]] = []
@@ -94,7 +97,7 @@ class Poller(Service):
     async def _poll(self) -> bool:
         try:
             result = await spans.poll(
-                self._session, self._lease.worker.id, self._scope, self._hooks, self._held()
+                self._session, self._lease.worker.id, self._scope, self._hooks, self._held(), self._schedules
             )
         except StoreUnavailable as error:
             _log.warning("cannot poll", reason=str(error))
@@ -103,7 +106,7 @@ class Poller(Service):
         self._next_due = result.next_due
         self._on_result(result)
         soon = result.next_free is not None and result.next_free < _SOON
-        due = result.maintenance_due or result.news or result.hooks_due
+        due = result.maintenance_due or result.news or result.hooks_due or result.schedules_due
         more = soon or result.finalizable or due
         self.only_claimable = result.claimable and not more
         return result.claimable or more

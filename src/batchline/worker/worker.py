@@ -19,7 +19,7 @@ from batchline.executors.executor import Executor
 from batchline.executors.validating import ValidatingExecutor
 from batchline.files.objects import Objects
 from batchline.hooks.hook import Hooks
-from batchline.model import Batch, Verdict
+from batchline.model import Batch, PollResult, Verdict
 from batchline.store import batches, spans
 from batchline.store.address import in_schema_of
 from batchline.store.session import Session, StoreUnavailable
@@ -50,6 +50,7 @@ from batchline.worker.poller import Poller
 from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import Producers
 from batchline.worker.reconciler import Reconciler
+from batchline.worker.schedule_runner import AppSchedules, ScheduleRunner
 from batchline.worker.service import HasIdle, until_idle
 from batchline.worker.settler import Settler
 from batchline.worker.spending import CappedExecutor, SpendingKeeper
@@ -69,6 +70,7 @@ _SESSIONS = (
     "spending",
     "answers",
     "bulk",
+    "schedules",
 )
 
 _log = structlog.get_logger("batchline.worker")
@@ -91,6 +93,8 @@ class WorkerOptions:
     continue_action: ContinueAction = no_actions
     # Run after each batch that ends, whichever worker ends it.
     hooks: Hooks = field(default_factory=Hooks)
+    # Of a Python app.
+    schedules: AppSchedules = field(default_factory=AppSchedules)
     # Called with each batch that this worker ends.
     on_ended: Callable[[Batch], None] | None = None
     clock: Clock = steady
@@ -172,6 +176,7 @@ class Worker:
         sender = Sender(allow_private=settings.allow_private_webhooks)
         self.outbox = Outbox(self._sessions["outbox"], sender, router.hooks_due)
         self.hooks = HookRunner(self._sessions["hooks"], options.hooks)
+        self.schedules = ScheduleRunner(url, self._sessions["schedules"], options.schedules)
         self._maintenance = Maintenance(
             self._sessions["maintenance"], objects, settings, self._observer.maintenance_found
         )
@@ -182,9 +187,10 @@ class Worker:
             self.lease,
             scope,
             settings,
-            router.found,
+            self._found,
             options.hooks.names,
             self.producers.batch_limits,
+            options.schedules.scope,
         )
         self._heartbeat = Heartbeat(
             self._sessions["renew"],
@@ -236,6 +242,7 @@ class Worker:
                     self.finalizer,
                     self.outbox,
                     self.hooks,
+                    self.schedules,
                     self._maintenance,
                     self._bulk,
                     self._canceller,
@@ -293,6 +300,7 @@ class Worker:
             self._router.retries,
             self.outbox,
             self.hooks,
+            self.schedules,
             self._maintenance,
             self._bulk,
             self._canceller,
@@ -334,8 +342,8 @@ class Worker:
             await stop(self.settler)
             await stop(self._spending)
             await stop(self.finalizer)
-            # A slow receiver keeps no worker from leaving for long.
-            await stop(self.outbox, patience=self._settings.grace)
+            # A slow receiver or schedule keeps no worker from leaving for long: another one goes on with it.
+            await stop(self.outbox, self.schedules, patience=self._settings.grace)
         # A hook that runs is waited for, as a request in flight is. It has a time limit.
         await stop(self.hooks, patience=self._settings.on_end_timeout + patience)
         await stop(self._heartbeat)
@@ -393,6 +401,12 @@ class Worker:
         self._spending.stored(verdicts, late, repeated)
         if self._tracing is not None:
             self._tracing.lines.stored(verdicts, late, repeated)
+
+    def _found(self, result: PollResult) -> None:
+        """A poll has returned."""
+        self._router.found(result)
+        if result.schedules_due:
+            self.schedules.wake()
 
     def _known_spans(self) -> set[int]:
         return self.settler.spans().union(*(producer.spans() for producer in self.producers))

@@ -1,6 +1,6 @@
 -- poll: all checks of an idle worker in one statement. Is there work to claim, a batch to finalize, a maintenance
--- task due, an event to deliver, one of this worker's `hooks` to run? How many seconds until the next known thing is due
--- (a retry, the end of a lease, a deadline, a step, a maintenance task, an event, a delivery, an action on many batches, a finalization
+-- task due, an event to deliver, one of this worker's `hooks` to run, or one of its schedules? How many seconds until the next known thing is due
+-- (a retry, the end of a lease, a deadline, a step, a maintenance task, an event, a delivery, an action on many batches, a schedule, a finalization
 -- that failed before)? Which of the batches that the worker holds lines of (`held`) have another concurrency now than it knows
 -- (`limits`; 0: none)?
 -- No locks.
@@ -137,6 +137,16 @@ hook AS (
         LIMIT 1
     ) AS due
 ),
+schedule AS (
+    SELECT min(due.available_at) AS at
+    FROM unnest(%(schedule_names)s::text[], %(schedule_definitions)s::text[]) AS mine (name, definition)
+    CROSS JOIN LATERAL (
+        SELECT s.available_at
+        FROM batchline.schedules AS s
+        WHERE s.tenant = %(schedule_tenant)s AND s.name = mine.name AND s.definition = mine.definition
+        LIMIT 1
+    ) AS due
+),
 action AS (
     SELECT min(due_at) AS at FROM batchline.bulk_actions WHERE ended_at IS NULL
 ),
@@ -180,6 +190,7 @@ SELECT
             closing.at,
             step.at,
             action.at,
+            schedule.at,
             finalizing.at
         ) - now()
     )::float8 AS next_due,
@@ -187,6 +198,7 @@ SELECT
     coalesce(least(event.at, delivery.at) <= now(), false) AS news,
     coalesce(hook.at <= now(), false) AS hooks_due,
     coalesce(action.at <= now(), false) AS actions_due,
+    coalesce(schedule.at <= now(), false) AS schedules_due,
     changed.ids AS changed,
     changed.limits
 FROM maintenance
@@ -198,6 +210,7 @@ CROSS JOIN event
 CROSS JOIN delivery
 CROSS JOIN hook
 CROSS JOIN action
+CROSS JOIN schedule
 CROSS JOIN changed
 CROSS JOIN finalizing
 CROSS JOIN freed

@@ -57,6 +57,12 @@ class AppWorker:
     def operations(self) -> Sequence[str]:
         return [operation.name for operation in self._operations]
 
+    def check(self) -> None:
+        """Raises InvalidApp for mistakes in the app, before anything is opened."""
+        self._core.catalog.check()
+        if not self._operations:
+            raise InvalidApp("the app has no operations")
+
     def configured(self, settings: WorkerSettings) -> "AppWorker":
         """The same with other settings. Concurrency is that of the operations."""
         settings = replace(settings, concurrency=self._settings.concurrency)
@@ -75,7 +81,7 @@ class AppWorker:
 
     async def serve(self, around: Around | None = None) -> None:
         """Run on this event loop, without signals, until `stop` is called."""
-        self._core.catalog.check()
+        self.check()
         opened = await self._core.opened()
         with translated():
             async with working(opened, self._core, self._operations, self._settings, self._concurrency) as it:
@@ -148,8 +154,6 @@ async def working(
         )
         for operation in operations
     ]
-    if not scopes:
-        raise InvalidApp("the app has no operations")
     executor = around_executor(PythonExecutor(core.catalog, collector=StoredResults(opened.runtime.url)))
     if concurrency is not None and len(scopes) > 1:
         executor = LimitedExecutor(executor, concurrency)

@@ -30,7 +30,7 @@ class Background:
 
     def run(self, coroutine: Coroutine[Any, Any, Returned]) -> Returned:
         """Run it to its end. Ctrl-C cancels it, and waits until it has ended; a second one does not wait."""
-        loop = self._started()
+        loop = self.started()
         outcome: Future[Returned] = Future()
         tasks: list[asyncio.Task[Returned]] = []
 
@@ -55,7 +55,8 @@ class Background:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def started(self) -> asyncio.AbstractEventLoop:
+        """Its loop, which runs."""
         with self._lock:
             if self.loop is None:
                 self.loop = new_event_loop()

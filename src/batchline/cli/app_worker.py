@@ -74,7 +74,7 @@ def work_in_processes(target: str, processes: str, *, reload: bool) -> int:
     if not reload:
         # Here, too: a mistake is reported once, and not by each of them.
         with _reported():
-            load_app(target).worker()
+            load_app(target).worker().check()
     fleet = AppProcesses(_child_arguments(sys.argv[1:]), count)
     return run_async(run_reloading(fleet) if reload else fleet.run_with_signals())
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from batchline.app.exit_guard import exit_guard
+from batchline.app.models.model_worker import Listening, model_worker
 from batchline.cli.display.console import CommandError
 from batchline.cli.display.progress import DisplayedProgress, Gauge
 from batchline.cli.display.screen import Display, display
@@ -19,16 +20,11 @@ from batchline.cli.options import Exit
 from batchline.cli.run.files import Writing
 from batchline.cli.run.order import RunOrder
 from batchline.cli.runtime import Runtime
-from batchline.executors.http import HttpExecutor
-from batchline.executors.provider import ProviderExecutor
 from batchline.host.disk import full_message, says_full
 from batchline.model import Batch, ids
 from batchline.store.session import Session, StoreUnavailable
-from batchline.store.spans import Scope
 from batchline.upstreams.http_upstream import Upstreams
-from batchline.upstreams.memory import BodyMemory
-from batchline.worker.producer import ProducerScope
-from batchline.worker.worker import Worker, WorkerOptions
+from batchline.worker.worker import Worker
 
 _REFRESH = 0.25
 _DISK_PATIENCE = 30.0
@@ -46,56 +42,30 @@ async def work(
     """Run the batch until it has ended, a rule pauses it, the user stops it, or `writing` ends. Returns the
     batch and whether it was stopped."""
     ended = asyncio.Event()
-    settings = order.worker
-    memory = BodyMemory(settings.body_memory, settings.concurrency)
-    upstreams = Upstreams(traced=order.traces.headers_to)
-    executor = ProviderExecutor(HttpExecutor(upstreams, memory=memory))
-    provider = order.settings.provider
-    worker = Worker(
-        runtime.url,
-        executor,
-        runtime.objects,
-        settings,
-        scope := _scope(order, batch),
-        WorkerOptions(
-            producers=[
-                ProducerScope(
-                    scope,
-                    settings.concurrency,
-                    order.settings.upstream,
-                    None if provider is None else provider.max_tasks,
-                )
-            ],
-            upstreams=upstreams,
-            memory=memory,
-            cancel_task=executor.cancel,
-            on_ended=lambda _: ended.set(),
-            tracing=order.tracing,
-        ),
+    listening = Listening(
+        on_ended=lambda _: ended.set(), tracing=order.tracing, traced=order.traces.headers_to
     )
     if not order.as_json:
         order.console().print(
             f"{ids.show(ids.BATCH, batch.id)}: {counted(batch.total, 'line')}", markup=False
         )
     screen = display(order.console(), order.inputs.title, silent=order.as_json)
-    working = asyncio.create_task(worker.run())
-    try:
-        async with exit_guard(worker):
-            with screen, _Signals(worker, screen), _stopped_by(writing, worker):
-                batch = await _watch(runtime, session, batch.id, screen, ended, working, upstreams, worker)
-                worker.stop()
-                await working
-    finally:
-        working.cancel()
-        await executor.close()
+    async with model_worker(runtime, batch.id, order.settings, order.worker, listening) as (
+        worker,
+        upstreams,
+    ):
+        working = asyncio.create_task(worker.run())
+        try:
+            async with exit_guard(worker):
+                with screen, _Signals(worker, screen), _stopped_by(writing, worker):
+                    batch = await _watch(
+                        runtime, session, batch.id, screen, ended, working, upstreams, worker
+                    )
+                    worker.stop()
+                    await working
+        finally:
+            working.cancel()
     return batch, batch.ended_at is None
-
-
-def _scope(order: RunOrder, batch: Batch) -> Scope:
-    """The batch. Of a provider also its upstream, whose tasks are counted."""
-    upstream = order.settings.upstream
-    keys = None if order.settings.provider is None or upstream is None else (upstream,)
-    return Scope(keys, batch.id)
 
 
 async def _watch(

@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from batchline.app.app_worker import AppWorker as AppWorker
     from batchline.app.batchline import Batchline as Batchline
+    from batchline.app.models.openai_client import AsyncOpenAI as AsyncOpenAI
     from batchline.app.progress import BatchProgress as BatchProgress
     from batchline.app.results import ItemError as ItemError
     from batchline.app.results import ItemResult as ItemResult
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 # Imported when first used: `batchline --help` must not wait for them.
 _HOMES = {
     "AppWorker": "batchline.app.app_worker",
+    "AsyncOpenAI": "batchline.app.models.openai_client",
     "BatchClosed": "batchline.operations.errors",
     "BatchProgress": "batchline.app.progress",
     "Batchline": "batchline.app.batchline",
@@ -46,7 +48,8 @@ _HOMES = {
     "Retry": "batchline.operations.outcomes",
     "SubmittedBatch": "batchline.app.submitted_batch",
 }
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+# Without what needs an extra: `from batchline import *` works without it.
+__all__ = ["__version__", *(_HOMES.keys() - {"AsyncOpenAI"})]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:

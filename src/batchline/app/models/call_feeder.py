@@ -59,8 +59,11 @@ class CallFeeder:
                     await pause.wait()
                 except BatchlineError as error:
                     for call in some:
-                        if not call.answer.done():
-                            call.answer.set_exception(error)
+                        call.fail(error)
+
+    def fail_all(self, error: Exception) -> None:
+        for call in self._queue:
+            call.fail(error)
 
     def _taken(self) -> list[PendingCall]:
         some: list[PendingCall] = []

@@ -30,7 +30,7 @@ class CallLane:
         self._feeder = CallFeeder(sessions, of, kind.url, self._results.wait_for)
         self._ended = asyncio.Event()
         self._ready: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._serving = asyncio.create_task(self._serve())
 
     @classmethod
@@ -77,13 +77,16 @@ class CallLane:
         try:
             with translated():
                 await self._work(beside)
-        except Exception as error:  # noqa: BLE001
-            self._error = error
-            self._results.fail_all(error)
+            error: Exception = BatchlineError("the client was closed before this call had an answer")
+        except Exception as found:  # noqa: BLE001
+            error = found
         finally:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
+        self._error = error
+        self._feeder.fail_all(error)
+        self._results.fail_all(error)
 
     async def _work(self, beside: "list[asyncio.Task[None]]") -> None:
         listening = Listening(on_ended=lambda _: self._ended.set(), observer=self._results)

@@ -80,9 +80,9 @@ class CallResults(WorkerObserver):
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def fail_all(self, error: BaseException) -> None:
+    def fail_all(self, error: Exception) -> None:
         for call in list(self._waiting.values()):
-            _fail(call, error)
+            call.fail(error)
 
     async def _until_woken(self) -> None:
         if self._due:
@@ -138,9 +138,4 @@ class CallResults(WorkerObserver):
         """The batch has ended, and these lines have no result."""
         error = BatchClosed("the batch was cancelled, or has ended, before this call had an answer")
         for line_no in line_nos:
-            _fail(self._waiting[line_no], error)
-
-
-def _fail(call: PendingCall, error: BaseException) -> None:
-    if not call.answer.done():
-        call.answer.set_exception(error)
+            self._waiting[line_no].fail(error)

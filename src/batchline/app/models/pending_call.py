@@ -24,6 +24,10 @@ class PendingCall:
     # Lines of this call up to this number do not count: they have failed before.
     after: int = 0
 
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
 
 class CallNames:
     """Names calls after their content. Equal calls of one process are numbered, so each has its own line."""

@@ -13,10 +13,11 @@ from batchline.governance.access import Actor
 from batchline.model import RequestKind, Role
 from batchline.model.bulk_action import BatchFilter, BulkKind
 from batchline.model.ids import new_id
-from batchline.store import batches, browser_sessions, files, spans, uploads
+from batchline.store import batches, browser_sessions, files, schedules, spans, uploads
 from batchline.store import webhooks as store_webhooks
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.maintenance import take_event
+from batchline.store.schedules import NewSchedule
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.store.uploads import NewUpload, Part
@@ -73,6 +74,7 @@ async def _account(db: Session, tenant: str) -> None:
     ((key_id,),) = await sql(db, "SELECT id FROM batchline.api_keys WHERE name = %(name)s", name=mark)
     await browser_sessions.add(db, mark.encode(), key_id, lifetime=3600, maximum=10)
     await bulk_actions.start(db, actor, BulkKind.PAUSE, BatchFilter(q=mark))
+    await schedules.register(db, tenant, [NewSchedule(mark, "0 3 * * * UTC", datetime.now(UTC))])
     await webhooks.add(
         db, actor, name=mark, url=f"https://{mark}.example/", events=["batch.completed"], secret=mark
     )

@@ -1,6 +1,6 @@
 -- erase_tenant_rows: delete a chunk of everything of a tenant that is found by its name: idempotency keys, notes of progress,
--- actions, webhooks and their deliveries, limits, keys of items and of users. Returns the number of deleted rows. A webhook goes when its deliveries
--- are gone.
+-- actions, webhooks and their deliveries, limits, schedules, keys of items and of users. Returns the number of deleted rows. A
+-- webhook goes when its deliveries are gone.
 --
 -- Keys were revoked when the erasure began, so none of them is in use. Locks: these rows. An action that a worker is doing is
 -- skipped: its act may wait for a limit that is deleted here. The erasure ends when the act has ended.
@@ -60,6 +60,19 @@ item_key AS (
     WHERE k.tenant = chunk.tenant AND k.operation = chunk.operation AND k.key = chunk.key
     RETURNING 1
 ),
+schedule AS (
+    DELETE FROM batchline.schedules AS s
+    USING (
+        SELECT n.tenant, n.name
+        FROM batchline.schedules AS n
+        WHERE n.tenant = (SELECT name FROM erasing)
+        ORDER BY n.tenant, n.name
+        LIMIT %(chunk)s
+        FOR UPDATE SKIP LOCKED
+    ) AS chunk
+    WHERE s.tenant = chunk.tenant AND s.name = chunk.name
+    RETURNING 1
+),
 delivery_chunk AS (
     SELECT d.webhook_id, d.event_id
     FROM batchline.webhooks AS w
@@ -98,6 +111,7 @@ SELECT (
     + (SELECT count(*) FROM note)
     + (SELECT count(*) FROM action)
     + (SELECT count(*) FROM item_key)
+    + (SELECT count(*) FROM schedule)
     + (SELECT count(*) FROM delivery)
     + (SELECT count(*) FROM webhook)
     + (SELECT count(*) FROM limit_subject)

@@ -6,6 +6,7 @@ tests look at the plan and at how many rows it read, never at the time it took.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -14,11 +15,12 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from batchline.model.emission import PYTHON
 from batchline.model.ids import new_id
 from batchline.store.spans import Scope
 from batchline.store.statements import statement
 from tests.support import scenes
-from tests.support.scenes import POLLED, Stage
+from tests.support.scenes import POLLED, Stage, Staged
 
 LIMIT = 500
 TENANTS, KEYS = 100, 4
@@ -39,6 +41,8 @@ TYPES = {
     "batch": "uuid",
     "batches": "uuid[]",
     "below": "text[]",
+    "bodies": "text[]",
+    "bytes": "bigint",
     "excluded": "text[]",
     "cached_tokens": "bigint[]",
     "cause_codes": "text[]",
@@ -50,8 +54,13 @@ TYPES = {
     "chunk": "integer",
     "cursors": "integer[]",
     "custom_id": "text",
+    "custom_ids": "text[]",
     "delay": "float8",
     "delays": "float8[]",
+    "emitted_bodies": "text[]",
+    "emitted_groups": "integer[]",
+    "emitted_ids": "text[]",
+    "emitted_urls": "text[]",
     "ended_groups": "integer[]",
     "ended_input_tokens": "integer[]",
     "ended_line_nos": "integer[]",
@@ -97,6 +106,9 @@ TYPES = {
     "retried_upstream": "real[]",
     "room": "integer",
     "sample": "integer",
+    "schedule_definitions": "text[]",
+    "schedule_names": "text[]",
+    "schedule_tenant": "text",
     "sent": "boolean",
     "settings": "jsonb",
     "sizes": "integer[]",
@@ -107,6 +119,7 @@ TYPES = {
     "until": "integer",
     "under_way": "uuid[]",
     "upstreams": "text[]",
+    "url": "text",
     "urls": "text[]",
     "window": "text",
     "seconds": "float8",
@@ -115,6 +128,13 @@ TYPES = {
     "window_seconds": "float8",
     "without": "uuid[]",
     "worker": "uuid",
+}
+
+EMITS_NOTHING: dict[str, list[Any]] = {
+    "emitted_groups": [],
+    "emitted_urls": [],
+    "emitted_ids": [],
+    "emitted_bodies": [],
 }
 
 # Names that two statements use for different things.
@@ -562,6 +582,7 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
         cause_keys=["overloaded"],
         cause_codes=["http_503"],
         cause_messages=["overloaded"],
+        **EMITS_NOTHING,
     )
 
     assert size == LIMIT
@@ -569,6 +590,115 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
     assert plan.rows["spans"] <= 2 * len(set(spans)) + 10
     # Of each: whose it is, locked, read.
     assert plan.rows["batches"] <= 3 * len(set(spans))
+
+
+# Fed lanes
+
+
+@contextmanager
+def a_backlog(ground: Ground) -> Iterator[Staged]:
+    """A batch that accepts items, of which one stage has 5,000 free spans. It is undone."""
+    db = ground.stage.db
+    with db.transaction(force_rollback=True):
+        batch = ground.stage.pipeline(1000, "second", "third", accepting=True)
+        free = "SELECT %s, %s, int4multirange(int4range(n, n + 1)) FROM generate_series(0, 4999) AS n"
+        db.execute(
+            f"INSERT INTO batchline.spans (lane_id, batch_id, outstanding) {free}".encode(),
+            (batch.lanes[-1], batch.id),
+        )
+        db.execute("INSERT INTO batchline.cursors (lane_id, next) VALUES (%s, 5000)", (batch.lanes[-1],))
+        db.execute(
+            "INSERT INTO batchline.counters (batch_id, completed, failed, input_tokens, cached_tokens,"
+            " output_tokens, reasoning_tokens, added) VALUES (%s, 0, 0, 0, 0, 0, 0, 5000)",
+            (batch.id,),
+        )
+        yield batch
+
+
+def one_verdict(ground: Ground, batch: Staged, *, emits: str, lines: int) -> dict[str, Any]:
+    """A settle of one completed line, which emits so many lines."""
+    worker = ground.workers[0]
+    span = ground.stage.span(batch, [0], worker=worker)
+    nothing: dict[str, list[Any]] = {
+        name: []
+        for name in (
+            *("retried_groups", "retried_ordinals", "error_codes", "messages", "retried_upstream"),
+            *("retried_settling", "causes", "cause_keys", "cause_codes", "cause_messages"),
+        )
+    }
+    numbers = ("sizes", "ended_groups", "ended_line_nos", "ended_input_tokens", "ended_output_tokens")
+    zeros = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "costs", "delays")
+    return {
+        **nothing,
+        **{name: [1] for name in numbers},
+        **{name: [0] for name in zeros},
+        "worker": worker,
+        "spans": [span],
+        "kinds": [0],
+        "status_codes": [200],
+        "ordinals": [scenes.multirange([0])],
+        "ended_ordinals": [0],
+        "outputs": ["{}"],
+        "ended_upstream": [0.5],
+        "ended_settling": [0.01],
+        "lanes": [batch.lanes[0]],
+        "batches": [batch.id],
+        "emitted_groups": [1] * lines,
+        "emitted_urls": [PYTHON + emits] * lines,
+        "emitted_ids": [str(n) for n in range(lines)],
+        "emitted_bodies": ["{}"] * lines,
+    }
+
+
+@pytest.mark.parametrize("stage", ["second", "third"], ids=["idle", "with a backlog"])
+def test_an_emission_reads_one_span_of_a_stage_whatever_the_others_have(ground: Ground, stage: str) -> None:
+    with a_backlog(ground) as batch:
+        plan = ground.explain("settle", **one_verdict(ground, batch, emits=stage, lines=100))
+
+    assert not plan.seq_scans
+    # Found, locked and deleted; and one of the stage.
+    assert plan.rows["spans"] <= 10
+    assert plan.rows["lanes"] <= 20
+    assert plan.rows["batches"] <= 10
+    assert plan.rows["cursors"] <= 10
+    assert plan.rows["counters"] <= 10
+    assert plan.rows["lines"] == 0
+
+
+def test_appending_items_reads_the_lanes_of_its_batch_only(ground: Ground) -> None:
+    items = [str(n) for n in range(LIMIT)]
+    with a_backlog(ground) as batch:
+        url = PYTHON + "second"
+        params = {"batch": batch.id, "url": url, "custom_ids": items, "bodies": items, "bytes": 2_000}
+        plan = ground.explain("append_items", **params)
+
+    assert not plan.seq_scans
+    assert plan.rows["spans"] <= 5
+    assert plan.rows["lanes"] <= 20
+    assert plan.rows["batches"] <= 10
+    assert plan.rows["lines"] == 0
+
+
+def test_a_release_of_items_reads_the_lanes_of_its_batch_only(ground: Ground) -> None:
+    with a_backlog(ground) as batch:
+        plan = ground.explain("release_items", batch=batch.id)
+
+    assert not plan.seq_scans
+    assert plan.rows["spans"] == 0
+    assert plan.rows["lanes"] <= 20
+    assert plan.rows["batches"] <= 10
+
+
+def test_a_claim_of_a_stage_with_a_backlog_reads_as_many_spans_as_it_takes(ground: Ground) -> None:
+    with a_backlog(ground) as batch:
+        plan = ground.claim(batch=batch.id)
+
+    assert not plan.seq_scans - {"workers"}
+    # Each is counted, found, locked, updated and returned.
+    assert plan.rows["spans"] <= 6 * LIMIT + WORKERS + 10
+
+
+# Finalizing and polls
 
 
 def test_taking_a_batch_to_finalize_looks_once_at_each_tenant(ground: Ground) -> None:

@@ -68,12 +68,12 @@ async def test_a_worker_runs_only_the_operations_that_it_is_given(app: Batchline
 
 
 async def test_concurrency_limits_all_operations_together(app: Batchline) -> None:
-    at_once, most = 0, 0
+    at_once, max_at_once = 0, 0
 
     async def count(number: int) -> int:
-        nonlocal at_once, most
+        nonlocal at_once, max_at_once
         at_once += 1
-        most = max(most, at_once)
+        max_at_once = max(max_at_once, at_once)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         at_once -= 1
@@ -84,7 +84,7 @@ async def test_concurrency_limits_all_operations_together(app: Batchline) -> Non
     batches = [await app.submit(first, range(200)), await app.submit(second, range(200))]
     await app.worker(concurrency=3, drain=True).serve()
     assert [(await batch.status()).completed for batch in batches] == [200, 200]
-    assert most == 3
+    assert max_at_once == 3
 
 
 async def test_other_processes_see_that_a_worker_is_connected(app: Batchline, db: Session) -> None:

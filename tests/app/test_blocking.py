@@ -129,11 +129,11 @@ def test_an_app_can_be_used_again_after_it_was_closed(sync_app: Batchline, squar
 
 def test_errors_of_items_are_raised_in_the_calling_thread(sync_app: Batchline) -> None:
     @sync_app.operation(max_attempts=1)
-    def failing(number: int) -> int:
+    def refusing(number: int) -> int:
         raise ValueError("no")
 
     with pytest.raises(ItemFailed, match="ValueError"):
-        sync_app.map(failing, [1])
+        sync_app.map(refusing, [1])
 
 
 _SCRIPT = """

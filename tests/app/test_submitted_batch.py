@@ -165,16 +165,16 @@ async def test_a_bar_shows_the_progress(app: Batchline, capsys: pytest.CaptureFi
 
     batch = await app.submit(same, range(10))
     await batch.wait(progress=True)
-    shown = capsys.readouterr()
-    assert "same" in shown.err
-    assert "10/10" in shown.err
-    assert shown.out == ""
+    displayed = capsys.readouterr()
+    assert "same" in displayed.err
+    assert "10/10" in displayed.err
+    assert displayed.out == ""
 
 
 async def test_a_call_fails_with_the_error_of_its_item(app: Batchline) -> None:
     @app.operation(max_attempts=1)
-    async def failing(number: int) -> int:
+    async def refusing(number: int) -> int:
         raise Fail("no", code="refused")
 
     with pytest.raises(BatchlineError, match="refused"):
-        await app.call(failing, 1)
+        await app.call(refusing, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.repository import ROOT
 
-FOLDERS = {"unit", "store", "worker", "api", "cli", "dashboard", "system"}
+FOLDERS = {"unit", "app", "store", "worker", "api", "cli", "dashboard", "system"}
 # What a test without a database and without processes has no use for.
 NOT_IN_UNIT = {"subprocess", "multiprocessing", "psycopg", "batchline.embedded"}
 

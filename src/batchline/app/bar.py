@@ -10,12 +10,12 @@ from batchline.app.progress import BatchProgress
 
 
 class ProgressBar:
-    """One bar per stage. `shown` false: none at all."""
+    """One bar per stage. `displayed` false: none at all."""
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, displayed: bool) -> None:
         self._bars: dict[str, TaskID] = {}
         self._progress = None
-        if shown:
+        if displayed:
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),

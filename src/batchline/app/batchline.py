@@ -15,7 +15,7 @@ from batchline.app.core import AppCore, AppLocation
 from batchline.app.decorating import ChunkDecorator, OperationDecorator
 from batchline.app.errors import translated
 from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, item_blocks
-from batchline.app.submission import Submission, SubmitKeywords, new_batch, store
+from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, store
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import ids
 from batchline.model.emission import PYTHON
@@ -296,19 +296,19 @@ class Batchline:
             async with aclosing(item_blocks(operation, items, keywords.get("key"))) as blocks:
                 return await self._stored(operation, submission, blocks, driver)
 
-    def _submission(self, operation: AnyOperation, keywords: SubmitKeywords) -> Submission:
+    def _submission(self, operation: AnyOperation, keywords: SubmitKeywords) -> PythonSubmission:
         self._known(operation)
         stages = self._core.catalog.stages_of(operation)
         given = {name: value for name, value in keywords.items() if name not in ("key", "connection")}
         if given.get("unique") and keywords.get("key") is None:
             raise TypeError("unique=True needs a key: key=lambda item: …")
         collects = self._core.catalog.collecting(stages)
-        return Submission(self._core.location.tenant, stages, collects, **cast(dict[str, Any], given))
+        return PythonSubmission(self._core.location.tenant, stages, collects, **cast(dict[str, Any], given))
 
     async def _stored(
         self,
         operation: PythonOperation[ItemT, ResultT],
-        submission: Submission,
+        submission: PythonSubmission,
         blocks: AsyncIterable[ItemBlock],
         driver: Driver | None,
     ) -> SubmittedBatch[ItemT, ResultT]:

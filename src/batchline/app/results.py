@@ -14,7 +14,7 @@ from batchline.operations.codec import ItemCodec, ItemT, ResultT, TypeMismatch
 from batchline.operations.errors import ItemFailed
 from batchline.store import python_results
 from batchline.store.outputs import NEVER_RUN
-from batchline.store.python_results import ResultLane, StoredResult
+from batchline.store.python_results import PythonResult, ResultLane
 
 # Seconds between two looks for the next result. The first is short, for the caller of one item.
 _MIN_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.25, 1.5
@@ -99,7 +99,7 @@ class ResultReader(Generic[ItemT, ResultT]):
             raise LookupError("the results of the batch are deleted; its output file may still be there")
         return lane
 
-    async def _page(self, lane: ResultLane) -> Sequence[StoredResult]:
+    async def _page(self, lane: ResultLane) -> Sequence[PythonResult]:
         async with self._resources.sessions.one() as session:
             if lane.ending is not None:
                 return await python_results.page_with_unrun(session, lane, self._next)
@@ -107,7 +107,7 @@ class ResultReader(Generic[ItemT, ResultT]):
 
 
 def _result_of(
-    stored: StoredResult, codec: ItemCodec[ItemT, ResultT], ending: str | None
+    stored: PythonResult, codec: ItemCodec[ItemT, ResultT], ending: str | None
 ) -> ItemResult[ResultT]:
     attempts = stored.attempt or 0
     if stored.output is None:

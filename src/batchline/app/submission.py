@@ -44,7 +44,7 @@ class SubmitKeywords(TypedDict, total=False):
     connection: object
 
 
-class Submission(msgspec.Struct, frozen=True):
+class PythonSubmission(msgspec.Struct, frozen=True):
     """What to submit, without the items. `stages`: the operation, and those that may follow it."""
 
     tenant: str
@@ -75,7 +75,7 @@ class Submission(msgspec.Struct, frozen=True):
         return self.name or self.operation.name
 
 
-def new_batch(submission: Submission) -> NewBatch:
+def new_batch(submission: PythonSubmission) -> NewBatch:
     """The batch to create. Raises ValueError and TypeError for wrong keywords."""
     seconds = _seconds(submission.deadline)
     _check_number("priority", submission.priority, MIN_PRIORITY, MAX_PRIORITY)
@@ -100,7 +100,7 @@ def new_batch(submission: Submission) -> NewBatch:
 
 
 async def store(
-    session: InTransaction, submission: Submission, new: NewBatch, blocks: AsyncIterable[ItemBlock]
+    session: InTransaction, submission: PythonSubmission, new: NewBatch, blocks: AsyncIterable[ItemBlock]
 ) -> int:
     """Store the batch and its items, within the transaction of the session. Returns how many items were
     left out, because their keys are taken. Raises DuplicateKey."""
@@ -168,7 +168,7 @@ async def append(session: Session, batch_id: UUID, url: str, blocks: AsyncIterab
     return count
 
 
-def _settings(submission: Submission) -> RunSettings:
+def _settings(submission: PythonSubmission) -> RunSettings:
     options = submission.operation.options
     settings = RunSettings(
         max_attempts=options.max_attempts,

@@ -30,7 +30,7 @@ class ResultLane(msgspec.Struct, frozen=True):
     purged: bool
 
 
-class StoredResult(msgspec.Struct, frozen=True):
+class PythonResult(msgspec.Struct, frozen=True):
     """`output` is None if the item never ran; then `custom_id` is known."""
 
     ordinal: int
@@ -45,17 +45,17 @@ async def lane(session: Session, batch_id: UUID, url: str) -> ResultLane | None:
     return ResultLane(*rows[0]) if rows else None
 
 
-async def page(session: Session, of: ResultLane, after: int, first: int) -> Sequence[StoredResult]:
+async def page(session: Session, of: ResultLane, after: int, first: int) -> Sequence[PythonResult]:
     """Results after line number `after`, as far as their ordinals go on from `first` without a gap."""
     params = {"lane": of.id, "after": after, "limit": _LIMIT, "room": _ROOM}
     rows = await session.raw_rows(statement("page_python_results"), params)
-    found = [StoredResult(*row) for row in rows]
+    found = [PythonResult(*row) for row in rows]
     if not found or found[-1].ordinal == first + len(found) - 1:
         return found
     return [result for nth, result in enumerate(found, first) if result.ordinal == nth]
 
 
-async def page_with_unrun(session: Session, of: ResultLane, first: int) -> Sequence[StoredResult]:
+async def page_with_unrun(session: Session, of: ResultLane, first: int) -> Sequence[PythonResult]:
     """All items from ordinal `first` on."""
     params = {
         "lane": of.id,
@@ -64,7 +64,7 @@ async def page_with_unrun(session: Session, of: ResultLane, first: int) -> Seque
         "first": first,
         "limit": _LIMIT,
     }
-    return [StoredResult(*row) for row in await session.raw_rows(statement("page_unrun_items"), params)]
+    return [PythonResult(*row) for row in await session.raw_rows(statement("page_unrun_items"), params)]
 
 
 class TooMuch(Exception):

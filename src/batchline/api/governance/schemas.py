@@ -62,7 +62,7 @@ class SubmitBatch(StagedRequest):
 # Responses
 
 
-class SubmittedBatch(BaseModel):
+class AcceptedBatch(BaseModel):
     batch_id: str
     status: str
     status_url: str
@@ -155,8 +155,8 @@ def status_url(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> str:
     return f"{below}/{ids.show(ids.BATCH, batch.id)}"
 
 
-def submitted(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> SubmittedBatch:
-    return SubmittedBatch(
+def submitted(batch: GovernedBatch, below: str = f"{PREFIX}/batches") -> AcceptedBatch:
+    return AcceptedBatch(
         batch_id=ids.show(ids.BATCH, batch.id),
         status=batch.status.value,
         status_url=status_url(batch, below),

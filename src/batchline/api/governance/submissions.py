@@ -17,8 +17,8 @@ from batchline.api.governance.dependencies import GovernedCaller, InRules, Submi
 from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import (
     PREFIX,
+    AcceptedBatch,
     SubmitBatch,
-    SubmittedBatch,
     ValidatedBatch,
     submitted,
 )
@@ -63,7 +63,7 @@ InDecisions = Annotated[DecisionScope, Depends()]
 
 async def submit(
     scope: SubmissionScope, requested: SubmitBatch, operation: str, below: str = f"{PREFIX}/batches"
-) -> SubmittedBatch | ValidatedBatch:
+) -> AcceptedBatch | ValidatedBatch:
     """Submit a batch, or only check it, and count the outcome for the metrics."""
     order = Submission(
         operation,
@@ -142,7 +142,7 @@ def submission_routes(registry: Registry) -> APIRouter:
             _route(operation),
             methods=["POST"],
             status_code=202,
-            response_model=SubmittedBatch | ValidatedBatch,
+            response_model=AcceptedBatch | ValidatedBatch,
             responses=SUBMISSION_RESPONSES,
             summary=operation.description or f"Submit {operation.name}",
             operation_id=f"submit_{operation.name}",
@@ -150,8 +150,8 @@ def submission_routes(registry: Registry) -> APIRouter:
     return routes
 
 
-def _route(operation: Operation) -> Callable[..., Awaitable[SubmittedBatch | ValidatedBatch]]:
-    async def submit_batch(requested: SubmitBatch, scope: InSubmission) -> SubmittedBatch | ValidatedBatch:
+def _route(operation: Operation) -> Callable[..., Awaitable[AcceptedBatch | ValidatedBatch]]:
+    async def submit_batch(requested: SubmitBatch, scope: InSubmission) -> AcceptedBatch | ValidatedBatch:
         return await submit(scope, requested, operation.name)
 
     submit_batch.__annotations__["requested"] = _body(operation)
@@ -192,6 +192,6 @@ def _standalone(operation: Operation) -> dict[str, Any]:
 )
 async def submit_any(
     requested: SubmitBatch, operation: Annotated[str, Path(max_length=100)], scope: InSubmission
-) -> SubmittedBatch | ValidatedBatch:
+) -> AcceptedBatch | ValidatedBatch:
     """Submit a batch of any operation by name."""
     return await submit(scope, requested, operation)

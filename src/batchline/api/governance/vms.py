@@ -12,10 +12,10 @@ from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.operations import BatchId, get_batch, retried
 from batchline.api.governance.schemas import (
     PREFIX,
+    AcceptedBatch,
     GovernedBatchDetail,
     GovernedBatchObject,
     SubmitBatch,
-    SubmittedBatch,
     ValidatedBatch,
     displayed,
 )
@@ -48,13 +48,13 @@ class SubmitApprovals(SubmitBatch):
 
 
 @router.post("/vms/batch", status_code=202, responses=SUBMISSION_RESPONSES)
-async def submit_vms(requested: SubmitVms, scope: InSubmission) -> SubmittedBatch | ValidatedBatch:
+async def submit_vms(requested: SubmitVms, scope: InSubmission) -> AcceptedBatch | ValidatedBatch:
     """Create or delete virtual machines: the operations vm_create and vm_delete."""
     return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
 
 @router.post("/vms/batch/power", status_code=202, responses=SUBMISSION_RESPONSES)
-async def submit_power(requested: SubmitPower, scope: InSubmission) -> SubmittedBatch | ValidatedBatch:
+async def submit_power(requested: SubmitPower, scope: InSubmission) -> AcceptedBatch | ValidatedBatch:
     """Start, stop or restart virtual machines: the operations vm_start, vm_stop and vm_restart."""
     return await submit(scope, requested, f"vm_{requested.operation}", _VMS)
 
@@ -82,6 +82,6 @@ async def retry_vms(
 
 
 @router.post("/approvals/batch", status_code=202, responses=SUBMISSION_RESPONSES)
-async def submit_approvals(requested: SubmitApprovals, scope: InDecisions) -> SubmittedBatch | ValidatedBatch:
+async def submit_approvals(requested: SubmitApprovals, scope: InDecisions) -> AcceptedBatch | ValidatedBatch:
     """Decide on several batches. Each decision is a child, and fails alone if it is refused."""
     return await submit(scope, requested, APPROVE.name)

@@ -24,18 +24,21 @@ from batchline.governance import changes, keys, submissions
 from batchline.governance.submissions import Submission
 from batchline.model import BatchStatus, RetrySelection, Role, Unfinished, Verdict
 from batchline.model.ids import new_id
-from batchline.store import batches, budgets, deletion, doctor, migrate, operations, spans
+from batchline.store import batches, budgets, deletion, doctor, feeding, migrate, operations, spans
 from batchline.store import schema as versions
 from batchline.store.budgets import Amount, Holder
+from batchline.store.errors import StoreUnusable
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from tests.support.builders import (
     LATER,
     a_batch,
     a_database,
+    a_pipeline,
     a_worker,
     completed,
     deferred,
+    emitting,
     failed,
     finalize,
     kill,
@@ -390,6 +393,107 @@ def test_a_sample_of_the_version_before_asks_for_a_decision_when_it_has_ended(
     on(empty_url, lambda db: drawn(db, batch_id))
     migrate.up(empty_url)
     on(empty_url, lambda db: decide(db, batch_id))
+
+
+@pytest.mark.parametrize("state", ["running", "accepting", "held", "finalizing", "retried"])
+def test_there_is_no_way_down_while_a_batch_of_a_python_operation_runs(empty_url: str, state: str) -> None:
+    async def running(db: Session) -> UUID:
+        worker = a_worker()
+        if state in ("accepting", "held"):
+            return (await a_pipeline(db, "fetch", "parse", accepting=True, held=state == "held")).id
+        batch = await a_pipeline(db, "fetch", "parse", items=2)
+        one, two = await take(db, worker)
+        await spans.settle(db, worker.id, [emitting(one, "parse", "a"), failed(two)])
+        if state != "running":
+            await run_to_the_end(db, worker)
+        if state == "retried":
+            ended = await finalize(db, worker, await read(db, batch))
+            assert await retry_lines(db, ended, RetrySelection()) == 1
+        return batch.id
+
+    async def to_the_end(db: Session, batch_id: UUID) -> None:
+        worker = a_worker()
+        await sql(db, "UPDATE batchline.workers SET lease_until = now() - interval '1 second'")
+        await feeding.release(db, batch_id)
+        await run_to_the_end(db, worker)
+        await finalize(db, worker, await read(db, batch_id))
+        assert (await doctor.examine(db)).findings == ()
+
+    migrate.up(empty_url)
+    batch_id = on(empty_url, running)
+    before = schema(empty_url)
+    with pytest.raises(StoreUnusable, match="Python operations are running, and nothing was changed"):
+        migrate.down(empty_url, "0026")
+    assert versions.status(empty_url).current == versions.HEAD
+    assert schema(empty_url) == before
+    on(empty_url, lambda db: to_the_end(db, batch_id))
+    migrate.down(empty_url, "0026")
+    assert versions.status(empty_url).current == "0026"
+
+
+def test_ended_batches_of_python_operations_survive_the_way_down_and_up(empty_url: str) -> None:
+    """One has completed, one was cancelled with lines that never ran, one has ended without a line."""
+
+    async def ended(db: Session) -> list[UUID]:
+        worker, made = a_worker(), list[UUID]()
+        for cancelled in (False, True):
+            batch = await a_pipeline(db, "fetch", "parse", items=2)
+            one, two = await take(db, worker)
+            await spans.settle(db, worker.id, [emitting(one, "parse", "a", "b"), failed(two)])
+            if cancelled:
+                await batches.close(db, batch.id, "cancel")
+            await run_to_the_end(db, worker)
+            made.append((await finalize(db, worker, await read(db, batch))).id)
+        empty = await a_pipeline(db, "fetch", accepting=True)
+        await feeding.release(db, empty.id)
+        return [*made, (await finalize(db, worker, empty)).id]
+
+    def rows(made: list[UUID]) -> list[tuple[object, ...]]:
+        """What the older version reads of them."""
+        with psycopg.connect(empty_url) as connection:
+            return connection.execute(
+                """
+                SELECT b.total, b.completed, b.failed, f.line_count, sum(n.total), sum(n.next), sum(p.total),
+                    count(r.*)
+                FROM batchline.current_batches AS b
+                JOIN batchline.files AS f ON f.id = b.file_id
+                JOIN batchline.current_lanes AS n ON n.batch_id = b.id
+                JOIN batchline.file_lanes AS p ON p.file_no = n.file_no AND p.lane_no = n.lane_no
+                LEFT JOIN LATERAL (
+                    SELECT count(*) FROM batchline.results AS r WHERE r.lane_id = n.id
+                ) AS r ON true
+                WHERE b.id = ANY (%s)
+                GROUP BY b.id, b.total, b.completed, b.failed, f.line_count
+                ORDER BY array_position(%s, b.id)
+                """,
+                (made, made),
+            ).fetchall()
+
+    async def goes_on(db: Session, made: list[UUID]) -> None:
+        assert (await doctor.examine(db)).findings == ()
+        completed_one, cancelled, empty = [await read(db, batch_id) for batch_id in made]
+        assert [batch.status for batch in (completed_one, cancelled, empty)] == [
+            *(BatchStatus.COMPLETED, BatchStatus.CANCELLED, BatchStatus.COMPLETED)
+        ]
+        assert await retry_lines(db, cancelled, RetrySelection()) == 3
+        worker = a_worker()
+        await run_to_the_end(db, worker)
+        await finalize(db, worker, cancelled)
+        assert (await doctor.examine(db)).findings == ()
+
+    migrate.up(empty_url)
+    made = on(empty_url, ended)
+    before = rows(made)
+    assert [row[:7] for row in before] == [
+        (4, 3, 1, 4, 4, 4, 4),
+        (4, 1, 1, 4, 4, 4, 4),
+        (0, 0, 0, 0, 0, 0, 0),
+    ]
+    migrate.down(empty_url, "0026")
+    assert rows(made) == before
+    migrate.up(empty_url)
+    assert rows(made) == before
+    on(empty_url, lambda db: goes_on(db, made))
 
 
 def test_what_is_left_of_batches_that_were_deleted_by_hand_before_is_found(empty_url: str) -> None:

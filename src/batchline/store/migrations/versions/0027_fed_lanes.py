@@ -8,6 +8,7 @@ import re
 
 from alembic import op
 
+from batchline.store.errors import StoreUnusable
 from batchline.store.statements import function
 
 revision = "0027"
@@ -91,9 +92,10 @@ OF_BATCH = """,
    FROM"""
 OF_COUNTERS = "SELECT counters.added, counters.added_bytes, counters.cost"
 
-# A batch that accepts items cannot go back: nothing of the older version would release it.
+# A batch that accepts items cannot go back: nothing of the older version would release it. Nor one that gets
+# lines while it runs, before it has ended: the older version would not add them to its file.
 OPEN = "SELECT count(*) FROM batches WHERE accepting AND ended_at IS NULL"
-FED = "SELECT count(*) FROM lanes JOIN batches ON batches.id = batch_id WHERE fed AND finalizing_at IS NULL"
+FED = "SELECT count(*) FROM lanes JOIN batches ON batches.id = batch_id WHERE fed AND ended_at IS NULL"
 
 
 def _once(text: str, old: str, new: str) -> str:
@@ -134,7 +136,10 @@ def downgrade() -> None:
     bind = op.get_bind()
     bind.exec_driver_sql("LOCK TABLE batches, lanes, spans, counters IN ACCESS EXCLUSIVE MODE")
     if bind.exec_driver_sql(OPEN).scalar_one() or bind.exec_driver_sql(FED).scalar_one():
-        raise RuntimeError("batches of Python operations are running; let them end, or delete them, first")
+        raise StoreUnusable(
+            "batches of Python operations are running, and nothing was changed: let them end, or delete them,"
+            " then migrate again"
+        )
     for name in reversed(ADDED):
         bind.exec_driver_sql(f"DROP FUNCTION {name}")
     views = {name: bind.exec_driver_sql(VIEW.format(name=name)).scalar_one() for name in VIEWS}

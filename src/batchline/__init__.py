@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from batchline.app.app_worker import AppWorker as AppWorker
     from batchline.app.batchline import Batchline as Batchline
     from batchline.app.models.openai_client import AsyncOpenAI as AsyncOpenAI
+    from batchline.app.models.refusals import NotInBatch as NotInBatch
+    from batchline.app.models.row_encoding import InvalidRow as InvalidRow
+    from batchline.app.models.row_run import arun as arun
+    from batchline.app.models.row_run import run as run
+    from batchline.app.models.row_tables import Answers as Answers
+    from batchline.app.models.row_work import RunPaused as RunPaused
     from batchline.app.progress import BatchProgress as BatchProgress
     from batchline.app.results import ItemError as ItemError
     from batchline.app.results import ItemResult as ItemResult
@@ -29,6 +35,7 @@ __version__ = "0.1.0"
 
 # Imported when first used: `batchline --help` must not wait for them.
 _HOMES = {
+    "Answers": "batchline.app.models.row_tables",
     "AppWorker": "batchline.app.app_worker",
     "AsyncOpenAI": "batchline.app.models.openai_client",
     "BatchClosed": "batchline.operations.errors",
@@ -37,16 +44,21 @@ _HOMES = {
     "BatchlineError": "batchline.operations.errors",
     "Context": "batchline.operations.context",
     "DatabaseUnavailable": "batchline.operations.errors",
+    "DuplicateKey": "batchline.operations.errors",
     "Fail": "batchline.operations.outcomes",
     "InvalidApp": "batchline.operations.errors",
-    "DuplicateKey": "batchline.operations.errors",
     "InvalidItem": "batchline.operations.errors",
+    "InvalidRow": "batchline.app.models.row_encoding",
     "ItemError": "batchline.app.results",
     "ItemFailed": "batchline.operations.errors",
     "ItemResult": "batchline.app.results",
+    "NotInBatch": "batchline.app.models.refusals",
     "Parked": "batchline.operations.outcomes",
     "Retry": "batchline.operations.outcomes",
+    "RunPaused": "batchline.app.models.row_work",
     "SubmittedBatch": "batchline.app.submitted_batch",
+    "arun": "batchline.app.models.row_run",
+    "run": "batchline.app.models.row_run",
 }
 # Without what needs an extra: `from batchline import *` works without it.
 __all__ = ["__version__", *(_HOMES.keys() - {"AsyncOpenAI"})]  # noqa: PLE0604

@@ -5,12 +5,15 @@ import os
 import re
 import subprocess
 import tomllib
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
 
 from batchline import Batchline, Context, Fail, Parked, Retry
+from batchline.operations.callbacks import EndedBatch
 from batchline.testing import running
 from tests.support.processes import PYTHON
 from tests.support.repository import ROOT
@@ -130,6 +133,48 @@ async def test_what_has_not_run_by_its_deadline_expires(database_url: str) -> No
         await run.drain()
         status = await batch.status()
         assert (status.status, status.expired) == ("expired", 1)
+
+
+async def test_each_time_of_a_schedule_that_has_come_is_a_batch(database_url: str) -> None:
+    app, times, hours = Batchline(), list[datetime](), list[int]()
+
+    @app.operation
+    async def report(hour: int) -> None:
+        hours.append(hour)
+
+    @app.schedule("0 * * * *", report)
+    async def hourly(at: datetime) -> list[int]:
+        times.append(at)
+        return [at.hour]
+
+    async with running(app, database_url) as run:
+        await run.drain()
+        assert not times
+        await run.advance(3 * 3600)
+        await run.drain()
+    assert [later - earlier for earlier, later in pairwise(times)] == [timedelta(hours=1)] * 2
+    assert hours == [at.hour for at in times]
+
+
+async def test_a_callback_may_submit_what_runs_in_the_same_drain(database_url: str) -> None:
+    app, ran = Batchline(), list[str]()
+
+    @app.operation
+    async def second(item: str) -> None:
+        ran.append(item)
+
+    @app.operation
+    async def first(number: int) -> None: ...
+
+    @app.on_batch_end
+    async def follow(batch: EndedBatch) -> None:
+        if batch.operation == "first":
+            await app.submit(second, [batch.status])
+
+    async with running(app, database_url) as run:
+        await app.submit(first, [1])
+        await run.drain()
+    assert ran == ["completed"]
 
 
 async def test_an_app_is_where_it_was_afterwards(database_url: str, tmp_path: Path) -> None:

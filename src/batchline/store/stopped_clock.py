@@ -51,11 +51,18 @@ async def release(session: Session, clock: StoppedClock) -> None:
 
 
 async def advance_deadlines(session: Session, tenant: str, seconds: float) -> None:
-    """Deadlines of batches, and calls that are tried again."""
+    """Deadlines of batches, and schedules and calls that are tried again."""
     await session.rows(statement("advance_deadlines"), {"tenant": tenant, "seconds": seconds})
 
 
-async def quiet(session: Session, keys: Sequence[str]) -> bool:
-    """Whether a worker of these keys has nothing to do now."""
-    rows = await session.rows(statement("quiet"), {"keys": list(keys)})
+async def release_schedules(session: Session, tenant: str, clock: StoppedClock) -> bool:
+    """Let schedules run whose time has come. False if there was none."""
+    params = {"tenant": tenant, "seconds": clock.seconds}
+    return bool(await session.rows(statement("release_schedules"), params))
+
+
+async def quiet(session: Session, tenant: str, keys: Sequence[str], schedules: Sequence[str]) -> bool:
+    """Whether a worker of these keys and schedules has nothing to do now, and has registered the schedules."""
+    params = {"tenant": tenant, "keys": list(keys), "schedules": list(schedules)}
+    rows = await session.rows(statement("quiet"), params)
     return bool(rows[0][0])

@@ -50,9 +50,11 @@ class AppRun:
         Raises TimeoutError if this takes longer than `timeout` seconds, by a real clock.
         """
         async with asyncio.timeout(timeout):
+            await self._release_schedules()
             claimed = await self._work()
-            # What a worker has done last, such as a call after the end of a batch, may have submitted more.
-            while not await self._quiet():
+            # What a worker has done last, such as a call after the end of a batch, may have submitted more,
+            # and a schedule may be due several times.
+            while await self._release_schedules() or not await self._quiet():
                 claimed += await self._work()
         return claimed
 
@@ -91,6 +93,12 @@ class AppRun:
             worker.stop()
             await running
 
-    async def _quiet(self) -> bool:
+    async def _release_schedules(self) -> bool:
         async with self._core.session() as session:
-            return await stopped_clock.quiet(session, [each.url for each in self._core.catalog])
+            return await stopped_clock.release_schedules(session, self._core.location.tenant, self._clock)
+
+    async def _quiet(self) -> bool:
+        core = self._core
+        keys, schedules = [each.url for each in core.catalog], [each.name for each in core.schedules]
+        async with core.session() as session:
+            return await stopped_clock.quiet(session, core.location.tenant, keys, schedules)

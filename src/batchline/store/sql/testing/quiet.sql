@@ -1,4 +1,5 @@
--- quiet: whether a worker of these `keys` has nothing to do now. For tests only. Locks: none.
+-- quiet: whether a worker of these `keys` and `schedules` has nothing to do now. Schedules must be registered. For tests only.
+-- Locks: none.
 SELECT
     NOT EXISTS (
         SELECT FROM batchline.spans AS s
@@ -25,4 +26,9 @@ SELECT
     AND NOT EXISTS (
         SELECT FROM batchline.hook_deliveries AS d
         WHERE d.delivered_at IS NULL AND d.failed_at IS NULL AND d.available_at <= now()
+    )
+    AND NOT EXISTS (
+        SELECT FROM unnest(%(schedules)s::text[]) AS mine (name)
+        LEFT JOIN batchline.schedules AS s ON s.tenant = %(tenant)s AND s.name = mine.name
+        WHERE s.name IS NULL OR s.available_at <= now()
     ) AS quiet

@@ -158,15 +158,15 @@ CLAIM = (
     Mutant(
         "a provider's task is split",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "CASE WHEN task_id IS NOT NULL THEN size ELSE least(size, max_items - before)::integer END",
-        "least(size, max_items - before)::integer",
+        "            WHEN task_id IS NOT NULL THEN size\n",
+        "",
         _CLAIM,
     ),
     Mutant(
         "the head of a split span forgets its attempt, and so its idempotency key",
         f"{_FUNCTIONS}/claim_returned_v1.sql",
-        "SELECT lane_id, batch_id, head, worker, attempt, attempts_before, submission, now() FROM split",
-        "SELECT lane_id, batch_id, head, worker, 1, attempts_before, submission, now() FROM split",
+        "head, worker, attempt, attempts_before, submission, losses, now() FROM split",
+        "head, worker, 1, attempts_before, submission, losses, now() FROM split",
         _CLAIM,
     ),
     Mutant(

@@ -60,8 +60,8 @@ CONCLUDE = (
     Mutant(
         "a cancelled batch forgets how far its lanes were claimed",
         f"{_FUNCTIONS}/conclude_now_v1.sql",
-        "    SET next = c.next\n",
-        "    SET next = n.next\n",
+        "    SET next = c.next, total = c.total\n",
+        "    SET next = n.next, total = c.total\n",
         _SETTLE,
     ),
     Mutant(

@@ -23,8 +23,8 @@ RETRY = (
     Mutant(
         "lines that are left out are waited for",
         "src/batchline/store/functions/add_counts_v1.sql",
-        "b.total - b.left_out AS total",
-        "b.total",
+        "= before.total + more_lines - before.left_out;",
+        "= before.total + more_lines;",
         _RETRY,
     ),
     Mutant(

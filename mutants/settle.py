@@ -118,8 +118,8 @@ SETTLE = (
     Mutant(
         "finalizing begins with one line unfinished",
         f"{_FUNCTIONS}/add_counts_v1.sql",
-        "finished := before.completed + before.failed + more_completed + more_failed = before.total;",
-        "finished := before.completed + before.failed + more_completed + more_failed >= before.total - 1;",
+        "= before.total + more_lines - before.left_out;",
+        ">= before.total + more_lines - before.left_out - 1;",
         _SETTLE,
     ),
     Mutant(

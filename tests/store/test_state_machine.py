@@ -1,10 +1,11 @@
 """Random lives of tiny batches, step by step against a model in plain Python, on a real PostgreSQL.
 
 Hypothesis chooses what happens: workers claim, answer, answer twice, answer too late, park, die and
-come back; batches reuse earlier answers, run in steps, get another priority and concurrency, are paused,
-resumed, cancelled and expire, one by one and many at once; finalizers are lost; batches that have ended are
-retried. After every act the database is read with plain SQL and compared with the invariant (docs/design.md)
-and with the model; at last all is driven to its end, retried, and driven to its end again.
+come back; batches reuse earlier answers, run in steps, are fed by their items and by callers, get another
+priority and concurrency, are paused, resumed, cancelled and expire, one by one and many at once; finalizers
+are lost; batches that have ended are retried. After every act the database is read with plain SQL and
+compared with the invariant (docs/design.md) and with the model; at last all is driven to its end, retried,
+and driven to its end again.
 
 A failure prints its steps and the command that reruns it. BATCHLINE_TEST_EXAMPLES=2000 makes it a long soak.
 """
@@ -57,12 +58,13 @@ from batchline.model import (
     Verdict,
 )
 from batchline.model.bulk_action import BatchFilter, BulkKind
-from batchline.store import batches, doctor, maintenance, spans, steps
+from batchline.model.emission import PYTHON, Emission
+from batchline.store import batches, doctor, feeding, maintenance, spans, steps
 from batchline.store.events import event_of
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
 from tests.support import builders
-from tests.support.builders import LATER, a_batch, a_worker, sql
+from tests.support.builders import LATER, a_batch, a_pipeline, a_worker, sql
 from tests.support.governance import some_rules
 from tests.support.reuse import a_reusing_batch
 
@@ -79,6 +81,7 @@ SETTINGS = settings(
 
 COUNTERS = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 TENANTS = ("left", "right")
+FIRST, SECOND = f"{PYTHON}first", f"{PYTHON}second"
 WORKERS = range(3)
 # One more, who comes when all others are dead.
 LAST = len(WORKERS)
@@ -125,9 +128,13 @@ class BatchModel:
     step_total: int | None = None
     # All lines that may run have ended.
     next_step: bool = False
+    # It has a stage that is fed by its items.
+    piped: bool = False
+    # Callers may add items.
+    accepting: bool = False
 
     def freeze(self) -> None:
-        self.frozen = True
+        self.frozen, self.accepting = True, False
         if self.closing is None:
             self.closing = self.left_out_as
         self.left_out, self.left_out_as = 0, None
@@ -164,6 +171,8 @@ class LaneModel:
     # The line number of each ordinal.
     lines: list[int]
     next: int = 0
+    # The key of each ordinal that came while the batch ran.
+    keys: dict[int, str] = field(default_factory=dict)
 
     @property
     def pending(self) -> int:
@@ -188,11 +197,22 @@ class SpanModel:
     submission: str | None = None
     # It waits for a later step, and is not due before.
     held_back: bool = False
+    # Workers that were lost with it.
+    losses: int = 0
 
     def interrupt(self) -> None:
         """Whoever held it may have submitted it to a provider."""
         if self.task is None:
             self.submission = self.submission or "interrupted"
+
+    def take_from_the_dead(self) -> None:
+        self.interrupt()
+        self.losses += 1
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a claim gives only one line of it, if the worker that has it now is lost."""
+        return self.lane.batch.piped and self.losses + (self.holder is not None) > 1
 
     @property
     def batch(self) -> BatchModel:
@@ -202,7 +222,7 @@ class SpanModel:
         """Everything but whether it is due, which says nothing of a span that is held."""
         due = self.holder is None and self.due
         work = self.lane.id, self.ordinals, self.attempt, self.before
-        return *work, self.holder, self.task, self.submission, due
+        return *work, self.holder, self.task, self.submission, self.losses, due
 
 
 @dataclass(frozen=True)
@@ -251,7 +271,7 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_object(
             'id', s.id, 'lane_id', s.lane_id, 'batch_id', s.batch_id, 'attempt', s.attempt,
-            'before', s.attempts_before,
+            'before', s.attempts_before, 'losses', s.losses,
             'task_id', s.task_id, 'submission', s.submission, 'worker_id', s.worker_id,
             'due', s.available_at <= now(),
             'ranges', (SELECT json_agg(json_build_array(lower(r), upper(r))) FROM unnest(s.outstanding) AS r)
@@ -325,6 +345,9 @@ STEPS = st.one_of(
     *often(1, "create_over_the_same_file", PICK),
     *often(2, "create_reusing", LANES, TENANT, UPSTREAM),
     *often(2, "create_in_steps", LANES, TENANT, UPSTREAM, SIZE, st.booleans()),
+    *often(2, "create_piped", SIZE, TENANT, st.booleans()),
+    *often(2, "append", PICK, SIZE),
+    *often(1, "release_items", PICK),
     *often(4, "begin_step", PICK),
     *often(2, "close", PICK, REASON),
     *often(2, "resume", PICK),
@@ -421,6 +444,7 @@ class LifeOfItems(RuleBasedStateMachine):
         self.live: set[int] = set()
         self.hands = [Hand() for _ in self.workers]
         self.tasks = 0
+        self.keys = 0
         self.winners: Counter[UUID] = Counter()
         self.engraved: dict[tuple[int, int], str] = {}
         self.sound = False
@@ -473,6 +497,64 @@ class LifeOfItems(RuleBasedStateMachine):
             model.step_size, model.sampling = size, sample
             model.step_total, model.next_step = model.reused, True
             self.begun(model)
+
+    @when(lambda self: len(self.batches) < 4)
+    def create_piped(self, items: int, tenant: str, accepting: bool) -> None:
+        """Its first stage feeds the second; if it accepts items, callers feed the first."""
+        stages = (stage.removeprefix(PYTHON) for stage in (FIRST, SECOND))
+        batch = self.run(a_pipeline(self.db, *stages, items=items, tenant=tenant, accepting=accepting))
+        self.created(batch)
+        self.batches[-1].piped, self.batches[-1].accepting = True, accepting
+
+    @when(lambda self: any(batch.piped for batch in self.batches))
+    def append(self, which: int, items: int) -> None:
+        model = self.one_of(which, [batch for batch in self.batches if batch.piped])
+        keys = [self.new_key() for _ in range(items)]
+        first = self.run(
+            feeding.append(self.db, model.id, FIRST, [(key.encode(), body_of(key)) for key in keys])
+        )
+        lane = self.lane_of(model, FIRST)
+        accepted = model.accepting and model.closing is None
+        assert first == (lane.next if accepted else None), f"append to a batch that is {model.status}"
+        if accepted:
+            self.fed(model, FIRST, keys)
+
+    @when(lambda self: any(batch.piped for batch in self.batches))
+    def release_items(self, which: int) -> None:
+        model = self.one_of(which, [batch for batch in self.batches if batch.piped])
+        released = self.run(feeding.release(self.db, model.id))
+        assert released == model.accepting, f"release of a batch that is {model.status}"
+        model.accepting = False
+        if released and model.finished + model.left_out == model.total:
+            model.freeze()
+
+    def new_key(self) -> str:
+        self.keys += 1
+        return f"key-{self.keys}"
+
+    def lane_of(self, model: BatchModel, url: str) -> LaneModel:
+        return next(lane for lane in self.lanes.values() if lane.batch is model and lane.key == url)
+
+    def fed(self, model: BatchModel, url: str, keys: Sequence[str]) -> None:
+        """One statement has added these items to a stage, each once. They go on with the line numbers of the
+        batch, and wait in one free span."""
+        lane = self.lane_of(model, url)
+        query = """
+            SELECT l.line_no, l.custom_id
+            FROM batchline.lanes AS n
+            JOIN batchline.lines AS l USING (file_no, lane_no)
+            WHERE n.id = %(lane)s AND l.ordinal BETWEEN %(first)s AND %(last)s
+            ORDER BY l.ordinal
+        """
+        last = lane.next + len(keys) - 1
+        rows = self.run(sql(self.db, query, lane=lane.id, first=lane.next, last=last))
+        assert sorted(key for _, key in rows) == sorted(keys), "what was emitted is not what was stored"
+        assert {line_no for line_no, _ in rows} == set(range(model.total + 1, model.total + len(keys) + 1))
+        lane.keys |= {lane.next + n: key for n, (_, key) in enumerate(rows)}
+        lane.lines += [line_no for line_no, _ in rows]
+        self.unborn.append(SpanModel(lane, frozenset(range(lane.next, len(lane.lines)))))
+        lane.next = len(lane.lines)
+        model.total += len(keys)
 
     def begin_step(self, which: int) -> int:
         """What the worker that ended the step does, or any other, at any time."""
@@ -573,9 +655,11 @@ class LifeOfItems(RuleBasedStateMachine):
                         return found
         return None
 
-    @when(lambda self: 0 < len(self.batches) < 4)
+    @when(lambda self: len(self.batches) < 4 and not all(batch.piped for batch in self.batches))
     def create_over_the_same_file(self, which: int) -> None:
-        batch = self.run(builders.read(self.db, self.batch(which).id))
+        """Not over one that its batch adds lines to."""
+        model = self.one_of(which, [batch for batch in self.batches if not batch.piped])
+        batch = self.run(builders.read(self.db, model.id))
         self.created(self.run(a_batch(self.db, file_id=batch.file_id, tenant=batch.tenant)))
 
     @property
@@ -593,9 +677,9 @@ class LifeOfItems(RuleBasedStateMachine):
             deadline=(0, self.moment + 1),
         )
         query = """
-            SELECT n.id, n.key, n.model, array_agg(l.line_no ORDER BY l.ordinal)
+            SELECT n.id, n.key, n.model, array_remove(array_agg(l.line_no ORDER BY l.ordinal), NULL)
             FROM batchline.lanes AS n
-            JOIN batchline.lines AS l USING (file_no, lane_no)
+            LEFT JOIN batchline.lines AS l USING (file_no, lane_no)
             WHERE n.batch_id = %(batch)s
             GROUP BY n.id
             ORDER BY n.lane_no
@@ -747,9 +831,16 @@ class LifeOfItems(RuleBasedStateMachine):
             returned[self.spans[id].lane.id] += len(self.spans[id].ordinals)
         available += sum(self.bounded(self.lanes[id], items, scope) for id, items in returned.items())
         got = sum(claim.size for claim in claims)
+        if self.poisoned(scope, worker):
+            # It gets a few of these, one by one, and asks again.
+            available = 1
         largest_task = max((claim.size for claim in claims if claim.task_id), default=1)
         assert got < limit + largest_task, f"{got} items for a limit of {limit}"
         assert got >= min(limit, available), f"{got} of {available} items for a limit of {limit}"
+
+    def poisoned(self, scope: Scope, worker: int) -> bool:
+        """Whether there are lines that two workers were lost with."""
+        return any(self.spans[id].one_by_one for id in self.claimable(scope, worker))
 
     def bounded(self, lane: LaneModel, items: int, scope: Scope) -> int:
         """How many lines of one kind a claim takes of a lane at most."""
@@ -759,6 +850,7 @@ class LifeOfItems(RuleBasedStateMachine):
     def claimed(self, worker: int, scope: Scope, claims: Sequence[Claim]) -> None:
         """Check that everything that was claimed was free, and hand it over in the model."""
         free = self.claimable(scope, worker)
+        in_order = not self.poisoned(scope, worker)
         seen = self.run(look(self.db)).spans
         fresh: list[LaneModel] = []
         returned: list[LaneModel] = []
@@ -774,7 +866,7 @@ class LifeOfItems(RuleBasedStateMachine):
                 free.remove(claim.span_id)
                 returned.append(lane)
                 if span.holder is not None:
-                    span.interrupt()
+                    span.take_from_the_dead()
                 span.holder = worker
             elif min(ordinals) >= lane.next:
                 assert self.served(lane, scope), "a lane was claimed that is shut, late or out of scope"
@@ -790,19 +882,25 @@ class LifeOfItems(RuleBasedStateMachine):
                 assert ordinals == set(sorted(split.ordinals)[: claim.size]), "a split takes the first ones"
                 returned.append(lane)
                 if split.holder is not None:
-                    split.interrupt()
+                    split.take_from_the_dead()
                 self.spans[claim.span_id] = replace(split, ordinals=ordinals, holder=worker)
                 split.ordinals -= ordinals
                 split.holder, split.due = None, True
             span = self.spans[claim.span_id]
             assert (claim.attempt, claim.task_id) == (span.attempt, span.task)
-            assert claim.submission == span.submission
+            assert (claim.submission, claim.losses) == (span.submission, span.losses)
+            if span.batch.piped and span.losses > 1 and span.task is None:
+                assert claim.size == 1, "several lines that two workers were lost with came together"
         left = [self.spans[id].lane for id in free]
         pending = [lane for lane in self.lanes.values() if lane.fresh and self.served(lane, scope)]
         if scope.batch_id is None:
             left, pending = (
                 [lane for lane in lanes if lane.batch.concurrency is None] for lanes in (left, pending)
             )
+        if claims:
+            self.live.add(worker)
+        if not in_order:
+            return
         for one, other in [(one, other) for one in fresh for other in left]:
             assert self.later(other, one), (
                 "fresh lines were claimed before lines that had been claimed before"
@@ -811,8 +909,6 @@ class LifeOfItems(RuleBasedStateMachine):
             assert one.batch is other.batch or self.later(other, one), (
                 "a batch with a later deadline came first"
             )
-        if claims:
-            self.live.add(worker)
 
     def later(self, one: LaneModel, other: LaneModel) -> bool:
         """Of another tenant, or of a batch with a lower priority, or the same and a later deadline."""
@@ -833,7 +929,9 @@ class LifeOfItems(RuleBasedStateMachine):
         assert len(items) == len(expected)
         assert {(item.claim.span_id, item.ordinal, item.line_no) for item in items} == expected
         for item in items:
-            assert (item.custom_id, item.body) == (b"line-%d" % item.line_no, b'{"line": %d}' % item.line_no)
+            key = self.lanes[item.claim.lane_id].keys.get(item.ordinal)
+            body = b'{"line": %d}' % item.line_no if key is None else body_of(key)
+            assert (item.custom_id.decode(), item.body) == (key or f"line-{item.line_no}", body)
         hand.unread.clear()
         hand.fresh += items
 
@@ -911,7 +1009,9 @@ class LifeOfItems(RuleBasedStateMachine):
 
     def answer(self, worker: int, chosen: Sequence[tuple[Item, str, float]]) -> None:
         hand = self.hands[worker]
-        verdicts = [verdict(item, kind, delay, n) for n, (item, kind, delay) in enumerate(chosen)]
+        verdicts = [
+            self.emitting(verdict(item, kind, delay, n), n) for n, (item, kind, delay) in enumerate(chosen)
+        ]
         settled = self.run(spans.settle(self.db, self.workers[worker].id, verdicts))
         expected = self.settled(worker, verdicts)
         assert {
@@ -922,11 +1022,21 @@ class LifeOfItems(RuleBasedStateMachine):
                 hand.fresh.remove(item)
                 hand.answered.append(item)
 
+    def emitting(self, verdict: Verdict, nth: int) -> Verdict:
+        """Completed items of a first stage emit none, one or two items."""
+        if not isinstance(verdict, Completed) or verdict.item.claim.url != FIRST:
+            return verdict
+        keys = [self.new_key() for _ in range(nth % 3)]
+        emitted = tuple(Emission(SECOND, key.encode(), body_of(key)) for key in keys)
+        return msgspec.structs.replace(verdict, emitted=emitted)
+
     def settled(self, worker: int, verdicts: Sequence[Verdict]) -> dict[UUID, tuple[int, bool, bool, bool]]:
         touched: Counter[UUID] = Counter()
         refused = False
         again: dict[tuple[object, ...], SpanModel] = {}
         judged: set[tuple[int, int]] = set()
+        # What the settle adds, and what it adds when it is sent again for those beside a late one.
+        added: dict[tuple[bool, UUID], list[str]] = {}
         before = {id: (span.ordinals, span.attempt) for id, span in self.spans.items()}
         late = late_groups(verdicts, {id: ordinals for id, (ordinals, _) in before.items()})
         for each in verdicts:
@@ -954,6 +1064,9 @@ class LifeOfItems(RuleBasedStateMachine):
                 case Completed():
                     self.results[span.lane.id, ordinal] = Outcome("completed", attempt, each.output.decode())
                     counters["completed"] += 1
+                    if each.emitted:
+                        keys = added.setdefault((alike(each) in late, span.batch.id), [])
+                        keys += [emission.custom_id.decode() for emission in each.emitted]
                 case Failed():
                     self.results[span.lane.id, ordinal] = Outcome("failed", attempt, each.output.decode())
                     counters["failed"] += 1
@@ -962,20 +1075,23 @@ class LifeOfItems(RuleBasedStateMachine):
                     self.retries[span.lane.id, ordinal] += failed
                     # What is brought in a second time, because something beside it came too late, is apart.
                     submission = None if failed else span.submission
-                    kept = span.lane.id, attempt, span.before, submission
+                    losses = 0 if failed else span.losses
+                    kept = span.lane.id, attempt, span.before, submission, losses
                     new = again.setdefault(
                         (*kept, failed, each.delay, alike(each) in late),
                         SpanModel(span.lane, frozenset(), attempt + failed, span.before, due=each.delay == 0),
                     )
-                    new.submission = submission
+                    new.submission, new.losses = submission, losses
                     new.ordinals |= {ordinal}
             self.shrink(id, {ordinal})
         self.unborn += again.values()
+        for (_, batch_id), keys in sorted(added.items(), key=lambda each: each[0][0]):
+            self.fed(next(batch for batch in self.batches if batch.id == batch_id), SECOND, keys)
         outcome = {}
         for batch in self.batches:
             if batch.id in touched:
                 closing = batch.closing is not None
-                if batch.finished + batch.left_out == batch.total:
+                if batch.finished + batch.left_out == batch.total and not batch.accepting:
                     batch.freeze()
                 # A settle of several batches leaves it to the caller.
                 if not refused and len(touched) == 1:
@@ -1311,7 +1427,7 @@ class LifeOfItems(RuleBasedStateMachine):
         holder = None if row["worker_id"] is None else ids[row["worker_id"]]
         due = holder is None and row["due"]
         span = (row["lane_id"], row["ordinals"], row["attempt"], row["before"], holder, row["task_id"])
-        return *span, row["submission"], due
+        return *span, row["submission"], row["losses"], due
 
     def check_finished_items(self, seen: Seen) -> None:
         """A finished item never changes: its row is the very row that was inserted."""
@@ -1353,7 +1469,8 @@ class LifeOfItems(RuleBasedStateMachine):
             assert (batch.step, batch.step_total) == (model.step, model.step_total)
             assert model.frozen or (batch.next_step_at is not None) == model.next_step
             left = model.total - model.finished - model.left_out
-            assert model.frozen or left, "all is done and nobody will finalize it"
+            assert model.frozen or model.accepting or left, "all is done and nobody will finalize it"
+            assert batch.accepting == model.accepting
 
     def check_counts(self, model: BatchModel) -> None:
         """The counts of items by state are those of the model, and add up."""
@@ -1411,6 +1528,8 @@ class LifeOfItems(RuleBasedStateMachine):
             self.die(worker, forgotten=False)
         for n, model in enumerate(self.batches):
             self.resume(n)
+            if model.piped:
+                self.release_items(sum(batch.piped for batch in self.batches[:n]))
             if model.overdue:
                 self.close(n, "expire")
             self.conclude(n)
@@ -1501,6 +1620,11 @@ def check_partition(seen: Seen) -> None:
         held = [n for span in seen.spans.values() if span["lane_id"] in lanes for n in span["ordinals"]]
         left = sum(lane["next"] for lane in lanes.values()) - results - len(held)
         assert {left} == {lane["left_out"] for lane in lanes.values()}, f"batch {batch_id} has lost lines"
+
+
+def body_of(key: str) -> bytes:
+    """The body of an item that came while its batch ran."""
+    return b'{"key": "%b"}' % key.encode()
 
 
 def verdict(item: Item, kind: str, delay: float, nth: int) -> Verdict:

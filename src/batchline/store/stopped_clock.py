@@ -62,7 +62,7 @@ async def release_schedules(session: Session, tenant: str, clock: StoppedClock) 
 
 
 async def quiet(session: Session, tenant: str, keys: Sequence[str], schedules: Sequence[str]) -> bool:
-    """Whether a worker of these keys and schedules has nothing to do now, and has registered the schedules."""
+    """Whether a worker of these keys has nothing to do now, and has registered these schedules."""
     params = {"tenant": tenant, "keys": list(keys), "schedules": list(schedules)}
     rows = await session.rows(statement("quiet"), params)
     return bool(rows[0][0])

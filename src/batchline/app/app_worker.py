@@ -17,6 +17,7 @@ from batchline.app.errors import translated
 from batchline.app.exit_guard import exit_guard
 from batchline.app.item_limit import LimitedExecutor
 from batchline.app.runtime import run_async
+from batchline.app.scheduling import app_schedules, callback_hooks
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.executors.python import PythonExecutor
@@ -27,6 +28,7 @@ from batchline.operations.operation import AnyOperation
 from batchline.store.spans import Scope
 from batchline.store.stages import PYTHON_WORKER
 from batchline.worker.producer import ProducerScope
+from batchline.worker.schedule_runner import AppSchedules
 from batchline.worker.worker import Worker, WorkerOptions
 
 Around = Callable[[Worker], AbstractAsyncContextManager[None]]
@@ -167,6 +169,8 @@ async def working(
         WorkerOptions(
             producers=scopes,
             on_ended=on_ended,
+            hooks=callback_hooks(core),
+            schedules=app_schedules(core, operations) if batch_id is None else AppSchedules(),
             # Whoever works on one batch only is no help to others.
             poll_name=PYTHON_WORKER if batch_id is None else "poll",
         ),

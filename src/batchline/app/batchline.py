@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, Self, Unpack, cast, overload
+from typing import Any, Concatenate, Literal, Self, Unpack, overload
 
 from batchline.app import waiting
 from batchline.app.app_worker import AppWorker, worker_settings
@@ -15,11 +15,14 @@ from batchline.app.core import AppCore, AppLocation
 from batchline.app.decorating import ChunkDecorator, OperationDecorator
 from batchline.app.errors import translated
 from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, item_blocks
-from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, store
+from batchline.app.scheduling import CallbackT, ScheduleDecorator, ScheduleKeywords, check_keywords
+from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, store, submission_of
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import ids
 from batchline.model.emission import PYTHON
+from batchline.operations.callbacks import make_callback
 from batchline.operations.codec import ItemCodec, ItemT, ResultT
+from batchline.operations.cron import CronTimes
 from batchline.operations.errors import InvalidApp, ItemFailed
 from batchline.operations.operation import (
     AnyOperation,
@@ -30,6 +33,7 @@ from batchline.operations.operation import (
 )
 from batchline.operations.options import OperationOptions
 from batchline.operations.outcomes import Parked
+from batchline.operations.schedules import make_schedule
 from batchline.store.address import parse
 from batchline.store.guest import Driver, async_driver, guest, long_transaction
 
@@ -111,6 +115,44 @@ class Batchline:
             return operation
 
         return decorate if function is None else decorate(function)
+
+    def schedule(
+        self,
+        expression: str,
+        operation: PythonOperation[ItemT, Any],
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        catch_up: bool = False,
+        **keywords: Unpack[ScheduleKeywords],
+    ) -> ScheduleDecorator[ItemT]:
+        """Submit a batch of the operation at each time of a cron expression. Raises InvalidApp."""
+        times = CronTimes(expression, timezone)
+        known = self._known(operation)
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            schedule = make_schedule(function, known, times, name=name, catch_up=catch_up, keywords=keywords)
+            check_keywords(schedule)
+            self._core.schedules.add(schedule)
+            return function
+
+        return decorate
+
+    @overload
+    def on_batch_end(self, function: CallbackT, /) -> CallbackT: ...
+    @overload
+    def on_batch_end(
+        self, operation: AnyOperation | None = None, /, *, name: str | None = None
+    ) -> Callable[[CallbackT], CallbackT]: ...
+    def on_batch_end(self, given: Any = None, /, *, name: str | None = None) -> Any:
+        """Call a function after each batch of this app has ended, or of one operation. Raises InvalidApp."""
+        operation = self._known(given) if isinstance(given, PythonOperation) else None
+
+        def decorate(function: CallbackT) -> CallbackT:
+            self._core.callbacks.add(make_callback(function, operation, name=name))
+            return function
+
+        return decorate if given is None or operation is not None else decorate(given)
 
     @property
     def operations(self) -> dict[str, AnyOperation]:
@@ -298,12 +340,7 @@ class Batchline:
 
     def _submission(self, operation: AnyOperation, keywords: SubmitKeywords) -> PythonSubmission:
         self._known(operation)
-        stages = self._core.catalog.stages_of(operation)
-        given = {name: value for name, value in keywords.items() if name not in ("key", "connection")}
-        if given.get("unique") and keywords.get("key") is None:
-            raise TypeError("unique=True needs a key: key=lambda item: …")
-        collects = self._core.catalog.collecting(stages)
-        return PythonSubmission(self._core.location.tenant, stages, collects, **cast(dict[str, Any], given))
+        return submission_of(self._core.catalog, self._core.location.tenant, operation, keywords)
 
     async def _stored(
         self,

@@ -16,7 +16,9 @@ from batchline.app.errors import translated
 from batchline.app.logs import use_standard_logging
 from batchline.app.loops import LoopResources, Loops
 from batchline.app.runtime import Runtime
+from batchline.operations.callbacks import CallbackCatalog
 from batchline.operations.catalog import OperationCatalog
+from batchline.operations.schedules import ScheduleCatalog
 from batchline.store.session import Session
 
 
@@ -49,6 +51,8 @@ class AppCore:
     def __init__(self, location: AppLocation) -> None:
         self.location = location
         self.catalog = OperationCatalog()
+        self.schedules = ScheduleCatalog()
+        self.callbacks = CallbackCatalog()
         self.background = Background()
         self._lock = threading.Lock()
         self._opened: OpenedApp | None = None

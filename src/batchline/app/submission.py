@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,7 @@ from batchline.batches.staging import InvalidStaging, with_max_failed
 from batchline.model import MAX_CONCURRENCY, MAX_PRIORITY, MIN_PRIORITY, RunSettings
 from batchline.model.batch import Collecting
 from batchline.model.ids import new_id
+from batchline.operations.catalog import OperationCatalog
 from batchline.operations.errors import BatchClosed
 from batchline.operations.operation import AnyOperation
 from batchline.store import batches, feeding, files
@@ -73,6 +74,17 @@ class PythonSubmission(msgspec.Struct, frozen=True):
     @property
     def displayed_name(self) -> str:
         return self.name or self.operation.name
+
+
+def submission_of(
+    catalog: OperationCatalog, tenant: str, operation: AnyOperation, keywords: SubmitKeywords
+) -> PythonSubmission:
+    """A submission with these keywords. Raises InvalidApp for wrong stages, and TypeError."""
+    stages = catalog.stages_of(operation)
+    given = {name: value for name, value in keywords.items() if name not in ("key", "connection")}
+    if given.get("unique") and keywords.get("key") is None:
+        raise TypeError("unique=True needs a key: key=lambda item: …")
+    return PythonSubmission(tenant, stages, catalog.collecting(stages), **cast(dict[str, Any], given))
 
 
 def new_batch(submission: PythonSubmission) -> NewBatch:

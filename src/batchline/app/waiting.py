@@ -12,6 +12,7 @@ from batchline.app.bar import ProgressBar
 from batchline.app.core import AppCore
 from batchline.app.errors import translated
 from batchline.app.progress import BatchProgress, progress_of
+from batchline.app.scheduling import run_callbacks
 from batchline.model import Batch, ids
 from batchline.model.emission import PYTHON
 from batchline.operations.errors import DatabaseUnavailable
@@ -101,6 +102,7 @@ async def _worker_of(core: AppCore, batch: Batch) -> AsyncIterator[None]:
         running.add_done_callback(lambda done: None if worker_ends(done) else caller.cancel())
         try:
             yield
+            await run_callbacks(core, worker, batch)
         except asyncio.CancelledError:
             if running.done() and not worker_ends(running):
                 caller.uncancel()

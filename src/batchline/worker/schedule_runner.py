@@ -55,8 +55,12 @@ class ScheduledBatch:
     resume_key: str
 
 
+class ItemsUnreadable(Exception):
+    """The items of a schedule cannot be read. Its cause says why."""
+
+
 SubmitScheduled: TypeAlias = Callable[[InTransaction, ScheduledBatch, ScheduledItems[Any]], Awaitable[object]]
-"""Create the batch with these items, within the transaction."""
+"""Create the batch with these items, within the transaction. May raise ItemsUnreadable."""
 
 
 async def _nothing(session: InTransaction, batch: ScheduledBatch, items: ScheduledItems[Any]) -> None:
@@ -164,7 +168,8 @@ class ScheduleRunner(Service):
                 await self._submit(session, taken)
         except Exception as error:  # noqa: BLE001
             # The function is the user's, and may raise anything. Others must go on.
-            await self._put_off(taken, error)
+            cause = error.__cause__ if isinstance(error, ItemsUnreadable) else None
+            await self._put_off(taken, cause or error)
 
     async def _submit(self, session: Session, taken: TakenSchedule) -> None:
         schedule = self._app.named(taken.name)
@@ -213,7 +218,7 @@ class ScheduleRunner(Service):
                 await self._app.submit(inside, batch, items)
             return following
 
-    async def _put_off(self, taken: TakenSchedule, error: Exception) -> None:
+    async def _put_off(self, taken: TakenSchedule, error: BaseException) -> None:
         """Try the time again after a delay. If that cannot be stored, the lease ends by itself."""
         longest = _RETRY.ceiling(taken.attempt)
         delay = random.uniform(longest / 2, longest)
@@ -250,7 +255,7 @@ async def _within(limit: float, act: Awaitable[Any], problem: str) -> Any:
         raise TimeoutError(f"{problem} within {limit:g} s") from None
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     # PostgreSQL stores no NUL.
     return masked_text(text[:_MAX_ERROR].replace("\0", "�"))

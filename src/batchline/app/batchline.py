@@ -261,8 +261,9 @@ class Batchline:
                 # A worker of this process must not leave before the batch has ended. Others end it later.
                 if here:
                     await batch.wait(here=False)
-                async for result in batch.results():
-                    return result.get()
+                async with aclosing(batch.results()) as results:
+                    async for result in results:
+                        return result.get()
         raise ItemFailed("batch_deleted", "the batch was deleted meanwhile", 0, "0")
 
     async def batch(self, batch_id: str) -> SubmittedBatch[Any, Any]:

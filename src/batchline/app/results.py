@@ -17,7 +17,7 @@ from batchline.store.outputs import NEVER_RUN
 from batchline.store.python_results import PythonResult, ResultLane
 
 # Seconds between two looks for the next result. The first is short, for the caller of one item.
-_MIN_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.25, 1.5
+_MIN_PAUSE, _SHORT_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.02, 0.25, 1.5
 
 
 class ItemError(msgspec.Struct, frozen=True):
@@ -85,7 +85,9 @@ class ResultReader(Generic[ItemT, ResultT]):
             elif lane.frozen:
                 return
             else:
-                lane = await self._lane()
+                # For a short while only the result is looked for, unless there is none left.
+                if self._next >= lane.total or pause > _SHORT_PAUSE:
+                    lane = await self._lane()
                 if not lane.frozen:
                     await self._resources.notices().wait(self._batch_id, pause)
                     pause = min(pause * _GROWTH, _MAX_PAUSE)

@@ -1,7 +1,7 @@
 """A batch of an app that was submitted: its progress, its results, and what can be done with it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Literal
 from uuid import UUID
@@ -74,7 +74,7 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
 
     async def results(
         self, *, stage: str | PythonOperation[Any, Any] | None = None
-    ) -> AsyncIterator[ItemResult[ResultT]]:
+    ) -> AsyncGenerator[ItemResult[ResultT], None]:
         """Results in the order of submission. While the batch runs, wait for the next one."""
         async with aclosing(self.result_pages(stage=stage)) as pages:
             async for page in pages:

@@ -71,20 +71,25 @@ async def _read_patiently(core: AppCore, batch_id: UUID) -> BatchProgress | None
 async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIterator[bool]:
     """Run the batch in this process meanwhile, if `here` is true, or if it is None and no worker of a Python
     app is connected. Yields whether it does."""
-    batch = await read_batch(core, batch_id)
-    if here is None:
-        async with core.session() as session:
-            here = batch.ended_at is None and not await stages.worker_connected(session)
-        if here:
-            _log.info(
-                "no worker of a Python app is connected, so the items run in this process",
-                batch=ids.show(ids.BATCH, batch_id),
-            )
-    if not here or batch.ended_at is not None:
+    if here is False or (here is None and await _is_worker_connected(core)):
         yield False
         return
+    batch = await read_batch(core, batch_id)
+    if batch.ended_at is not None:
+        yield False
+        return
+    if here is None:
+        _log.info(
+            "no worker of a Python app is connected, so the items run in this process",
+            batch=ids.show(ids.BATCH, batch_id),
+        )
     async with _worker_of(core, batch):
         yield True
+
+
+async def _is_worker_connected(core: AppCore) -> bool:
+    async with core.session() as session:
+        return await stages.worker_connected(session)
 
 
 @asynccontextmanager

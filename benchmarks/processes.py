@@ -1,5 +1,6 @@
 """Processes that the benchmarks start: Batchline's own commands, and contestants with a separate process."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,9 +34,10 @@ def run(command: list[str]) -> str:
 
 
 @contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a process for as long as the context lasts."""
-    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+def running(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process for as long as the context lasts, with more variables of the environment."""
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield process
         finally:
@@ -53,6 +55,15 @@ def simulator(latency: int = 0, *, record: bool = False) -> Iterator[str]:
 @contextmanager
 def worker(database: str, data_dir: Path) -> Iterator[subprocess.Popen[str]]:
     with running(batchline("worker", "--database", database, "--data-dir", str(data_dir))) as process:
+        yield process
+
+
+@contextmanager
+def app_worker(database: str, data_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker of benchmarks/python_app.py."""
+    command = batchline("worker", "benchmarks.python_app:app", "--quiet", *options)
+    where = {"BATCHLINE_DATABASE_URL": database, "BATCHLINE_DATA_DIR": str(data_dir)}
+    with running(command, **where) as process:
         yield process
 
 

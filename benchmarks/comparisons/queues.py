@@ -21,7 +21,7 @@ from psycopg import sql
 
 from benchmarks.bench import Bench
 from benchmarks.contest import Bar, Figure, Series, at_least, at_most
-from benchmarks.contestants.roster import BATCHLINE, PGQUEUER
+from benchmarks.contestants.roster import PGQUEUER
 from benchmarks.match import Cost, Player, accept, database, drain, plain_server, players
 from benchmarks.server import BenchServer, execute
 
@@ -31,7 +31,7 @@ _TO_SUMMARY = sql.SQL("""
 """)
 
 
-class _Score:
+class QueueScore:
     """The results of one contestant, round by round."""
 
     def __init__(self, player: Player, items: int) -> None:
@@ -47,16 +47,16 @@ class _Score:
 
 async def compare(bench: Bench) -> list[Figure]:
     present, missing = players(bench)
-    scores = [_Score(player, bench.size(player.entrant.items, quick=500)) for player in present]
+    scores = [QueueScore(player, bench.size(player.entrant.items, quick=500)) for player in present]
     with plain_server(bench.scratch) as server:
         for nth in range(bench.rounds):
             for score in scores if nth % 2 == 0 else reversed(scores):
                 for workers in (1, 2):
-                    _play(server, score, workers)
+                    play(server, score, workers)
     return _figures(scores, missing)
 
 
-def _play(server: BenchServer, score: _Score, workers: int) -> None:
+def play(server: BenchServer, score: QueueScore, workers: int) -> None:
     with database(server, score.player) as url:
         score.accepted.append(accept(server, score.player, url, score.items))
 
@@ -73,16 +73,26 @@ def _wait_for_summary(url: str) -> float:
     return float(rows[0][0])
 
 
-def _figures(scores: list[_Score], missing: str) -> list[Figure]:
-    def row(
-        name: str, unit: str, costs: Callable[[_Score], list[Cost]], value: Callable[[Cost], float]
-    ) -> _Row:
-        return _Row(name, [score.series(unit, costs(score), value) for score in scores], scores)
+def row_of(
+    name: str,
+    unit: str,
+    scores: list[QueueScore],
+    costs: Callable[[QueueScore], list[Cost]],
+    value: Callable[[Cost], float],
+) -> "ScoreRow":
+    return ScoreRow(name, [score.series(unit, costs(score), value) for score in scores], scores)
 
-    def drained(workers: int) -> Callable[[_Score], list[Cost]]:
+
+def _figures(scores: list[QueueScore], missing: str) -> list[Figure]:
+    def row(
+        name: str, unit: str, costs: Callable[[QueueScore], list[Cost]], value: Callable[[Cost], float]
+    ) -> ScoreRow:
+        return row_of(name, unit, scores, costs, value)
+
+    def drained(workers: int) -> Callable[[QueueScore], list[Cost]]:
         return lambda score: score.drained[workers]
 
-    def both(score: _Score) -> list[Cost]:
+    def both(score: QueueScore) -> list[Cost]:
         return [
             Cost(a.items, a.seconds, a.wal + d.wal, a.client_cpu, a.server_cpu)
             for a, d in zip(score.accepted[::2], score.drained[1], strict=True)
@@ -130,8 +140,8 @@ def _figures(scores: list[_Score], missing: str) -> list[Figure]:
     return [*figures, Figure("contestants", len(scores), "", None, [], missing)]
 
 
-class _Row:
-    def __init__(self, name: str, series: list[Series], scores: list[_Score]) -> None:
+class ScoreRow:
+    def __init__(self, name: str, series: list[Series], scores: list[QueueScore]) -> None:
         self._name = name
         self._ours, *_ = series
         self._all = series
@@ -145,8 +155,8 @@ class _Row:
         return [Figure(f"{self._name}, to PgQueuer's", value, "×", bar, self._all)]
 
     def to_the_best_other(self, bar: Bar) -> list[Figure]:
-        near = (BATCHLINE.module, PGQUEUER.module)
-        others = [series for module, series in self._by.items() if module not in near]
+        near = [series for module, series in self._by.items() if module == PGQUEUER.module]
+        others = [series for series in self._all[1:] if series not in near]
         if not others:
             return []
         best = max(others, key=lambda series: series.median)

@@ -13,8 +13,8 @@ from benchmarks.contest import Figure, Series, at_most, ratio
 from benchmarks.match import Player, database, driving, plain_server, players, working
 from benchmarks.server import BenchServer
 
-_WARM_UPS = 3
-_PAUSE = 0.15
+WARM_UPS = 3
+PAUSE = 0.15
 
 
 async def compare(bench: Bench) -> list[Figure]:
@@ -23,7 +23,7 @@ async def compare(bench: Bench) -> list[Figure]:
     with plain_server(bench.scratch) as server:
         for nth in range(bench.rounds):
             for player in present if nth % 2 == 0 else reversed(present):
-                waits[player.label] += _wake(server, player, bench.size(player.entrant.wakes, quick=3))
+                waits[player.label] += wake(server, player, bench.size(player.entrant.wakes, quick=3))
     series = [Series(label, "ms", values) for label, values in waits.items()]
     ours, *others = series
     late = [
@@ -47,16 +47,16 @@ async def compare(bench: Bench) -> list[Figure]:
     return [*figures, Figure("the same, 99th percentile", ours.percentile(99), "ms", None, late)]
 
 
-def _wake(server: BenchServer, player: Player, times: int) -> list[float]:
+def wake(server: BenchServer, player: Player, times: int) -> list[float]:
     with (
         database(server, player) as url,
         driving(player, "submit", url) as submitter,
         working(player, url, "tell") as worker,
     ):
         waits = []
-        for _ in range(_WARM_UPS + times):
+        for _ in range(WARM_UPS + times):
             submitter.go()
             begun = submitter.read()
             waits.append(1000 * (worker.read() - begun))
-            time.sleep(_PAUSE)
-    return waits[_WARM_UPS:]
+            time.sleep(PAUSE)
+    return waits[WARM_UPS:]

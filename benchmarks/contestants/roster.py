@@ -23,13 +23,20 @@ class Entrant:
 
     @property
     def is_ours(self) -> bool:
-        return self is BATCHLINE
+        return self in (BATCHLINE, LIBRARY)
 
 
 BATCHLINE = Entrant(
     "batchline",
     "Batchline",
     sql.SQL("SELECT FROM batchline.batches WHERE finalizing_at IS NULL LIMIT 1"),
+    100_000,
+    (10_000, 1_000_000),
+)
+LIBRARY = Entrant(
+    "batchline_library",
+    "Batchline's Python library",
+    BATCHLINE.unfinished,
     100_000,
     (10_000, 1_000_000),
 )

@@ -16,9 +16,11 @@ from tests.support.builders import (
     LATER,
     a_batch,
     a_database,
+    a_pipeline,
     a_worker,
     completed,
     deferred,
+    emitting,
     failed,
     finalize,
     kill,
@@ -215,8 +217,24 @@ DAMAGES = [
         " FROM batchline.failure_causes",
         "frozen",
     ),
+    # Lanes that are fed.
+    Damage("batch_total", "UPDATE batchline.counters SET added = added + 1", "fed"),
+    Damage("batch_total", "UPDATE batchline.cursors SET next = next + 1", "fed"),
+    Damage("partition", "UPDATE batchline.cursors SET next = next + 1", "fed"),
+    Damage("partition", "DELETE FROM batchline.spans WHERE worker_id IS NULL", "fed"),
+    Damage("cursors", "INSERT INTO batchline.cursors SELECT lane_id, next - 1 FROM batchline.cursors", "fed"),
+    Damage(
+        "cursors", "INSERT INTO batchline.cursors SELECT id, 1 FROM batchline.lanes WHERE fed", "fed_ended"
+    ),
+    Damage("drained", "UPDATE batchline.lanes SET drained = false WHERE fed", "fed"),
+    Damage("file_lines", "DELETE FROM batchline.lines WHERE custom_id = 'a'", "fed"),
+    Damage("file_lanes", "DELETE FROM batchline.lines WHERE custom_id = 'a'", "fed"),
+    Damage("file_numbers", "UPDATE batchline.lines SET line_no = 1 WHERE custom_id = 'a'", "fed"),
+    Damage("lane_total", "UPDATE batchline.file_lanes SET total = total + 1 WHERE lane_no = 1", "fed_ended"),
+    Damage("file_lines", "UPDATE batchline.files SET line_count = 2 WHERE object_key IS NULL", "fed_ended"),
     # The way to the end.
     Damage("finalizing", "UPDATE batchline.batches SET finalizing_at = now()"),
+    Damage("finalizing", "UPDATE batchline.batches SET accepting = false", "accepting"),
     Damage(
         "finalizing",
         "UPDATE batchline.counters AS c SET completed = b.total - c.failed FROM batchline.batches AS b",
@@ -253,7 +271,24 @@ DAMAGES = [
 ]
 
 
+async def bring_fed(db: Session, state: str) -> None:
+    """A batch whose items emit: one has, and one runs; or all have ended. Or one that accepts items."""
+    worker = a_worker()
+    if state == "accepting":
+        await a_pipeline(db, "fetch", accepting=True)
+        return
+    batch = await a_pipeline(db, "fetch", "parse", items=2)
+    first, second = await take(db, worker)
+    await spans.settle(db, worker.id, [emitting(first, "parse", "a", "b")])
+    if state == "fed_ended":
+        await spans.settle(db, worker.id, [emitting(second, "parse", "c")])
+        await run_to_the_end(db, worker)
+        await finalize(db, worker, batch)
+
+
 async def bring(db: Session, state: str) -> None:
+    if state in ("fed", "fed_ended", "accepting"):
+        return await bring_fed(db, state)
     worker = a_worker()
     batch = await half_run(db, worker)
     match state:

@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from batchline.batches import deletion, maintenance, retention
+from batchline.batches import deletion, erasure, maintenance, retention
+from batchline.batches.erasure import ErasureProgress
 from batchline.batches.finalize import finalize_one
 from batchline.batches.retry import retry as retry_batch
 from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
+from batchline.governance import tenants as governed
 from batchline.model import (
     Batch,
     BatchStatus,
@@ -56,6 +58,7 @@ from tests.support.builders import (
     take,
 )
 from tests.support.finalizing import recorded
+from tests.support.tenants import OPERATOR
 
 FETCH, PARSE, STORE = (PYTHON + stage for stage in ("fetch", "parse", "store"))
 ALL = RetrySelection()
@@ -752,6 +755,25 @@ async def test_deleting_a_batch_and_its_file_leaves_nothing(
         db, "SELECT stored FROM batchline.tenant_usage ORDER BY day DESC, seq DESC LIMIT 1"
     )
     assert stored == 0
+
+
+async def test_erasing_a_tenant_leaves_nothing_of_its_stages(db: Session, objects: Objects) -> None:
+    """One batch runs, one accepts items, and one has ended."""
+    worker = a_worker()
+    ended = await a_pipeline(db, "fetch", "parse", items=1, tenant="acme")
+    await fetched(db, worker, "a")
+    await run_to_the_end(db, worker)
+    await end(db, objects, ended)
+    running = await a_pipeline(db, "fetch", "parse", items=2, tenant="acme")
+    await fetched(db, worker, "b", "c")
+    accepting = await a_pipeline(db, "fetch", accepting=True, tenant="acme")
+    await feeding.append(db, accepting.id, FETCH, [(b"d", b"1")])
+    assert (await sound(db, running)).total == 6
+
+    await governed.begin_erasure(db, OPERATOR, "acme", reason="they left")
+    assert await erasure.erase(db, objects, "acme", seconds=600) is ErasureProgress.DONE
+    assert await left(db, objects) == {}
+    assert await feeding.append(db, accepting.id, FETCH, [(b"e", b"1")]) is None
 
 
 # Lost workers

@@ -4,9 +4,16 @@
 --
 -- One pass over `lines` in the order of its key.
 WITH
+-- Batches that add lines to their file while they run. It gets their number when the batch ends; until then, the batch knows it.
+growing AS (
+    SELECT b.id AS batch_id, b.file_id, b.total
+    FROM batchline.current_batches AS b
+    WHERE b.ended_at IS NULL AND EXISTS (SELECT FROM batchline.lanes AS n WHERE n.batch_id = b.id AND n.fed)
+),
 file AS (
-    SELECT f.id, f.no, f.line_count
+    SELECT f.id, f.no, coalesce(growing.total, f.line_count) AS line_count, growing.batch_id
     FROM batchline.files AS f
+    LEFT JOIN growing ON growing.file_id = f.id
     WHERE f.purpose IN ('batch', 'operation')
       -- The lines of a deleted file are deleted only after its last batch has ended.
       AND (
@@ -16,13 +23,6 @@ file AS (
       AND (
           %(batch)s::uuid IS NULL
           OR f.id = (SELECT b.file_id FROM batchline.batches AS b WHERE b.id = %(batch)s::uuid)
-      )
-      -- A file whose batch adds lines to it gets their number when the batch ends.
-      AND NOT EXISTS (
-          SELECT
-          FROM batchline.batches AS b
-          JOIN batchline.lanes AS n ON n.batch_id = b.id
-          WHERE b.file_id = f.id AND b.ended_at IS NULL AND n.fed
       )
 ),
 -- lane_no is NULL in the row of the whole file.
@@ -63,7 +63,12 @@ finding AS (
             coalesce(c.first, 0),
             coalesce(c.last, -1)
         )
-    FROM (SELECT p.* FROM batchline.file_lanes AS p JOIN file ON file.no = p.file_no) AS part
+    FROM (
+        SELECT p.file_no, p.lane_no, coalesce(n.total, p.total) AS total
+        FROM batchline.file_lanes AS p
+        JOIN file ON file.no = p.file_no
+        LEFT JOIN batchline.current_lanes AS n ON n.batch_id = file.batch_id AND n.lane_no = p.lane_no
+    ) AS part
     FULL JOIN (SELECT * FROM counted WHERE lane_no IS NOT NULL) AS c
         ON c.file_no = part.file_no AND c.lane_no = part.lane_no
     JOIN file AS f ON f.no = coalesce(part.file_no, c.file_no)

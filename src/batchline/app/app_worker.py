@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from batchline.app.background import refuse_on_a_loop
-from batchline.app.core import AppCore, OpenedApp
+from batchline.app.core import AppCore, AppLocation, OpenedApp
 from batchline.app.errors import translated
 from batchline.app.exit_guard import exit_guard
 from batchline.app.item_limit import LimitedExecutor
@@ -22,6 +22,8 @@ from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.executors.python import PythonExecutor
 from batchline.executors.python.collecting import StoredResults
+from batchline.executors.python.governed import GovernedExecutor
+from batchline.governance.operations import Operation
 from batchline.model import Batch
 from batchline.operations.errors import InvalidApp
 from batchline.operations.operation import AnyOperation
@@ -58,6 +60,14 @@ class AppWorker:
     @property
     def operations(self) -> Sequence[str]:
         return [operation.name for operation in self._operations]
+
+    @property
+    def governed(self) -> Sequence[Operation]:
+        return list(self._core.governed)
+
+    @property
+    def location(self) -> AppLocation:
+        return self._core.location
 
     def check(self) -> None:
         """Raises InvalidApp for mistakes in the app, before anything is opened."""
@@ -151,12 +161,15 @@ async def working(
     """A worker for these operations, or for one batch of them. The caller runs it."""
     scopes = [
         ProducerScope(
-            Scope(keys=(operation.url,), batch_id=batch_id),
+            Scope(keys=core.governed.keys_of(operation), batch_id=batch_id),
             min(operation.options.concurrency, concurrency or operation.options.concurrency),
         )
         for operation in operations
     ]
-    executor = around_executor(PythonExecutor(core.catalog, collector=StoredResults(opened.runtime.url)))
+    functions: Executor = PythonExecutor(core.catalog, collector=StoredResults(opened.runtime.url))
+    if core.governed:
+        functions = GovernedExecutor(core.governed, functions)
+    executor = around_executor(functions)
     if concurrency is not None and len(scopes) > 1:
         executor = LimitedExecutor(executor, concurrency)
     keys = tuple(key for scope in scopes for key in scope.scope.keys or ())

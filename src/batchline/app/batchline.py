@@ -14,6 +14,7 @@ from batchline.app.blocking import BlockingApp
 from batchline.app.core import AppCore, AppLocation
 from batchline.app.decorating import ChunkDecorator, OperationDecorator
 from batchline.app.errors import translated
+from batchline.app.governed import GovernedKeywords, GovernedT, governed_operation
 from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, item_blocks
 from batchline.app.scheduling import CallbackT, ScheduleDecorator, ScheduleKeywords, check_keywords
 from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, store, submission_of
@@ -115,6 +116,19 @@ class Batchline:
             return operation
 
         return decorate if function is None else decorate(function)
+
+    @overload
+    def governed(self, operation: GovernedT, /) -> GovernedT: ...
+    @overload
+    def governed(self, /, **keywords: Unpack[GovernedKeywords]) -> Callable[[GovernedT], GovernedT]: ...
+    def governed(self, operation: Any = None, /, **keywords: Unpack[GovernedKeywords]) -> Any:
+        """Let users of a server submit an operation, with approvals, limits and audit. Raises InvalidApp."""
+
+        def decorate(operation: GovernedT) -> GovernedT:
+            self._core.governed.add(governed_operation(self._known(operation), keywords))
+            return operation
+
+        return decorate if operation is None else decorate(operation)
 
     def schedule(
         self,

@@ -13,6 +13,7 @@ from pathlib import Path
 from batchline.app import runtime
 from batchline.app.background import Background
 from batchline.app.errors import translated
+from batchline.app.governed import GovernedCatalog
 from batchline.app.logs import use_standard_logging
 from batchline.app.loops import LoopResources, Loops
 from batchline.app.runtime import Runtime
@@ -51,6 +52,7 @@ class AppCore:
     def __init__(self, location: AppLocation) -> None:
         self.location = location
         self.catalog = OperationCatalog()
+        self.governed = GovernedCatalog()
         self.schedules = ScheduleCatalog()
         self.callbacks = CallbackCatalog()
         self.background = Background()

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 import structlog
 import typer
 
+from batchline.app.app_worker import AppWorker
+from batchline.app.core import AppLocation
 from batchline.app.loading import load_app
 from batchline.cli.app_processes import AppProcesses, run_reloading
 from batchline.cli.display.console import CommandError
-from batchline.cli.runtime import run_async
+from batchline.cli.runtime import folder_of, run_async
 from batchline.cli.worker_report import WorkerCounts, counts_of, reporting
-from batchline.config.settings import WorkerSettings
+from batchline.config.settings import Settings, WorkerSettings
 from batchline.operations.errors import BatchlineError
 from batchline.worker.worker import Worker
 
@@ -27,6 +29,8 @@ _TAKEN = frozenset(
     )
 )
 _OF_THE_APP = frozenset(("database", "data_dir", "objects"))
+# It would count the items of each of the two workers.
+_OF_ONE_WORKER = frozenset(("max_items",))
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -42,11 +46,12 @@ class AppOrder:
     say: Callable[[str], None]
 
 
-def check_options(context: typer.Context) -> None:
+def check_options(context: typer.Context, *, with_upstreams: bool = False) -> None:
     """Raises CommandError for an option that means nothing to a worker of an app."""
+    taken = (context.params.keys() - _OF_THE_APP - _OF_ONE_WORKER) if with_upstreams else _TAKEN
     for name in context.params:
         source = context.get_parameter_source(name)
-        if name in _TAKEN or source is None or source.name != "COMMANDLINE":
+        if name in taken or source is None or source.name != "COMMANDLINE":
             continue
         option = f"--{name.replace('_', '-')}"
         if name in _OF_THE_APP:
@@ -54,12 +59,36 @@ def check_options(context: typer.Context) -> None:
                 f"{option} is the app's own: give it to Batchline(...), or leave it out there and set"
                 " BATCHLINE_DATABASE_URL or BATCHLINE_DATA_DIR"
             )
+        if with_upstreams:
+            raise CommandError(f"{option} means nothing with --with-upstreams; leave it out")
         raise CommandError(f"{option} means nothing to a worker of a Python app; leave it out")
+
+
+def served_app(target: str) -> AppWorker:
+    """A worker of the app, checked, from which a server learns what the app has. Raises CommandError."""
+    with reported_app_errors():
+        worker = load_app(target).worker()
+        worker.check()
+        return worker
+
+
+def check_location(location: AppLocation, settings: Settings) -> None:
+    """Raises CommandError if the app uses other data than the command."""
+    same = (
+        location.database in (None, settings.database)
+        and (location.data_dir is None or folder_of(location.data_dir) == folder_of(settings.data_dir))
+        and location.objects == settings.server.objects
+    )
+    if not same:
+        raise CommandError(
+            "the app uses another database, data folder or object store than this command; give both the"
+            " same, or leave them out of Batchline(...)"
+        )
 
 
 def work_for(order: AppOrder) -> WorkerCounts:
     """Run in this process until the worker ends."""
-    with _reported():
+    with reported_app_errors():
         app = load_app(order.target)
         usual = app.worker(concurrency=order.concurrency)
         beside = _Beside(order)
@@ -73,10 +102,46 @@ def work_in_processes(target: str, processes: str, *, reload: bool) -> int:
     count = _count(processes)
     if not reload:
         # Here, too: a mistake is reported once, and not by each of them.
-        with _reported():
+        with reported_app_errors():
             load_app(target).worker().check()
     fleet = AppProcesses(_child_arguments(sys.argv[1:]), count)
     return run_async(run_reloading(fleet) if reload else fleet.run_with_signals())
+
+
+class AppBeside:
+    """A worker of an app next to another worker, on its event loop. Both end together."""
+
+    def __init__(self, order: AppOrder) -> None:
+        with reported_app_errors():
+            self._app = load_app(order.target)
+            worker = self._app.worker(concurrency=order.concurrency)
+            worker.check()
+        self.worker = worker.configured(order.settings)
+        self._beside = _Beside(order)
+
+    @property
+    def counts(self) -> WorkerCounts:
+        return self._beside.counts
+
+    @asynccontextmanager
+    async def running(self, other: Worker) -> AsyncIterator[None]:
+        """Raises CommandError."""
+        serving = asyncio.create_task(self.worker.serve(self._beside.running))
+        serving.add_done_callback(lambda done: other.stop() if _has_failed(done) else None)
+        try:
+            yield
+            # It has been stopped, too, or ends when there is nothing left to do.
+            with reported_app_errors():
+                await serving
+        finally:
+            if not serving.done():
+                serving.cancel()
+                await asyncio.wait([serving])
+            await self._app.close()
+
+
+def _has_failed(done: "asyncio.Task[None]") -> bool:
+    return done.cancelled() or done.exception() is not None
 
 
 @dataclass(slots=True)
@@ -106,7 +171,7 @@ def _parent_ended(worker: Worker) -> None:
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
+def reported_app_errors() -> Iterator[None]:
     try:
         yield
     except BatchlineError as error:

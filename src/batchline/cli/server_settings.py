@@ -11,6 +11,7 @@ from batchline.cli.display.console import CommandError
 from batchline.config import DEFAULT_NAME, SettingsError, load, missing_keys
 from batchline.config.settings import ANY_MODEL, ServerSettings, Settings, UpstreamSettings, WorkerSettings
 from batchline.governance import packs
+from batchline.governance.operations import InvalidOperation, Operation
 from batchline.governance.registry import Registry
 from batchline.hooks.hook import HookRefused, Hooks, hooks_of
 from batchline.upstreams import urls
@@ -66,11 +67,11 @@ def without_any(settings: ServerSettings) -> ServerSettings:
     return replace(settings, upstreams=tuple(named))
 
 
-def registry(settings: ServerSettings) -> Registry:
-    """The operations of the settings. Raises CommandError for a mistake in one."""
+def registry(settings: ServerSettings, more: Sequence[Operation] = ()) -> Registry:
+    """The operations of the settings, and `more`. Raises CommandError for a mistake in one."""
     try:
-        return packs.registry(settings)
-    except SettingsError as error:
+        return packs.registry(settings, more)
+    except (SettingsError, InvalidOperation) as error:
         raise CommandError(str(error)) from error
 
 

@@ -33,6 +33,12 @@ def counts_of(worker: Worker) -> WorkerCounts:
     return WorkerCounts(worker.claimed, worker.settler.completed, worker.settler.failed)
 
 
+def added(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
+    return WorkerCounts(
+        one.claimed + other.claimed, one.completed + other.completed, one.failed + other.failed
+    )
+
+
 @asynccontextmanager
 async def reporting(
     worker: Worker, views: Callable[[], list[UpstreamView]], say: Callable[[str], None]

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from batchline.batches.output import answered_line, as_json, failed_line
 from batchline.config.settings import UpstreamSettings
+from batchline.executors.displayed import displayed_result
 from batchline.executors.executor import Executor, Fence
 from batchline.executors.http import Answer, HttpExecutor, Order
 from batchline.governance.operations import HTTP, Operation, operation_of
@@ -24,8 +25,7 @@ from batchline.governance.outcomes import Means
 from batchline.governance.registry import Registry
 from batchline.governance.templates import InvalidValue, Rendered
 from batchline.model import Completed, Deferred, Failed, Item, Ran, RunSettings, Verdict
-from batchline.model.json_limits import MAX_DEPTH, is_too_deep
-from batchline.secrets.masking import MASK, SecretFinder, TooManySecrets, masked_text, secrets_of
+from batchline.secrets.masking import masked_text
 from batchline.secrets.tracebacks import traceback_of
 from batchline.upstreams.faults import message_of
 
@@ -35,8 +35,6 @@ _ELSEWHERE_DELAY = 30.0
 _MAX_ON_LOOP = 4 * 1024
 # Larger ones wait for one of these threads.
 _THREADS = 2
-# A larger answer is not searched for secrets, and so not shown.
-_MAX_DISPLAYED = 1024 * 1024
 
 _log = structlog.get_logger("batchline.operations")
 _decode = msgspec.json.Decoder().decode
@@ -196,7 +194,7 @@ class _Judged:
 def _judged(operation: Operation, item: Item, requested: dict[str, Any], answer: Answer) -> _Judged:
     text = as_json(answer.body) if answer.body else b"null"
     said = _decode(text)
-    displayed = _displayed(operation, requested, text, said)
+    displayed = displayed_result(operation, requested, text, said)
     return _Judged(
         operation,
         item,
@@ -207,23 +205,6 @@ def _judged(operation: Operation, item: Item, requested: dict[str, Any], answer:
         displayed,
         masked_text(message_of(answer.status, displayed)),
     )
-
-
-def _displayed(operation: Operation, requested: dict[str, Any], text: bytes, said: Any) -> bytes:
-    """The answer without secrets. An answer that cannot be searched for secrets is not shown."""
-    if is_too_deep(text):
-        return _hidden(f"the answer is nested more than {MAX_DEPTH} levels deep")
-    if len(text) > _MAX_DISPLAYED:
-        return _hidden(f"the answer has more than {_MAX_DISPLAYED:,} bytes")
-    try:
-        secrets = secrets_of(requested, operation.redact)
-    except TooManySecrets as error:
-        return _hidden(f"the item has {error}")
-    return msgspec.json.encode(operation.masked(SecretFinder(secrets).hide(said) if secrets else said))
-
-
-def _hidden(why: str) -> bytes:
-    return msgspec.json.encode(f"{MASK}: {why}, so it cannot be shown")
 
 
 def _rendered(operation: Operation, item: Item) -> tuple[dict[str, Any], Rendered]:

@@ -1,8 +1,8 @@
 """An operation, as the operator defines it: the schema of its items, the size of a batch, the number of
 attempts, which items need approval, which fields are secret, and how an item becomes a request.
 
-A batch of an operation is an ordinary batch. Its lanes have the operation's name as model and `url_of(name)`
-as URL. No file of an OpenAI client can contain such a URL, so no client can bypass the rules of an operation.
+A batch of an operation is an ordinary batch. Its lanes have the operation's name as model and its `url` as
+URL. No file of an OpenAI client can contain such a URL, so no client can bypass the rules of an operation.
 """
 
 import re
@@ -17,16 +17,18 @@ from batchline.governance.outcomes import Means, Outcome
 from batchline.governance.schemas import MAX_FAULTS, InvalidSchema, ItemFault, ItemSchema
 from batchline.governance.templates import InvalidTemplate, Rendered, RequestTemplate
 from batchline.model import Role
-from batchline.secrets.masking import masked
+from batchline.model.emission import PYTHON
+from batchline.secrets.masking import TooManySecrets, masked, masked_text, secrets_of, without
 
 ALWAYS = "always"
 NEVER = "never"
 DEFAULT_LARGEST = 100
 DEFAULT_ATTEMPTS = 3
 
-# Executors: requests to an upstream, and decisions on other batches.
+# Executors: requests to an upstream, decisions on other batches, and functions of a Python app.
 HTTP = "http"
 APPROVALS = "approvals"
+FUNCTION = "python"
 
 # Marks a role among the submitters of an operation.
 ROLE_PREFIX = "role:"
@@ -38,6 +40,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 SchemaFaults: TypeAlias = Callable[[ItemSchema, Sequence[Any]], list[ItemFault]]
 """Finds items that do not match a schema: `ItemSchema.faults`, or the same with limits."""
+
+ItemCheck: TypeAlias = Callable[[Any], str | None]
+"""What is wrong with an item that matches the schema; None: nothing."""
 
 
 class InvalidOperation(ValueError):
@@ -74,6 +79,8 @@ class Operation:
     gone_when: str | None = None
     timeout: float = 60.0
     executor: str = HTTP
+    # What the schema cannot express. It may quote the item.
+    check: ItemCheck | None = None
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
@@ -99,7 +106,7 @@ class Operation:
         self, items: Sequence[Any], schema_faults: SchemaFaults = ItemSchema.faults
     ) -> list[ItemFault]:
         """The first few faults of these items; empty if all can run."""
-        return schema_faults(self._items, items) or list(islice(self._request_faults(items), MAX_FAULTS))
+        return schema_faults(self._items, items) or list(islice(self._more_faults(items), MAX_FAULTS))
 
     def needs_approval(self, item: Any) -> bool:
         """Whether this item needs approval before it runs."""
@@ -117,6 +124,11 @@ class Operation:
         return next((each.means for each in self.outcomes if each.holds(status, item, answer)), None)
 
     @property
+    def url(self) -> str:
+        """The URL and routing key of its lanes. Only workers of Python apps claim keys of functions."""
+        return PYTHON + url_of(self.name) if self.executor == FUNCTION else url_of(self.name)
+
+    @property
     def upstream(self) -> str | None:
         return None if self.request is None else self.request.upstream
 
@@ -128,15 +140,22 @@ class Operation:
     def is_going(self, found: Any) -> bool:
         return self.gone_when is not None and self._gone_when.holds(found)
 
-    def _request_faults(self, items: Sequence[Any]) -> Iterator[ItemFault]:
-        """Faults of items that match the schema but do not fit the template."""
-        if self.request is None:
-            return
+    def _more_faults(self, items: Sequence[Any]) -> Iterator[ItemFault]:
+        """Faults of items that match the schema, but do not fit the template or the function."""
         for number, item in enumerate(items):
-            try:
-                self.request.render(item)
-            except ValueError as error:
-                yield ItemFault(f"items[{number}]", str(error))
+            if self.request is not None:
+                try:
+                    self.request.render(item)
+                except ValueError as error:
+                    yield ItemFault(f"items[{number}]", str(error))
+            if self.check is not None and (message := self.check(item)) is not None:
+                yield ItemFault(f"items[{number}]", self._without_secrets(item, message))
+
+    def _without_secrets(self, item: Any, message: str) -> str:
+        try:
+            return masked_text(str(without(message, secrets_of(item, self.redact))))
+        except TooManySecrets:
+            return "it cannot be run"
 
     @cached_property
     def _items(self) -> ItemSchema:
@@ -212,7 +231,7 @@ class Operation:
 
 
 def url_of(name: str) -> str:
-    """The URL and routing key of the lanes of this operation."""
+    """The URL and routing key of the lanes of an operation that is not a function."""
     return BELOW + name
 
 

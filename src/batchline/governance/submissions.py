@@ -17,7 +17,7 @@ from batchline.batches.staging import AT_ONCE, InvalidStaging, StagingRequest
 from batchline.governance import limits, preparation
 from batchline.governance.access import Actor, check_submitter, reload
 from batchline.governance.errors import InvalidSubmission, RequestIdReused
-from batchline.governance.operations import APPROVALS, Operation, SchemaFaults, url_of
+from batchline.governance.operations import APPROVALS, Operation, SchemaFaults
 from batchline.governance.preparation import Prepared
 from batchline.governance.rules import Rules
 from batchline.model import Approval, GovernedBatch, RunSettings
@@ -205,7 +205,7 @@ def _ready(
         tenant=actor.tenant,
         user_id=actor.user,
         operation=operation.name,
-        url=url_of(operation.name),
+        url=operation.url,
         request_id=requested.request_id,
         fingerprint=fingerprint,
         reason=displayed_reason(requested.reason),

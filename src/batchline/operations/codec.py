@@ -47,6 +47,10 @@ class Converter(Protocol):
         """The value as lists, dicts and scalars, in which NaN can be found."""
         ...
 
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema (2020-12) of the type."""
+        ...
+
 
 class ItemCodec(Generic[ItemT, ResultT]):
     """Encodes and decodes the items and results of one operation. All methods raise TypeMismatch."""
@@ -58,6 +62,7 @@ class ItemCodec(Generic[ItemT, ResultT]):
         self.decode_item: Callable[[bytes], ItemT] = _decoder(item)
         self.encode_result: Callable[[ResultT], bytes] = _encoder(result)
         self.decode_result: Callable[[bytes], ResultT] = _decoder(result)
+        self.item_schema: Callable[[], dict[str, Any]] = item.schema
 
 
 def encoded_key(key: str) -> bytes:
@@ -76,12 +81,16 @@ def plain_json(value: Any) -> bytes:
 
 class _MsgspecConverter:
     def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
         self.encode = _encode
         # `object` is any value; there is no other custom type.
         self.decode = msgspec.json.Decoder(annotation, dec_hook=lambda _, value: value).decode
 
     def plain(self, value: Any) -> Any:
         return msgspec.to_builtins(value)
+
+    def schema(self) -> dict[str, Any]:
+        return msgspec.json.schema(self._annotation, schema_hook=lambda _: {})
 
 
 def _converter(annotation: Any) -> Converter:

@@ -3,6 +3,7 @@
 Pydantic is imported only if a type is one of its own: whoever uses such a type has imported it already.
 """
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
 # A model or a dataclass of pydantic has a validator; its other types have a schema.
 _MARKS = ("__pydantic_validator__", "__get_pydantic_core_schema__")
+_INPUT = re.compile(r"input_value=.*?(, input_type=|\Z)", re.DOTALL)
 
 
 def uses_pydantic(cls: type) -> bool:
@@ -27,6 +29,15 @@ class _PydanticConverter:
 
     def plain(self, value: Any) -> Any:
         return self._adapter.dump_python(self._adapter.validate_python(value))
+
+    def schema(self) -> dict[str, Any]:
+        return self._adapter.json_schema()
+
+
+def without_inputs(message: str) -> str:
+    """A message without the values that pydantic quotes. It cuts long ones, and half a secret cannot be found
+    in them."""
+    return _INPUT.sub(r"input_value=…\1", message)
 
 
 def pydantic_converter(annotation: Any) -> _PydanticConverter:

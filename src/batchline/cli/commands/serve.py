@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import Server, listen
 from batchline.api.serving import app_server
 from batchline.cli import options
+from batchline.cli.app_worker import check_location, served_app
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
 from batchline.cli.log_options import choice
@@ -35,6 +36,8 @@ from batchline.cli.worker_process import WorkerProcess
 from batchline.config.definitions import settings_of
 from batchline.config.settings import ServerSettings, Settings, TraceSettings, WorkerSettings
 from batchline.governance import keys
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
 from batchline.store.pool import Sessions
 from batchline.traces.tracing import Tracing
 
@@ -51,6 +54,14 @@ def serve(
     port: options.Port = None,
     config: options.Config = None,
     upstream: options.Upstream = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:APP",
+            help="Also serve the governed operations of this Python app. The worker runs them.",
+            show_default=False,
+        ),
+    ] = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Run no worker; other workers use this database.")
     ] = False,
@@ -86,7 +97,12 @@ def serve(
             hooks_in(settings.worker)
         traces = checked(settings, settings.config)
         # A mistake in an operation ends the command before anything is started.
-        registry(server)
+        governed: Sequence[Operation] = ()
+        if app is not None:
+            served = served_app(app)
+            check_location(served.location, settings)
+            governed = served.governed
+        operations = registry(server, governed)
         server = replace(
             server,
             authentication=not no_auth,
@@ -97,25 +113,27 @@ def serve(
             _listening(server.host, server.port) as sock,
         ):
             log = choice(context).arguments()
-            command = (*log, "worker", "--until-eof")
+            command = (*log, "worker", *((app, "--with-upstreams") if app else ()), "--until-eof")
             worker = None if no_worker else WorkerProcess(_environment(settings), command)
-            run_async(_serve(runtime, server, sock, worker, traces))
+            run_async(_serve(runtime, server, operations, sock, worker, traces))
 
 
 async def _serve(
     runtime: Runtime,
     settings: ServerSettings,
+    operations: Registry,
     sock: socket.socket,
     worker: WorkerProcess | None,
     traces: TraceSettings,
 ) -> None:
     async with traced(traces) as tracing:
-        await _serve_traced(runtime, settings, sock, worker, tracing)
+        await _serve_traced(runtime, settings, operations, sock, worker, tracing)
 
 
 async def _serve_traced(
     runtime: Runtime,
     settings: ServerSettings,
+    operations: Registry,
     sock: socket.socket,
     worker: WorkerProcess | None,
     tracing: Tracing | None,
@@ -124,7 +142,7 @@ async def _serve_traced(
     disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
     tracer = None if tracing is None else tracing.batches
     context = ApiContext(sessions, runtime.objects, runtime.url, settings, disk, tracer=tracer)
-    server = app_server(context, sock)
+    server = app_server(context, sock, operations)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, server, worker)

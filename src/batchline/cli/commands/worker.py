@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Annotated
 
@@ -17,7 +18,15 @@ from msgspec.structs import replace
 
 from batchline.app.exit_guard import exit_guard
 from batchline.cli import options
-from batchline.cli.app_worker import AppOrder, check_options, without_hooks, work_for, work_in_processes
+from batchline.cli.app_worker import (
+    AppBeside,
+    AppOrder,
+    check_location,
+    check_options,
+    without_hooks,
+    work_for,
+    work_in_processes,
+)
 from batchline.cli.display.console import CommandError, err, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.metrics_port import MetricsPort, metrics_socket, serving_metrics
@@ -33,7 +42,7 @@ from batchline.cli.server_settings import (
     without_any,
 )
 from batchline.cli.tracing import checked, traced
-from batchline.cli.worker_report import WorkerCounts, counts_of, last_line, reporting
+from batchline.cli.worker_report import WorkerCounts, added, counts_of, last_line, reporting
 from batchline.config.settings import (
     ANY_MODEL,
     ServerSettings,
@@ -96,6 +105,13 @@ def work(
     reload: Annotated[
         bool, typer.Option("--reload", help="Of an app: start again when a .py file in this folder changes.")
     ] = False,
+    with_upstreams: Annotated[
+        bool,
+        typer.Option(
+            "--with-upstreams",
+            help="Of an app: also run what a worker without an app runs: lines and operations of upstreams.",
+        ),
+    ] = False,
     upstream: options.Upstream = None,
     config: options.Config = None,
     concurrency: options.WorkerConcurrency = None,
@@ -144,16 +160,26 @@ def work(
         batchline worker --unfinished-runs --drain
         batchline worker tasks:app --processes auto
     """
-    if app is not None:
+    if app is not None and not (with_upstreams and processes is None and not reload):
         _work_for_app(context, app, concurrency, processes, reload)
         return
     if until_eof:
         # Here and not in the server: threads inherit it, and none has started yet.
         os.nice(_NICENESS)
     with reported_errors(as_json):
-        if processes is not None or reload:
-            raise CommandError("--processes and --reload are for an app: give its module:name, too")
+        if app is None and (processes is not None or reload or with_upstreams):
+            raise CommandError(
+                "--processes, --reload and --with-upstreams are for an app: give its module:name, too"
+            )
         settings = read_settings(context.params)
+        say = (lambda _: None) if quiet or as_json else _say
+        beside = None
+        if app is not None:
+            check_options(context, with_upstreams=True)
+            beside = AppBeside(AppOrder(app, without_hooks(settings.worker), concurrency, False, say))
+            location = beside.worker.location
+            settings = dataclasses.replace(settings, database=location.url, data_dir=location.data_dir)
+            check_location(location, settings)
         server = settings.server
         if provider is not None:
             server = with_provider(
@@ -165,7 +191,7 @@ def work(
                 provider_recheck=provider_recheck,
             )
         check_keys(server)
-        operations = registry(server)
+        operations = registry(server, () if beside is None else beside.worker.governed)
         check_hook_file(settings)
         hooks = hooks_in(settings.worker)
         traces = checked(settings, settings.config)
@@ -178,15 +204,16 @@ def work(
             operations_retention=server.operations_retention if served else None,
             events_retention=server.events_retention,
         )
+        at = (database, data_dir) if beside is None else (settings.database, settings.data_dir)
         with (
             metrics_socket(worker) as sock,
-            open_runtime(database, data_dir, objects=server.objects, to_work=True) as runtime,
+            open_runtime(*at, objects=server.objects, to_work=True) as runtime,
         ):
-            say = (lambda _: None) if quiet or as_json else _say
             order = WorkOrder(
                 *(worker, server, operations, hooks, upstream, listen, until_eof, unfinished_runs, say),
                 traces,
                 sock,
+                beside,
             )
             counts, held = run_async(_work(runtime, order))
             if as_json:
@@ -204,7 +231,7 @@ def _work_for_app(
     given = context.params
     quiet, as_json = given["quiet"], given["as_json"]
     with reported_errors(as_json):
-        check_options(context)
+        check_options(context, with_upstreams=given["with_upstreams"])
         if processes is not None or reload:
             raise typer.Exit(work_in_processes(target, processes or "1", reload=reload))
         settings = read_settings(given).worker
@@ -236,6 +263,8 @@ class WorkOrder:
     traces: TraceSettings
     # Where metrics are served.
     metrics: socket.socket | None
+    # A worker for the operations of a Python app.
+    beside: AppBeside | None = None
 
 
 async def _work(runtime: Runtime, order: WorkOrder) -> tuple[WorkerCounts, Sequence[HeldLines]]:
@@ -294,9 +323,9 @@ async def _work_traced(
     )
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, worker.stop)
+        loop.add_signal_handler(name, _stop, worker, order.beside)
     if order.until_eof:
-        loop.add_reader(sys.stdin, _parent_ended, worker)
+        loop.add_reader(sys.stdin, _parent_ended, worker, order.beside)
     _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
     try:
         async with (
@@ -304,12 +333,14 @@ async def _work_traced(
             exit_guard(worker),
             serving_metrics(metrics, worker, order.say),
             reporting(worker, upstreams.views, order.say),
+            nullcontext() if order.beside is None else order.beside.running(worker),
         ):
             await worker.run()
     finally:
         await executor.close()
         await approvals.close()
-    return counts_of(worker), [replace(held, upstream=public_url(held.upstream)) for held in worker.held]
+    counts = added(counts_of(worker), WorkerCounts(0, 0, 0) if order.beside is None else order.beside.counts)
+    return counts, [replace(held, upstream=public_url(held.upstream)) for held in worker.held]
 
 
 def _describe_held(held: HeldLines) -> str:
@@ -369,7 +400,13 @@ def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
     return (*keys, urls.normalized(upstream.base_url)) if keys else ()
 
 
-def _parent_ended(worker: Worker) -> None:
+def _parent_ended(worker: Worker, beside: AppBeside | None) -> None:
     asyncio.get_running_loop().remove_reader(sys.stdin)
     _log.warning("the server has ended; stopping after the requests in flight")
+    _stop(worker, beside)
+
+
+def _stop(worker: Worker, beside: AppBeside | None) -> None:
     worker.stop()
+    if beside is not None:
+        beside.worker.stop()

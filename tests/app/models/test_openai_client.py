@@ -113,7 +113,9 @@ async def test_another_name_is_another_batch(upstream: Upstream, new_client: Mak
         async with new_client(upstream.url, name) as client:
             await answers(client, 2)
     assert upstream.stats()["executed"] == 4
-    assert {batch.metadata["name"] for batch in await batches.list_newest(db, "default", limit=9)} == {
+    assert {
+        (batch.metadata or {})["name"] for batch in await batches.list_newest(db, "default", limit=9)
+    } == {
         "one",
         "two",
     }
@@ -132,19 +134,22 @@ async def test_a_finished_name_begins_a_new_batch(
 async def test_after_an_error_the_batch_stays_open(
     upstream: Upstream, new_client: MakeClient, db: Session
 ) -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def fails() -> None:
         async with new_client(upstream.url, finish=True) as client:
             await answers(client, 1)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fails()
     assert (await only_batch(db)).accepting
 
 
 async def test_an_error_answer_raises_the_official_exception(new_client: MakeClient) -> None:
     refusal = json.dumps({"error": {"message": "no such thing", "code": "bad", "type": "invalid"}}).encode()
-    async with upstream_that(says(400, refusal, b"x-request-id: req_7")) as scripted:
-        async with new_client(scripted.url) as client:
-            with pytest.raises(openai.BadRequestError, match="no such thing") as raised:
-                await client.chat.completions.create(model="m", messages=HELLO)
+    behaviour = says(400, refusal, b"x-request-id: req_7")
+    async with upstream_that(behaviour) as scripted, new_client(scripted.url) as client:
+        with pytest.raises(openai.BadRequestError, match="no such thing") as raised:
+            await client.chat.completions.create(model="m", messages=HELLO)
     assert raised.value.status_code == 400
     assert raised.value.code == "bad"
     assert raised.value.request_id == "req_7"
@@ -171,17 +176,21 @@ async def test_passing_errors_are_retried(new_client: MakeClient) -> None:
 
 
 async def test_a_call_without_an_answer_raises_a_connection_error(new_client: MakeClient) -> None:
-    async with upstream_that(lambda transport: transport.abort()) as scripted:
-        async with new_client(scripted.url, max_attempts=1) as client:
-            with pytest.raises(openai.APIConnectionError, match="connection_lost"):
-                await client.chat.completions.create(model="m", messages=HELLO)
+    async with (
+        upstream_that(lambda transport: transport.abort()) as scripted,
+        new_client(scripted.url, max_attempts=1) as client,
+    ):
+        with pytest.raises(openai.APIConnectionError, match="connection_lost"):
+            await client.chat.completions.create(model="m", messages=HELLO)
 
 
 async def test_a_call_that_takes_too_long_raises_a_timeout_error(new_client: MakeClient) -> None:
-    async with upstream_that(hangs) as scripted:
-        async with new_client(scripted.url, max_attempts=1, timeout=0.2) as client:
-            with pytest.raises(openai.APITimeoutError):
-                await client.chat.completions.create(model="m", messages=HELLO)
+    async with (
+        upstream_that(hangs) as scripted,
+        new_client(scripted.url, max_attempts=1, timeout=0.2) as client,
+    ):
+        with pytest.raises(openai.APITimeoutError):
+            await client.chat.completions.create(model="m", messages=HELLO)
 
 
 async def test_what_cannot_be_a_line_is_refused_before_anything_is_stored(
@@ -224,9 +233,11 @@ async def test_the_api_key_is_read_from_the_environment_and_not_stored(
     new_client: MakeClient, db: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL_KEY", "sk-very-secret")
-    async with upstream_that(says(200, json.dumps(WHOLE).encode())) as scripted:
-        async with new_client(scripted.url, api_key_env="MODEL_KEY") as client:
-            await client.with_options(timeout=5).chat.completions.create(model="m", messages=HELLO)
+    async with (
+        upstream_that(says(200, json.dumps(WHOLE).encode())) as scripted,
+        new_client(scripted.url, api_key_env="MODEL_KEY") as client,
+    ):
+        await client.with_options(timeout=5).chat.completions.create(model="m", messages=HELLO)
     assert scripted.requests[0].headers["authorization"] == "Bearer sk-very-secret"
     assert (await only_batch(db)).settings.api_key_env == "MODEL_KEY"
 

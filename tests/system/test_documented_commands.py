@@ -15,12 +15,17 @@ from tests.support.console import PRELUDE, Command, differs, script_of
 from tests.support.processes import PYTHON
 from tests.support.repository import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "tutorial.md",
+    ROOT / "docs" / "python-tutorial.md",
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
 # Those that pages use.
 PORTS = ("8000", "8001", "8080", "11434")
 PORT = re.compile(rf"(?<=[: ])({'|'.join(PORTS)})(?=\b)")
 # Blocks that need a package index, a real model, another host, or a person. Prefer to make a block run.
-NOT_RUN = 36
+NOT_RUN = 37
 DEFAULT_PORTS = {"simulate": "8000", "serve": "8080"}
 # Between the output of one command and the next; after it, the exit code.
 MARK = "--- end of command "

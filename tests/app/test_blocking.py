@@ -195,3 +195,28 @@ def test_the_embedded_database_is_the_default(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, out, err) == (0, "[0, 1, 4, 9, 16]\n", "")
     assert not (tmp_path / "d" / "postgres" / "postmaster.pid").exists()
+
+
+def test_a_child_process_that_imports_an_unguarded_program_says_what_to_do(
+    database_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "unguarded.py").write_text(
+        "from batchline import Batchline\n"
+        "app = Batchline()\n"
+        "@app.operation(run_in='process', max_attempts=1)\n"
+        "def cube(number: int) -> int:\n"
+        "    return number ** 3\n"
+        "app.map(cube, [1])\n"
+    )
+    environment = {"BATCHLINE_DATABASE_URL": database_url, "BATCHLINE_DATA_DIR": str(tmp_path / "d")}
+    done = subprocess.run(
+        [sys.executable, "unguarded.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 1
+    assert 'if __name__ == "__main__"' in done.stderr

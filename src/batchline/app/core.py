@@ -5,10 +5,12 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from batchline.app import runtime
 from batchline.app.background import Background
@@ -19,8 +21,11 @@ from batchline.app.loops import LoopResources, Loops
 from batchline.app.runtime import Runtime
 from batchline.operations.callbacks import CallbackCatalog
 from batchline.operations.catalog import OperationCatalog
+from batchline.operations.importing import check_not_importing
 from batchline.operations.schedules import ScheduleCatalog
 from batchline.store.session import Session
+
+_log = structlog.get_logger("batchline.app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +100,15 @@ class AppCore:
     def _open(self) -> OpenedApp:
         with self._lock:
             if self._opened is None:
+                check_not_importing("A call that needs the database")
                 use_standard_logging()
                 stack, location = ExitStack(), self.location
                 opening = runtime.opened(
-                    location.url, location.data_dir, objects=location.objects, to_work=True
+                    location.url,
+                    location.data_dir,
+                    objects=location.objects,
+                    to_work=True,
+                    starting=_logged_start,
                 )
                 found = stack.enter_context(opening)
                 self._opened = OpenedApp(found, Loops(found.url), stack)
@@ -115,6 +125,13 @@ class AppCore:
         self.background.close()
         if opened is not None:
             opened.stack.close()
+
+
+@contextmanager
+def _logged_start(folder: Path) -> Iterator[None]:
+    """The first start in a folder takes seconds."""
+    _log.info("starting the embedded PostgreSQL", folder=str(folder))
+    yield
 
 
 def _close_at_exit(core: "weakref.ref[AppCore]") -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from batchline.app.results import ItemError as ItemError
     from batchline.app.results import ItemResult as ItemResult
     from batchline.app.submitted_batch import SubmittedBatch as SubmittedBatch
+    from batchline.operations.callbacks import EndedBatch as EndedBatch
     from batchline.operations.context import Context as Context
     from batchline.operations.errors import BatchClosed as BatchClosed
     from batchline.operations.errors import BatchlineError as BatchlineError
@@ -45,6 +46,7 @@ _HOMES = {
     "Context": "batchline.operations.context",
     "DatabaseUnavailable": "batchline.operations.errors",
     "DuplicateKey": "batchline.operations.errors",
+    "EndedBatch": "batchline.operations.callbacks",
     "Fail": "batchline.operations.outcomes",
     "InvalidApp": "batchline.operations.errors",
     "InvalidItem": "batchline.operations.errors",

@@ -58,6 +58,8 @@ class ScheduleDecorator(Protocol, Generic[ItemT]):
 
 def check_keywords(schedule: AnySchedule) -> None:
     """Raises InvalidApp if no batch could be submitted with them."""
+    for name in schedule.keywords.keys() - ScheduleKeywords.__annotations__.keys():
+        raise InvalidApp(f"schedule {schedule.name!r}: there is no keyword {name!r}")
     try:
         # Later stages may be defined after this.
         new_batch(PythonSubmission("", (schedule.operation,), **_named(schedule, NEVER)))

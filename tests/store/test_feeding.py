@@ -714,6 +714,20 @@ async def test_an_ended_batch_that_accepted_items_accepts_none_after_a_retry(
     assert states(await sound(db, batch)) == {"completed": 2}
 
 
+async def test_a_batch_that_was_cancelled_while_it_accepted_items_ends_by_itself_after_a_retry(
+    db: Session, objects: Objects
+) -> None:
+    batch, worker = await a_pipeline(db, "fetch", accepting=True), a_worker()
+    await feeding.append(db, batch.id, FETCH, [(b"a", b"1")])
+    await batches.close(db, batch.id, "cancel")
+    assert await retry_batch(db, await end(db, objects, batch), ALL) == 1
+    assert await feeding.append(db, batch.id, FETCH, [(b"b", b"2")]) is None
+    assert not await feeding.release(db, batch.id)
+    await run_to_the_end(db, worker)
+    assert (await read(db, batch)).status is BatchStatus.FINALIZING
+    assert states(await sound(db, batch)) == {"completed": 1}
+
+
 async def each(db: Session, worker: WorkerId) -> AsyncIterator[Item]:
     """Complete everything that can be claimed, one claim after the other."""
     while taken := await take(db, worker):

@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,9 +21,12 @@ _STOP_LIMIT = 60.0
 class Member:
     """One of the processes, across its restarts."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self._command = tuple(command)
+        self._variables = dict(variables or {})
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._life: asyncio.Task[None] | None = None
@@ -110,7 +113,7 @@ class Member:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            env=kept,
+            env={**kept, **self._variables},
         )
         self._process = process
         self.started += 1

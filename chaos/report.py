@@ -177,6 +177,9 @@ Chaos runs real workers, a real API server and real clients on a real PostgreSQL
 worker has its own TCP proxy; the server and the clients share one. Half of the clients create batches
 directly, as `batchline submit` does. The other half use `batchline serve` with OpenAI's official client.
 A third of the batches runs in steps.
+Half of the workers run a Python app with three stages (`chaos/pipeline_app.py`). Its clients submit through
+the Python library, in transactions of their own. Some handlers ask for another attempt after they have
+emitted, and some fail.
 The upstream supports `Idempotency-Key`s, records every request in a ledger, and fails on command.
 
 A round is a storm of {storm:g} seconds and a calm. In the storm a nemesis injects faults. The seed and the
@@ -218,6 +221,8 @@ After each round, from outside (`chaos/checker.py`) and by `batchline doctor`:
 - Counters and tokens of the batch agree with its files, and the server's answers agree with both.
 - No key ran twice, except where the upstream broke its rule. None was sent with another body. No line was
   sent under a new key unless the attempt before had failed at the upstream.
+- Each item of a pipeline has one result, its own. Each emission of an attempt that completed is there once,
+  and nothing else was emitted.
 - Each request for a batch created one batch, although clients repeat it when an answer is lost. A batch is
   cancelled only if a client requested it, always if that was confirmed, and expired only if its window was
   short.

@@ -18,6 +18,7 @@ from chaos import evidence
 from chaos.checker import ChaosFinding, FindingKind, Tally, check, check_displayed
 from chaos.clients import Placed
 from chaos.nemesis import Nemesis
+from chaos.pipeline_checker import PlacedPipeline, check_pipeline
 from chaos.schedule import Fault, Schedule
 from chaos.world import World
 
@@ -48,7 +49,9 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> RoundOutco
     outcome = RoundOutcome(schedule)
     await world.ready()
     orders = [Placed(order) for order in schedule.orders]
+    pipelines = [PlacedPipeline(order) for order in schedule.pipelines]
     submitting = [asyncio.create_task(_submit(world, placed)) for placed in orders]
+    submitting += [asyncio.create_task(_submit_pipeline(world, placed)) for placed in pipelines]
     nemesis = Nemesis(world, orders, submitting)
     try:
         await nemesis.rage(schedule.strokes)
@@ -63,13 +66,18 @@ async def play(world: World, schedule: Schedule, known: set[UUID]) -> RoundOutco
     world.forget_connections()
     outcome.faults = nemesis.struck
     outcome.faults[Fault.DEADLINE] += sum(placed.order.short for placed in orders)
-    await _examine(world, orders, known, outcome)
+    await _examine(world, orders, pipelines, known, outcome)
     return outcome
 
 
 async def _submit(world: World, placed: Placed) -> None:
     await asyncio.sleep(placed.order.at)
     await world.clients.submit(placed)
+
+
+async def _submit_pipeline(world: World, placed: PlacedPipeline) -> None:
+    await asyncio.sleep(placed.order.at)
+    placed.batch_id = await world.pipelines.submit(placed.order)
 
 
 async def _come_to_an_end(
@@ -105,11 +113,22 @@ async def _all_ended(world: World) -> None:
         await asyncio.sleep(_LOOK)
 
 
-async def _examine(world: World, orders: list[Placed], known: set[UUID], outcome: RoundOutcome) -> None:
+async def _examine(
+    world: World,
+    orders: list[Placed],
+    pipelines: list[PlacedPipeline],
+    known: set[UUID],
+    outcome: RoundOutcome,
+) -> None:
     url = world.postgres.url
     found = {batch.id: batch for batch in evidence.batches(url, world.objects, list(known))}
-    outcome.tally, findings = check(orders, found, world.upstream.ledger.entries)
+    of_apps = {placed.batch_id for placed in pipelines}
+    of_lines = {batch_id: batch for batch_id, batch in found.items() if batch_id not in of_apps}
+    outcome.tally, findings = check(orders, of_lines, world.upstream.ledger.entries)
     outcome.findings += findings
+    for pipeline in pipelines:
+        batch = None if pipeline.batch_id is None else found.get(pipeline.batch_id)
+        outcome.findings += check_pipeline(pipeline, batch, outcome.tally)
     for placed in orders:
         if placed.order.through == "api" and placed.batch_id in found:
             displayed = await world.clients.read(placed.batch_id)

@@ -162,14 +162,27 @@ class BatchOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineOrder:
+    """A batch of the app in chaos/pipeline_app.py. Its name determines its items and what they emit."""
+
+    name: str
+    at: float
+    items: int
+
+    def __str__(self) -> str:
+        return f"{self.at:5.1f} s  pipeline {self.name}: {self.items} items for the first stage"
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     seed: int
     round: int
     orders: tuple[BatchOrder, ...]
     strokes: tuple[Stroke, ...]
+    pipelines: tuple[PipelineOrder, ...] = ()
 
     def __str__(self) -> str:
-        rows: list[BatchOrder | Stroke] = [*self.orders, *self.strokes]
+        rows: list[BatchOrder | PipelineOrder | Stroke] = [*self.orders, *self.pipelines, *self.strokes]
         rows.sort(key=lambda row: row.at)
         return "\n".join([f"seed {self.seed}, round {self.round}", *(f"  {row}" for row in rows)])
 
@@ -183,7 +196,9 @@ def schedule(seed: int, round_no: int, workers: int, only: Sequence[Fault] = ())
     orders = tuple(_orders(dice, f"{seed}-{round_no}"))
     faults = tuple(fault for fault in _KILLABLE if not only or fault in only)
     strokes = sorted(_strokes(dice, workers, orders, faults), key=lambda stroke: stroke.at)
-    return Schedule(seed, round_no, orders, tuple(strokes))
+    # Other dice, so that pipelines change no other part of a schedule.
+    pipelines = _pipelines(Random(f"{seed}/{round_no}/pipelines"), f"{seed}-{round_no}")
+    return Schedule(seed, round_no, orders, tuple(strokes), tuple(pipelines))
 
 
 def orders_of(stroke: Stroke, prefix: str) -> list[BatchOrder]:
@@ -228,6 +243,12 @@ def _orders(dice: Random, prefix: str) -> Iterator[BatchOrder]:
             window=dice.choice(_SHORT_WINDOWS) if short else _LONG_WINDOW,
             through=through,
         )
+
+
+def _pipelines(dice: Random, prefix: str) -> Iterator[PipelineOrder]:
+    for number in range(dice.randint(2, 4)):
+        at = round(dice.uniform(0.0, 0.7 * STORM), 2)
+        yield PipelineOrder(f"{prefix}-pipeline-{number}", at, dice.choice((1, 20, 80, 200)))
 
 
 def _strokes(

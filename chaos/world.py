@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from chaos.clients import Clients
+from chaos.pipeline_clients import PipelineClients
 from chaos.postgres import Postgres
 from chaos.processes import Member
 from chaos.proxy import Proxy
@@ -48,16 +49,14 @@ class World:
         self.shared = shared
         """The proxy of the server and of all clients."""
         location = ("--data-dir", str(folder / "data"), "--config", str(folder / "batchline.toml"))
+        databases = [postgres.through(proxy.port) for proxy in own]
+        # Half of the workers run lines, the others Python operations; of an odd number, more run lines.
+        of_lines = (len(own) + 1) // 2
         self.workers = [
-            Member(
-                f"worker {number}",
-                (
-                    *("worker", "--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *location),
-                    *("--database", postgres.through(proxy.port)),
-                ),
-                folder / f"worker-{number}.log",
-            )
-            for number, proxy in enumerate(own)
+            _line_worker(folder, number, database, location)
+            if number < of_lines
+            else _app_worker(folder, number, database)
+            for number, database in enumerate(databases)
         ]
         database = postgres.through(shared.port)
         self.server = Member(
@@ -65,6 +64,7 @@ class World:
             ("serve", "--no-worker", "--no-auth", "--port", str(port), *location, "--database", database),
             folder / "server.log",
         )
+        self.pipelines = PipelineClients(database, folder / "data")
         self.clients = Clients(database, f"http://127.0.0.1:{port}", upstream.url, upstream.starving_url)
         self._blocked: set[Path] = set()
 
@@ -126,6 +126,7 @@ class World:
     async def end(self) -> None:
         await self.heal()
         await self.clients.close()
+        await self.pipelines.close()
         await asyncio.gather(*(member.stop() for member in self.members))
         for proxy in self.all_proxies():
             await proxy.stop()
@@ -175,6 +176,20 @@ class World:
     @property
     def _hidden(self) -> Path:
         return self.objects.with_name("objects.away")
+
+
+def _line_worker(folder: Path, number: int, database: str, location: tuple[str, ...]) -> Member:
+    options = ("--lease", f"{LEASE:g}", "-c", str(_CONCURRENCY), *location, "--database", database)
+    return Member(f"worker {number}", ("worker", *options), folder / f"worker-{number}.log")
+
+
+def _app_worker(folder: Path, number: int, database: str) -> Member:
+    return Member(
+        f"worker {number}",
+        ("worker", "chaos.pipeline_app:app", "--lease", f"{LEASE:g}"),
+        folder / f"worker-{number}.log",
+        {"BATCHLINE_DATABASE_URL": database, "BATCHLINE_DATA_DIR": str(folder / "data")},
+    )
 
 
 def _free_port() -> int:

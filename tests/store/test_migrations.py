@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -24,10 +25,11 @@ from batchline.governance import changes, keys, submissions
 from batchline.governance.submissions import Submission
 from batchline.model import BatchStatus, RetrySelection, Role, Unfinished, Verdict
 from batchline.model.ids import new_id
-from batchline.store import batches, budgets, deletion, doctor, feeding, migrate, operations, spans
+from batchline.store import batches, budgets, deletion, doctor, feeding, migrate, operations, schedules, spans
 from batchline.store import schema as versions
 from batchline.store.budgets import Amount, Holder
 from batchline.store.errors import StoreUnusable
+from batchline.store.schedules import NewSchedule
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from tests.support.builders import (
@@ -173,6 +175,7 @@ def test_a_way_down_works_with_data_in(empty_url: str) -> None:
         await a_batch(db, {"small": 4, "large": 4})
         items = await take(db, worker, 3)
         await spans.settle(db, worker.id, [completed(items[0]), retry(items[1], LATER)])
+        await schedules.register(db, "acme", [NewSchedule("nightly", "0 3 * * * UTC", datetime.now(UTC))])
 
     nothing = schema(empty_url)
     migrate.up(empty_url)

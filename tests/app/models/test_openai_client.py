@@ -13,7 +13,7 @@ from openai.types.responses import Response
 
 from batchline import AsyncOpenAI, BatchClosed, BatchlineError, NotInBatch
 from batchline.model import BatchStatus
-from batchline.store import batches, doctor
+from batchline.store import batches, calls, doctor
 from batchline.store.session import Session
 from tests.app.models.conftest import MakeClient
 from tests.support.client_calls import answers
@@ -276,3 +276,14 @@ async def test_a_closed_client_says_so(new_client: MakeClient, upstream: Upstrea
     with pytest.raises(RuntimeError, match="closed"):
         await client.chat.completions.create(model="m", messages=HELLO)
     assert not (tmp_path / "data").exists()
+
+
+async def test_answers_that_do_not_fit_into_one_look_are_all_returned(
+    upstream: Upstream, new_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "ROOM", 1)
+    async with new_client(upstream.url) as client:
+        assert all(await answers(client, 20))
+    async with new_client(upstream.url) as client:
+        assert all(await answers(client, 20))
+    assert upstream.stats()["executed"] == 20

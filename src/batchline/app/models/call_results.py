@@ -12,8 +12,8 @@ from time import monotonic
 import structlog
 
 from batchline.app.errors import translated
-from batchline.app.models.call_answer import read_answer_line
 from batchline.app.models.call_batch import CallBatch
+from batchline.app.models.call_outcome import read_outcome
 from batchline.app.models.pending_call import PendingCall
 from batchline.model import Completed, Failed, Verdict
 from batchline.operations.errors import BatchClosed, DatabaseUnavailable
@@ -128,7 +128,7 @@ class CallResults(WorkerObserver):
             call = self._waiting.pop(line_no, None)
             if call is None or call.answer.done():
                 continue
-            if call.inherited and not read_answer_line(line).completed:
+            if call.inherited and not read_outcome(line).completed:
                 call.after = line_no
                 self._on_stale(call)
             else:

@@ -6,7 +6,7 @@ So parameters, types of answers and errors are those of the official client.
 import httpx2
 import openai
 
-from batchline.app.models.call_answer import StoredFailure, read_answer_line
+from batchline.app.models.call_outcome import FailureOfCall, read_outcome
 from batchline.app.models.call_session import CallSession
 from batchline.app.models.refusals import NotInBatch
 from batchline.files.parsing import ENDPOINTS, LineFault, LineRequest, ReadingRules, examine
@@ -25,10 +25,10 @@ class CallTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         line = self._line(request, await request.aread())
-        answer = read_answer_line(await self._calls.call(line.model, line.url, line.body))
+        answer = read_outcome(await self._calls.call(line.model, line.url, line.body))
         response = answer.response
         if response is None or answer.error is not None:
-            raise _failure(request, answer.error or StoredFailure())
+            raise _failure(request, answer.error or FailureOfCall())
         headers = {"content-type": "application/json"}
         if response.request_id:
             headers["x-request-id"] = response.request_id
@@ -59,7 +59,7 @@ class CallTransport(httpx2.AsyncBaseTransport):
             raise NotInBatch(str(fault)) from None
 
 
-def _failure(request: httpx2.Request, error: StoredFailure) -> openai.APIConnectionError:
+def _failure(request: httpx2.Request, error: FailureOfCall) -> openai.APIConnectionError:
     """The error of a call that got no answer from the upstream, after its last attempt."""
     if error.code == _TIMEOUT:
         return openai.APITimeoutError(request=request)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from batchline.model.batch import Collecting
 from batchline.operations.errors import InvalidApp
+from batchline.operations.names import function_home
 from batchline.operations.operation import AnyOperation
 from batchline.operations.options import PROCESS
 
@@ -28,10 +29,10 @@ class OperationCatalog:
         """Raises InvalidApp if the name is taken by another function. The same one may be defined again: a
         notebook does that."""
         known = self._operations.get(operation.name)
-        if known is not None and _home(known) != _home(operation):
+        if known is not None and function_home(known.function) != function_home(operation.function):
             raise InvalidApp(
-                f"there are two operations {operation.name!r}: {'.'.join(_home(known))} and"
-                f' {".".join(_home(operation))}. Give one of them another name: name="…"'
+                f"there are two operations {operation.name!r}: {'.'.join(function_home(known.function))} and"
+                f' {".".join(function_home(operation.function))}. Give one of them another name: name="…"'
             )
         self._operations[operation.name] = self._by_url[operation.url] = operation
 
@@ -88,16 +89,8 @@ class OperationCatalog:
         return stage
 
 
-def _home(operation: AnyOperation) -> tuple[str, str]:
-    function = operation.function
-    return (
-        getattr(function, "__module__", None) or "",
-        getattr(function, "__qualname__", None) or repr(function),
-    )
-
-
 def _check_found(operation: AnyOperation) -> None:
-    module, qualname = _home(operation)
+    module, qualname = function_home(operation.function)
     try:
         found: object = reduce(getattr, qualname.split("."), cast(Any, sys.modules[module]))
     except (KeyError, AttributeError):

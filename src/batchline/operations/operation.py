@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
@@ -10,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cas
 from batchline.model.emission import PYTHON
 from batchline.operations.codec import ItemCodec, ItemT, ResultT, UnsupportedType
 from batchline.operations.errors import InvalidApp
+from batchline.operations.names import checked_name
 from batchline.operations.options import (
     BY_BATCH,
     LOOP,
@@ -23,9 +23,6 @@ from batchline.operations.signature import signature_of
 ArgumentT = TypeVar("ArgumentT")
 P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")
-
-_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
-_MAX_NAME = 63
 
 
 class PythonOperation(Generic[ItemT, ResultT]):
@@ -93,7 +90,7 @@ def make_operation(
     """The operation of a decorated function. Raises InvalidApp."""
     if not callable(function):
         raise InvalidApp(f"an operation is a function, not {function!r}")
-    name = _checked_name(function, name)
+    name = checked_name("an operation", function, name)
     try:
         where = _checked_run_in(function, run_in)
         options = checked_options(
@@ -121,19 +118,6 @@ def operation_with(
     signature = signature_of(function, chunk=options.chunk is not None)
     codec = ItemCodec[Any, Any](signature.item_type, signature.result_type)
     return CallableOperation(name, function, options, codec, signature.context, signature.context_by_keyword)
-
-
-def _checked_name(function: Callable[..., Any], name: str | None) -> str:
-    if name is None:
-        name = getattr(function, "__name__", None)
-        if name is None:
-            raise InvalidApp(f'{function!r} has no name; give the operation one: name="…"')
-    if not isinstance(name, str) or len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-        raise InvalidApp(
-            f"{name!r} cannot be the name of an operation: it must match {_NAME.pattern} and have at most"
-            f' {_MAX_NAME} characters. Give another one: name="…"'
-        )
-    return name
 
 
 def _checked_run_in(function: Callable[..., Any], run_in: str | None) -> str:

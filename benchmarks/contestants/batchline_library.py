@@ -1,6 +1,7 @@
 """Batchline's Python library, through its public API: items are streamed, and an app's worker runs them."""
 
 import asyncio
+import gc
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,6 +41,9 @@ class _BatchlineLibrary:
         async def handle(item: Payload) -> None:
             await handler(item["nth"])
 
+        # As `app.worker().run()` does, which cannot be called on a running loop.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         await self._app.worker().serve()
 
 

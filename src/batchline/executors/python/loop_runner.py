@@ -15,6 +15,7 @@ from batchline.executors.python.outcome import (
     outcome_of,
     outcome_of_error,
 )
+from batchline.executors.python.time_limits import TimeLimits
 from batchline.model import Item, Verdict
 from batchline.operations.codec import TypeMismatch
 from batchline.operations.context import Context, Stages
@@ -32,24 +33,26 @@ class LoopRunner:
         self._handler = operation.handler
         self._decode = operation.codec.decode_item
         self._takes_context = operation.takes_context
-        self._timeout = operation.options.timeout
+        self._limits = TimeLimits(operation.options.timeout)
 
     async def run(self, item: Item) -> Verdict:
-        while self._share.used_up():  # noqa: ASYNC110 (a pass of the loop has no event)
-            await asyncio.sleep(0)
+        while self._share.used_up():
+            await self._share.turn()
         try:
             value = self._decode(item.body)
         except TypeMismatch as error:
             return self._judge.verdict(item, FailedForGood(INVALID_ITEM, cleaned(str(error))))
         context = Context(item, self._operation, self._stages) if self._takes_context else None
         outcome: Outcome
-        limit = asyncio.timeout(self._timeout)
+        limit = self._limits.begin()
         try:
-            async with limit:
+            try:
                 result = await (self._handler(value) if context is None else self._handler(value, context))
+            finally:
+                self._limits.end(limit)
             outcome = outcome_of(self._operation, context, result)
         except BaseException as error:
-            cancelled, expired = is_cancellation(error), limit.expired()
+            cancelled, expired = is_cancellation(error), limit is not None and limit.expired
             if context is not None and (cancelled or expired):
                 context.cancel()
             if cancelled:
@@ -67,7 +70,7 @@ class LoopRunner:
         return
 
     async def close(self) -> None:
-        return
+        self._limits.close()
 
 
 class LoopCaller:

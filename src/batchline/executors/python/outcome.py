@@ -20,6 +20,8 @@ MAX_RESULT = 16 * 2**20
 MAX_EMITTED = 64 * 2**20
 _MAX_MESSAGE = 4096
 _MAX_CODE = 64
+# A tuple, made once: this is checked for every item.
+_RAISED = (Retry, Fail)
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
@@ -57,7 +59,7 @@ def outcome_of(operation: AnyOperation, context: Context | None, result: Any) ->
     """The outcome of a handler that has returned `result` for one item."""
     if isinstance(result, Parked):
         return TaskStarted(result.task_id, result.after)
-    if isinstance(result, Retry | Fail):
+    if isinstance(result, _RAISED):
         return outcome_of_error(result)
     try:
         body = operation.codec.encode_result(result)

@@ -287,3 +287,14 @@ async def test_answers_that_do_not_fit_into_one_look_are_all_returned(
     async with new_client(upstream.url) as client:
         assert all(await answers(client, 20))
     assert upstream.stats()["executed"] == 20
+
+
+async def test_two_clients_of_one_name_can_both_finish(
+    upstream: Upstream, new_client: MakeClient, db: Session
+) -> None:
+    one, two = (new_client(upstream.url) for _ in range(2))
+    found = await asyncio.gather(answers(one, 30), answers(two, 30))
+    assert found[0] == found[1]
+    await asyncio.gather(one.close(finish=True), two.close(finish=True))
+    assert upstream.stats()["executed"] == 30
+    assert (await only_batch(db)).status is BatchStatus.COMPLETED

@@ -3,6 +3,7 @@
 import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
 from batchline.batches.creation import NO_WINDOW
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings
@@ -44,7 +45,7 @@ async def open_call_batch(session: Session, kind: CallKind, settings: RunSetting
             await batches.resume(session, batch.id)
     lane = await python_results.lane(session, batch.id, kind.url)
     assert lane is not None, "the batch was just there"
-    return CallBatch(batch, lane)
+    return CallBatch(replace(batch, settings=settings), lane)
 
 
 def _accepts(batch: Batch) -> bool:

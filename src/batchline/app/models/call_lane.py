@@ -1,6 +1,7 @@
 """Runs the calls of one kind: appends them, works on them, and answers them. All of it on one event loop."""
 
 import asyncio
+from contextlib import suppress
 from typing import Self
 
 from batchline.app.core import OpenedApp
@@ -13,8 +14,11 @@ from batchline.app.models.pending_call import CallNames, PendingCall
 from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.model import RunSettings
 from batchline.operations.errors import BatchlineError
-from batchline.store import feeding
+from batchline.store import batches, feeding
 from batchline.worker.worker import Worker
+
+# Seconds between two looks at a batch that another worker may end.
+_LOOK = 0.5
 
 
 class CallLane:
@@ -52,13 +56,28 @@ class CallLane:
 
     async def close(self, *, finish: bool) -> None:
         """Stop. `finish`: end the batch first."""
-        if finish and not self._serving.done():
-            async with self._opened.loops.here().sessions.one() as session:
-                if await feeding.release(session, self._of.batch.id):
-                    ended = asyncio.create_task(self._ended.wait())
-                    await asyncio.wait([ended, self._serving], return_when=asyncio.FIRST_COMPLETED)
-                    ended.cancel()
-        if self._ready.done() and not self._ready.cancelled():
+        try:
+            if finish and not self._serving.done():
+                with translated():
+                    await self._finish()
+        finally:
+            await self._stop()
+
+    async def _finish(self) -> None:
+        """Release the batch, and wait until this worker or another one has ended it."""
+        sessions, batch_id = self._opened.loops.here().sessions, self._of.batch.id
+        async with sessions.one() as session:
+            released = await feeding.release(session, batch_id)
+        while released and not self._serving.done():
+            async with sessions.one() as session:
+                batch = await batches.get(session, batch_id)
+            if batch is None or batch.ended_at is not None:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), _LOOK)
+
+    async def _stop(self) -> None:
+        if self._ready.done():
             worker = self._ready.result()
             worker.stop()
             if self._results.waiting:

@@ -76,8 +76,8 @@ async def _ended(db: Session, batch: GovernedBatch) -> GovernedBatch | None:
 async def children(db: Session, batch: GovernedBatch, operation: Operation) -> list[tuple[Any, Any, str]]:
     """(result, error, all that the database has of the output) of each child."""
     found = await operations.children(db, batch.id, status=None, after=0, limit=100)
-    shown = [reported(child, batch, operation) for child in found]
-    return [(each.result, each.error, child.output or "") for each, child in zip(shown, found, strict=True)]
+    displayed = [reported(child, batch, operation) for child in found]
+    return [(each.result, each.error, child.output or "") for each, child in zip(displayed, found, strict=True)]
 
 
 def governed(app: Batchline, name: str) -> Operation:

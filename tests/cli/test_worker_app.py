@@ -173,7 +173,7 @@ def test_a_wrong_app_is_one_sentence_and_exit_code_2(
         (("jobs:app", "--database", "postgresql:///x"), "--database is the app's own"),
         (("jobs:app", "--upstream", "http://127.0.0.1:1"), "--upstream means nothing"),
         (("jobs:app", "--processes", "many"), "give a number from 1 to 1000, or auto"),
-        (("--processes", "2"), "--processes and --reload are for an app"),
+        (("--processes", "2"), "--with-upstreams are for an app"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

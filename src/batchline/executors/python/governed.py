@@ -17,6 +17,7 @@ from batchline.executors.executor import Executor, Fence
 from batchline.governance.operations import Operation
 from batchline.model import Completed, Failed, Item, Ran, Retried
 from batchline.model.emission import PYTHON
+from batchline.model.failure import error_of_line
 from batchline.operations.pydantic_types import without_inputs
 
 # Up to here an item with its result is searched for secrets on the event loop, in a few milliseconds.
@@ -27,18 +28,6 @@ _THREADS = 2
 T = TypeVar("T")
 
 _decode = msgspec.json.Decoder().decode
-
-
-class _ErrorPart(msgspec.Struct):
-    code: str
-    message: str
-
-
-class _ErrorLine(msgspec.Struct):
-    error: _ErrorPart
-
-
-_decode_error = msgspec.json.Decoder(_ErrorLine).decode
 
 
 class GovernedExecutor:
@@ -91,9 +80,8 @@ def _displayed(operation: Operation, item: Item, ran: Ran) -> Ran:
             body = displayed_result(operation, requested, text, _decode(text))
             return replace(ran, item=item, output=answered_line(item, ran.status_code, item.request_id, body))
         case Failed():
-            error = _decode_error(ran.output).error
-            line = failed_line(item, hidden(error.code), hidden(error.message))
-            return replace(ran, item=item, output=line)
+            code, message = error_of_line(ran.output, ran.status_code)
+            return replace(ran, item=item, output=failed_line(item, hidden(code), hidden(message)))
         case Retried():
             return replace(ran, item=item, error_code=hidden(ran.error_code), message=hidden(ran.message))
         case _:

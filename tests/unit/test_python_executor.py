@@ -498,13 +498,55 @@ async def test_items_that_two_workers_died_with_run_one_at_a_time() -> None:
     async with executing(operation) as executor:
         first = asyncio.create_task(_ran(executor.run(an_item(operation, 1, losses=2))))
         await eventually("the first runs", lambda: entered)
-        second = an_item(operation, 2, losses=2)
-        assert await executor.run(second) == Deferred(second, 1.0)
+        second = asyncio.create_task(_ran(executor.run(an_item(operation, 2, losses=2))))
         ordinary = asyncio.create_task(_ran(executor.run(an_item(operation, 3, losses=1))))
         await eventually("one that is not suspect runs beside it", lambda: entered == [1, 3])
         go.set()
-        assert [result_of(await each) for each in (first, ordinary)] == [1, 3]
-        assert result_of(await executor.run(second)) == 2
+        assert [result_of(await each) for each in (first, second, ordinary)] == [1, 2, 3]
+
+
+async def test_of_many_items_that_two_workers_died_with_some_wait_and_the_others_come_back() -> None:
+    go = asyncio.Event()
+
+    async def suspect(item: int) -> int:
+        await go.wait()
+        return item
+
+    operation = make_operation(suspect)
+    async with executing(operation) as executor:
+        items = [an_item(operation, number, losses=2) for number in range(20)]
+        running = [asyncio.create_task(_ran(executor.run(item))) for item in items]
+        done, waiting = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        assert [await each for each in done] == [Deferred(each.result().item, 0.05) for each in done]
+        assert len(waiting) == 17
+        go.set()
+        assert sorted([result_of(await each) for each in waiting]) == list(range(17))
+
+
+@pytest.mark.parametrize("why", ["the worker stops", "its lease is lost"])
+async def test_an_item_that_waits_for_its_turn_is_given_back_if(why: str) -> None:
+    go, name = asyncio.Event(), ["first"]
+
+    async def suspect(item: int) -> int:
+        await go.wait()
+        return item
+
+    operation = make_operation(suspect)
+    async with executing(operation) as executor:
+        executor.fenced_by(lambda: name[0])
+        running = [
+            asyncio.create_task(_ran(executor.run(an_item(operation, number, losses=2))))
+            for number in range(2)
+        ]
+        await asyncio.sleep(0)
+        if why == "the worker stops":
+            executor.wind_down()
+        else:
+            name[0] = "second"
+        go.set()
+        first, second = [await each for each in running]
+        assert result_of(first) == 0
+        assert isinstance(second, Deferred)
 
 
 async def test_an_operation_that_is_defined_again_replaces_the_first_one() -> None:

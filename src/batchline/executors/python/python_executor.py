@@ -5,7 +5,9 @@ ends the worker, except a crash of the whole process. An item whose workers have
 another such item beside it; after the third time it has failed.
 """
 
+import asyncio
 from collections.abc import Coroutine
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -29,7 +31,10 @@ from batchline.operations.options import LOOP, THREAD
 WORKER_DIED = "worker_died"
 # So many workers have died while they held the item.
 _SUSPECT, _MAX_LOSSES = 2, 3
-_SUSPECT_DELAY = 1.0
+# Suspects run one at a time. So many wait for their turn here. Others come back after about the time that
+# these take, within these seconds.
+_SUSPECTS_WAITING = 16
+_MIN_SUSPECT_DELAY, _MAX_SUSPECT_DELAY = 0.05, 1.0
 # An item that this worker cannot run comes back after this long: another worker may be able to.
 _ELSEWHERE_DELAY = 30.0
 
@@ -52,7 +57,10 @@ class PythonExecutor:
         # Of operations that were defined again.
         self._replaced: list[OperationRunner] = []
         self._warned: set[str] = set()
-        self._suspect_runs = False
+        self._suspects = 0
+        self._suspect_turn = asyncio.Lock()
+        self._suspect_delay = _MIN_SUSPECT_DELAY
+        self._winding_down = False
         self._share = LoopShare()
         self._fence: Fence = no_fence
 
@@ -76,6 +84,7 @@ class PythonExecutor:
             self._otherwise.fenced_by(fence)
 
     def wind_down(self) -> None:
+        self._winding_down = True
         for runner in self._all_runners():
             runner.wind_down()
         if self._otherwise is not None:
@@ -129,13 +138,26 @@ class PythonExecutor:
         if losses >= _MAX_LOSSES:
             message = f"{losses} workers died while they held this item."
             return Failed(item, failed_line(item, WORKER_DIED, message))
-        if self._suspect_runs:
-            return Deferred(item, _SUSPECT_DELAY)
-        self._suspect_runs = True
+        if self._suspects > _SUSPECTS_WAITING:
+            return Deferred(item, self._suspect_delay)
+        self._suspects += 1
         try:
-            return await runner.run_alone(item)
+            return await self._run_in_turn(runner, item)
         finally:
-            self._suspect_runs = False
+            self._suspects -= 1
+
+    async def _run_in_turn(self, runner: OperationRunner, item: Item) -> Verdict:
+        held = self._fence()
+        async with self._suspect_turn:
+            # While it waited, the lease may have been lost: then another worker may be running it.
+            if self._winding_down or held is None or self._fence() != held:
+                return Deferred(item)
+            began = monotonic()
+            try:
+                return await runner.run_alone(item)
+            finally:
+                takes = _SUSPECTS_WAITING * (monotonic() - began)
+                self._suspect_delay = max(_MIN_SUSPECT_DELAY, min(takes, _MAX_SUSPECT_DELAY))
 
     async def _elsewhere(self, item: Item) -> Verdict:
         url = item.claim.url

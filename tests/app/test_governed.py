@@ -77,7 +77,9 @@ async def children(db: Session, batch: GovernedBatch, operation: Operation) -> l
     """(result, error, all that the database has of the output) of each child."""
     found = await operations.children(db, batch.id, status=None, after=0, limit=100)
     displayed = [reported(child, batch, operation) for child in found]
-    return [(each.result, each.error, child.output or "") for each, child in zip(displayed, found, strict=True)]
+    return [
+        (each.result, each.error, child.output or "") for each, child in zip(displayed, found, strict=True)
+    ]
 
 
 def governed(app: Batchline, name: str) -> Operation:

@@ -61,6 +61,8 @@ class AppCore:
         self.schedules = ScheduleCatalog()
         self.callbacks = CallbackCatalog()
         self.background = Background()
+        # The user was informed that items run in this process.
+        self.reported_here = False
         self._lock = threading.Lock()
         self._opened: OpenedApp | None = None
 

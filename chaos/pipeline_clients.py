@@ -10,8 +10,7 @@ from uuid import UUID
 
 import psycopg
 
-from batchline import BatchlineError
-from batchline.store.session import StoreUnavailable
+from batchline import DatabaseUnavailable
 from chaos.pipeline_app import StageItem, pipeline_app
 from chaos.schedule import PipelineOrder
 
@@ -33,12 +32,8 @@ class PipelineClients:
             try:
                 async with asyncio.timeout(_ANSWER_LIMIT):
                     return await self._submit(order)
-            except (TimeoutError, psycopg.OperationalError, psycopg.InternalError):
-                await asyncio.sleep(_PAUSE)
-            except (BatchlineError, StoreUnavailable) as error:
-                # The database is away. Any other error of the library is a finding.
-                if not isinstance(error.__cause__, psycopg.Error) and "database" not in str(error):
-                    raise
+            except (TimeoutError, psycopg.OperationalError, psycopg.InternalError, DatabaseUnavailable):
+                # Any other error of the library is a finding.
                 await asyncio.sleep(_PAUSE)
 
     async def _submit(self, order: PipelineOrder) -> UUID:

@@ -63,7 +63,7 @@ _HOMES = {
     "run": "batchline.app.models.row_run",
 }
 # Without what needs an extra: `from batchline import *` works without it.
-__all__ = ["__version__", *(_HOMES.keys() - {"AsyncOpenAI"})]  # noqa: PLE0604
+__all__ = ["__version__", *(name for name in _HOMES if name != "AsyncOpenAI")]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:

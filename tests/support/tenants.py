@@ -13,7 +13,7 @@ from batchline.governance.access import Actor
 from batchline.model import RequestKind, Role
 from batchline.model.bulk_action import BatchFilter, BulkKind
 from batchline.model.ids import new_id
-from batchline.store import batches, browser_sessions, files, schedules, spans, uploads
+from batchline.store import batches, browser_sessions, feeding, files, schedules, spans, uploads
 from batchline.store import webhooks as store_webhooks
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.maintenance import take_event
@@ -107,6 +107,8 @@ async def _ended_batch(db: Session, objects: Objects, tenant: str, file_id: UUID
         " FROM batchline.files AS f WHERE f.id = %(file)s",
         file=file_id,
     )
+    ((file_no,),) = await sql(db, "SELECT no FROM batchline.files WHERE id = %(file)s", file=file_id)
+    assert await feeding.take_keys(db, tenant, "same", file_no, [mark.encode()])
     event = await take_event(db)
     assert event is not None
     await store_webhooks.fan_out(db, event.id)

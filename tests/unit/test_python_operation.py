@@ -81,7 +81,7 @@ def test_a_bad_name_is_refused_with_what_a_name_is(name: str) -> None:
         ({"backoff": (2, 1)}, "backoff must be two numbers of seconds"),
         ({"backoff": 3}, "backoff must be two numbers of seconds"),
         ({"emits": "parse"}, "emits must be a list: emits=['parse']"),
-        ({"emits": [3]}, "emits lists operations or their names, not 3"),
+        ({"emits": [3]}, "emits takes operations or their names, not 3"),
         ({"run_in": "thread"}, "an async function cannot run in a thread"),
     ],
 )

@@ -30,7 +30,7 @@ class DueTime(msgspec.Struct, frozen=True):
     following: datetime
 
 
-class Schedule(Generic[ItemT]):
+class CronSchedule(Generic[ItemT]):
     """Submits a batch of one operation at each of its times."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Schedule(Generic[ItemT]):
         return DueTime(at, self.times.after(at))
 
 
-AnySchedule: TypeAlias = Schedule[Any]
+AnySchedule: TypeAlias = CronSchedule[Any]
 
 
 def make_schedule(
@@ -90,7 +90,7 @@ def make_schedule(
         raise InvalidApp(
             f"schedule {name!r}: its function must have one parameter, the time: async def {name}(at)"
         ) from None
-    return Schedule(name, function, operation, times, catch_up=catch_up, keywords=keywords)
+    return CronSchedule(name, function, operation, times, catch_up=catch_up, keywords=keywords)
 
 
 class ScheduleCatalog:

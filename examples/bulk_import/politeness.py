@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 @dataclass(slots=True)
 class _Host:
-    places: asyncio.Semaphore
+    slots: asyncio.Semaphore
     # When the next request may start, by the clock of the event loop.
     next_start: float = 0.0
 
@@ -30,7 +30,7 @@ class Politeness:
     async def request_to(self, url: str) -> AsyncIterator[None]:
         """Wait until a request may start. The block is the request."""
         host = self._hosts[urlsplit(url).netloc]
-        async with host.places:
+        async with host.slots:
             now = asyncio.get_running_loop().time()
             start = max(now, host.next_start)
             # Taken before the wait, so that the next one waits longer.

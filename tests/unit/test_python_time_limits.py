@@ -70,7 +70,7 @@ async def test_calls_get_their_turns_in_order_and_others_run_in_between() -> Non
         nonlocal now
         for _ in range(2):
             while share.used_up():
-                await share.turn()
+                await share.later_pass()
             now += 1
             order.append(name)
 

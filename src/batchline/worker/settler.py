@@ -306,8 +306,10 @@ def _line(verdict: Verdict) -> tuple[int, int]:
 
 
 def _size(verdict: Verdict) -> int:
-    """The bytes that are kept for it: the output, and the request with the item."""
+    """The bytes that are kept for it: the output, what it emits, and the request with the item."""
     kept = len(verdict.item.body)
+    if isinstance(verdict, Completed) and verdict.emitted:
+        kept += sum(len(each.body) for each in verdict.emitted)
     return kept + len(verdict.output) if isinstance(verdict, _ANSWERED) else kept
 
 

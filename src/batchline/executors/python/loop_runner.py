@@ -37,7 +37,7 @@ class LoopRunner:
 
     async def run(self, item: Item) -> Verdict:
         while self._share.used_up():
-            await self._share.turn()
+            await self._share.later_pass()
         try:
             value = self._decode(item.body)
         except TypeMismatch as error:

@@ -25,18 +25,18 @@ class LoopShare:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def used_up(self) -> bool:
-        """Whether a call must wait for its turn. Asked before each call."""
+        """Whether a call must wait for a later pass. Asked before each call."""
         now = self._clock()
         if self._began is None:
             self._began = now
             self._expect_next_pass()
         return now - self._began > _SECONDS
 
-    def turn(self) -> "asyncio.Future[None]":
+    def later_pass(self) -> "asyncio.Future[None]":
         """Done in a later pass."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        return turn
+        wakeup = asyncio.get_running_loop().create_future()
+        self._waiting.append(wakeup)
+        return wakeup
 
     def _expect_next_pass(self) -> None:
         if not self._expected:
@@ -46,10 +46,10 @@ class LoopShare:
     def _next_pass(self) -> None:
         self._began, self._expected = None, False
         while self._waiting:
-            turn = self._waiting.popleft()
+            wakeup = self._waiting.popleft()
             # Others were cancelled meanwhile.
-            if not turn.done():
-                turn.set_result(None)
+            if not wakeup.done():
+                wakeup.set_result(None)
                 break
         if self._waiting:
             self._expect_next_pass()

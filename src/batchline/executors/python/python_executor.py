@@ -58,7 +58,7 @@ class PythonExecutor:
         self._replaced: list[OperationRunner] = []
         self._warned: set[str] = set()
         self._suspects = 0
-        self._suspect_turn = asyncio.Lock()
+        self._suspect_lock = asyncio.Lock()
         self._suspect_delay = _MIN_SUSPECT_DELAY
         self._winding_down = False
         self._share = LoopShare()
@@ -142,13 +142,13 @@ class PythonExecutor:
             return Deferred(item, self._suspect_delay)
         self._suspects += 1
         try:
-            return await self._run_in_turn(runner, item)
+            return await self._run_alone(runner, item)
         finally:
             self._suspects -= 1
 
-    async def _run_in_turn(self, runner: OperationRunner, item: Item) -> Verdict:
+    async def _run_alone(self, runner: OperationRunner, item: Item) -> Verdict:
         held = self._fence()
-        async with self._suspect_turn:
+        async with self._suspect_lock:
             # While it waited, the lease may have been lost: then another worker may be running it.
             if self._winding_down or held is None or self._fence() != held:
                 return Deferred(item)

@@ -5,8 +5,8 @@
 -- Returns no row when the batch is past closing (it is finalizing, has ended, or is closing already).
 --
 -- Locks: the batch row, then its lanes in id order, as claims take them: in any other order a claim of two
--- of them could deadlock with this. Claims hold lanes and never wait for a batch; settles hold spans and never
--- wait for a lane; so no deadlock is possible. All lanes, not those that are open: a resume that we waited for has
+-- of them could deadlock with this. Claims hold lanes and never wait for a batch; settles hold spans and wait
+-- for lanes only with the rows of their batches locked; so no deadlock is possible. All lanes, not those that are open: a resume that we waited for has
 -- opened them since, and under READ COMMITTED this statement still sees them closed.
 WITH
 batch AS (

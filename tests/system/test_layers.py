@@ -45,7 +45,11 @@ def test_every_layer_imports_only_what_stands_below_it() -> None:
         ("simulate/server.py", "import batchline.host.disk", "imports only host"),
         ("api/app.py", "import batchline.embedded", "Only cli and app import the embedded server"),
         ("worker/worker.py", "import batchline.simulate", "Only cli and app import the embedded server"),
-        ("api/app.py", "import batchline.files.inputs.urls", "Only cli opens inputs by name, which may be URLs"),
+        (
+            "api/app.py",
+            "import batchline.files.inputs.urls",
+            "Only cli opens inputs by name, which may be URLs",
+        ),
         ("traces/lines.py", "import opentelemetry.trace", "Only traces.otlp imports OpenTelemetry"),
         ("api/admin/rate_limits.py", "import batchline.store.audit", "Only governance writes audit records"),
         ("cli/commands/limits.py", "import batchline.store.audit", "Only governance writes audit records"),

@@ -37,9 +37,15 @@ def hooks(modules: Path, *functions: str) -> Hooks:
     return hooks_of(WorkerSettings(on_end=functions), {"PYTHONPATH": str(modules)})
 
 
+def first_of(known: Hooks) -> Hook:
+    hook = known.hooks[0]
+    assert isinstance(hook, Hook)
+    return hook
+
+
 async def said(known: Hooks) -> str:
     """What the first hook says to an event."""
-    outcome = await run_hook(known.hooks[0], EVENT, timeout=60, environment=known.environment or {})
+    outcome = await run_hook(first_of(known), EVENT, timeout=60, environment=known.environment or {})
     assert outcome.delivered, outcome
     return outcome.output
 
@@ -103,7 +109,7 @@ def test_a_program_is_found_on_the_path_or_by_its_file_name(
 ) -> None:
     def program(word: str) -> str:
         known = hooks_of(WorkerSettings(on_end_command=(word, "a")), {"PATH": "/usr/bin:/bin"})
-        return known.hooks[0].command[0]
+        return first_of(known).command[0]
 
     (tmp_path / "tell").write_text("#!/bin/sh\n")
     (tmp_path / "tell").chmod(0o755)

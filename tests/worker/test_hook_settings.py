@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batchline.config.settings import WorkerSettings
-from batchline.hooks.hook import HookRefused, Hooks, hooks_of
+from batchline.hooks.hook import Hook, HookRefused, Hooks, hooks_of
 from batchline.hooks.process import run_hook
 
 EVENT = b'{"type": "batch.completed"}'

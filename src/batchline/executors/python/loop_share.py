@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-_SECONDS = 0.010
+_SECONDS = 0.005
 
 
 class LoopShare:

@@ -793,24 +793,40 @@ async def test_erasing_a_tenant_leaves_nothing_of_its_stages(db: Session, object
 # Lost workers
 
 
-async def test_items_that_two_workers_were_lost_with_come_one_by_one(db: Session) -> None:
+async def test_a_worker_holds_one_item_at_a_time_that_two_workers_were_lost_with(db: Session) -> None:
+    """So an item that was only held when a third one died is not taken for the cause."""
     batch = await a_pipeline(db, "fetch", "parse", items=5)
     for losses in range(2):
         lost = a_worker()
         held = await take(db, lost)
         assert [(item.claim.losses, item.claim.size) for item in held] == [(losses, 5)] * 5
         await kill(db, lost)
+    worker, other = a_worker(), a_worker("other")
+    (elsewhere,) = await take(db, other)
+    finished = []
+    while held := await take(db, worker):
+        assert [(item.claim.losses, item.claim.size) for item in held] == [(2, 1)]
+        assert [item for item in await take(db, worker) if item.claim.losses > 1] == []
+        finished += held
+        await spans.settle(db, worker.id, [completed(item) for item in held])
+        await sound(db, batch)
+    await spans.settle(db, other.id, [emitting(elsewhere, "parse", "x")])
+    assert sorted(item.line_no for item in (*finished, elsewhere)) == [1, 2, 3, 4, 5]
+    assert [item.claim.losses for item in await take(db, worker)] == [0]
+    await sound(db, batch)
+
+
+async def test_other_items_come_beside_one_that_two_workers_were_lost_with(db: Session) -> None:
+    await a_pipeline(db, "fetch", "parse", items=2)
+    for _ in range(2):
+        lost = a_worker()
+        await take(db, lost)
+        await kill(db, lost)
+    fresh = await a_pipeline(db, "fetch", "parse", items=3)
     worker = a_worker()
-    held = await take(db, worker)
-    assert held
-    while more := await take(db, worker):
-        held += more
-    assert [(item.claim.losses, item.claim.size) for item in held] == [(2, 1)] * 5
-    assert sorted(item.line_no for item in held) == [1, 2, 3, 4, 5]
-    await sound(db, batch)
-    await spans.settle(db, worker.id, [emitting(item, "parse", "x") for item in held])
-    assert [(i.claim.losses, i.claim.size) for i in await take(db, worker)] == [(0, 5)] * 5
-    await sound(db, batch)
+    held = [*await take(db, worker), *await take(db, worker)]
+    assert sorted(item.claim.losses for item in held) == [0, 0, 0, 2]
+    assert {item.claim.batch_id for item in held if not item.claim.losses} == {fresh.id}
 
 
 async def test_only_the_item_that_kills_its_worker_goes_on_counting(db: Session) -> None:

@@ -398,6 +398,9 @@ class Worker:
         self, verdicts: Sequence[Verdict], late: Sequence[Verdict], repeated: Sequence[Verdict]
     ) -> None:
         self._load.stored(verdicts)
+        # A worker holds one such item at a time, so the next one may wait (claim_returned).
+        if any(verdict.item.claim.losses > 1 for verdict in verdicts):
+            self._router.look_for_work()
         self._spending.stored(verdicts, late, repeated)
         if self._tracing is not None:
             self._tracing.lines.stored(verdicts, late, repeated)

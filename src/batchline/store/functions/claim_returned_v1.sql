@@ -8,8 +8,8 @@
 -- An idle worker lets its lease end, and renews it in the transaction that claims again. So a worker in `expired` may
 -- have claimed since the list was read: the lease that was committed with a span decides.
 --
--- `losses` counts how often a worker was lost that held the lines. Of a Python operation, lines that two workers were lost
--- with are given one by one: if one of them ends its process each time, only that one is to blame (executors/python).
+-- `losses` counts how often a worker was lost that held the lines. Of a Python operation, a worker holds one line at a time that
+-- two workers were lost with: if that one ends its process each time, no other line is taken for the cause (executors/python).
 --
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --
@@ -22,11 +22,14 @@ AS $$
 #variable_conflict use_column
 DECLARE
     python boolean;
+    -- The worker holds such a line.
+    suspecting boolean;
 BEGIN
 SELECT starts_with(n.url, 'python:') INTO python FROM batchline.lanes AS n WHERE n.id = lane AND n.open AND n.deadline > now();
 IF NOT FOUND THEN
     RETURN;
 END IF;
+suspecting := python AND EXISTS (SELECT FROM batchline.spans AS s WHERE s.worker_id = worker AND s.losses > 1);
 RETURN QUERY
 WITH
 due AS (
@@ -34,6 +37,7 @@ due AS (
     FROM batchline.spans AS s
     WHERE s.worker_id IS NULL AND s.lane_id = lane AND s.available_at <= now()
       AND (s.task_id IS NOT NULL OR s.submission IS NOT NULL OR NOT tasks_only)
+      AND (s.losses < 2 OR NOT suspecting)
     ORDER BY s.available_at, s.id
     LIMIT max_items
     FOR UPDATE SKIP LOCKED
@@ -48,13 +52,22 @@ abandoned AS (
         'infinity'::timestamptz AS since
     FROM batchline.spans AS s
     WHERE s.worker_id = ANY (expired) AND s.lane_id = lane
+      AND (s.losses < 1 OR NOT suspecting)
       AND NOT EXISTS (SELECT FROM batchline.workers AS w WHERE w.id = s.worker_id AND w.lease_until >= now())
     FOR UPDATE OF s SKIP LOCKED
 ),
 -- One row per item, of which the first of each span is kept: so the limit ends the reading, and with it the locking, as
 -- soon as there are enough items, and the spans after that are left to others.
 found AS (
-    SELECT id, outstanding, task_id, submission, losses, size, sum(size) OVER (ORDER BY since, id) - size AS before
+    SELECT
+        id,
+        outstanding,
+        task_id,
+        submission,
+        losses,
+        size,
+        sum(size) OVER (ORDER BY since, id) - size AS before,
+        row_number() OVER (PARTITION BY python AND losses > 1 ORDER BY since, id) AS nth_of_kind
     FROM (
         SELECT span.*, generate_series(1, size) AS nth
         FROM (
@@ -79,7 +92,7 @@ wanted AS (
             ELSE least(size, max_items - before)::integer
         END AS take
     FROM found
-    WHERE before < max_items
+    WHERE before < max_items AND (nth_of_kind = 1 OR NOT python OR losses < 2)
 ),
 whole AS (
     UPDATE batchline.spans AS s

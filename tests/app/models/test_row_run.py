@@ -144,14 +144,15 @@ async def test_an_answer_that_does_not_match_the_schema_is_asked_for_again(where
 
 async def test_a_batch_that_is_paused_says_why_and_continues(where: dict[str, Any]) -> None:
     refusal = json.dumps({"error": {"message": "no such model"}}).encode()
-    texts = [f"t{n}" for n in range(100)]
+    # More than may wait to be settled: the upstream cannot outrun the first settle.
+    texts = [f"t{n}" for n in range(5000)]
     async with upstream_that(says(200, b"{}"), says(404, refusal)) as scripted:
         with pytest.raises(RunPaused, match=r"no such model.*the same call again"):
             await batchline.arun(texts, upstream=scripted.url, concurrency=4, **where)
         scripted.behaviours[:] = [answers_well]
         found = await batchline.arun(texts, upstream=scripted.url, **where)
     assert any(found)
-    assert len(scripted.requests) < 200
+    assert len(scripted.requests) < 2 * len(texts)
 
 
 def test_a_killed_program_continues_where_it_was(

@@ -2,7 +2,7 @@
 --
 -- The lanes' routing key is the upstream that the batch names, or else each lane's model. That of a reserved batch begins
 -- with `run:`, so that a worker leaves it alone by its scope alone: the claim needs no further condition. Lines of Python
--- operations are routed by their url, which no upload can have.
+-- operations are routed by their url, which no upload can have; a model of such a name gets another key.
 --
 -- A lane without lines is fed: it gets its lines while the batch runs (emit). A batch that accepts items has only such lanes.
 -- Nothing of a batch that is held is claimed before it is released.
@@ -32,7 +32,7 @@ part AS (
             CASE WHEN starts_with(part.url, 'python:') THEN part.url END,
             CASE WHEN (%(settings)s::jsonb ->> 'reserved')::boolean THEN 'run:' ELSE '' END
             || (%(settings)s::jsonb ->> 'upstream'),
-            part.model
+            CASE WHEN starts_with(part.model, 'python:') THEN 'model:' ELSE '' END || part.model
         ) AS key
     FROM file
     JOIN batchline.file_lanes AS part ON part.file_no = file.no

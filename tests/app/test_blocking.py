@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -173,16 +172,13 @@ def _started(folder: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-HERE = re.compile(
-    r"no worker of a Python app is connected, so the items run in this process \(batch batch_\w+\)\n"
-)
+HERE = "no worker of a Python app is connected, so the items run in this process\n"
 
 
 def test_a_program_that_closes_nothing_ends_without_a_warning(database_url: str, tmp_path: Path) -> None:
     process = _started(tmp_path, BATCHLINE_DATABASE_URL=database_url, BATCHLINE_DATA_DIR=str(tmp_path / "d"))
     out, err = process.communicate(timeout=LIMIT)
-    assert (process.returncode, out) == (0, "[0, 1, 4, 9, 16]\n")
-    assert HERE.fullmatch(err), err
+    assert (process.returncode, out, err) == (0, "[0, 1, 4, 9, 16]\n", HERE)
 
 
 def test_ctrl_c_ends_a_program_that_waits(database_url: str, tmp_path: Path) -> None:
@@ -200,8 +196,7 @@ def test_the_embedded_database_is_the_default(tmp_path: Path) -> None:
     environment = {"BATCHLINE_DATABASE_URL": "", "BATCHLINE_DATA_DIR": str(tmp_path / "d")}
     process = _started(tmp_path, **environment)
     out, err = process.communicate(timeout=LIMIT)
-    assert (process.returncode, out) == (0, "[0, 1, 4, 9, 16]\n")
-    assert HERE.fullmatch(err), err
+    assert (process.returncode, out, err) == (0, "[0, 1, 4, 9, 16]\n", HERE)
     assert not (tmp_path / "d" / "postgres" / "postmaster.pid").exists()
 
 

@@ -82,10 +82,7 @@ async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIt
         # Once as a warning: by default, nothing else is displayed.
         say = _log.info if core.reported_here else _log.warning
         core.reported_here = True
-        say(
-            "no worker of a Python app is connected, so the items run in this process",
-            batch=ids.show(ids.BATCH, batch_id),
-        )
+        say("no worker of a Python app is connected, so the items run in this process")
     async with _worker_of(core, batch):
         yield True
 

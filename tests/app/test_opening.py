@@ -69,3 +69,8 @@ async def test_an_app_that_could_not_be_opened_opens_when_the_cause_is_gone(
         async with db.transaction() as connection:
             await connection.execute(b"ALTER SCHEMA hidden RENAME TO batchline")
         assert await app.amap(same, [1]) == [1]
+
+
+def test_an_unknown_keyword_of_an_operation_is_named() -> None:
+    with pytest.raises(TypeError, match="app.operation has no keyword 'tmeout'; it has name, max_attempts"):
+        Batchline().operation(tmeout=1)  # type: ignore[call-overload]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import aclosing
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Literal, Self, Unpack, overload
@@ -109,6 +110,10 @@ class Batchline:
     ) -> OperationDecorator: ...
     def operation(self, function: Callable[..., Any] | None = None, **keywords: Any) -> Any:
         """Make a function an operation of this app. Raises InvalidApp."""
+        known = [name for name in signature(make_operation).parameters if name != "function"]
+        if unknown := [name for name in keywords if name not in known]:
+            names = ", ".join(known)
+            raise TypeError(f"app.operation has no keyword {unknown[0]!r}; it has {names}")
 
         def decorate(function: Callable[..., Any]) -> AnyOperation:
             operation = make_operation(function, **keywords)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import openai
 import pytest
@@ -17,7 +18,7 @@ from tests.support.builders import a_worker, on, sql, take
 from tests.support.scenes import database
 from tests.support.serving import Server, serving
 
-CHAT = "/v1/chat/completions"
+CHAT: Final = "/v1/chat/completions"
 SQUARE = Scope(keys=("python:square",))
 
 

@@ -100,6 +100,8 @@ def test_a_phone_has_a_bottom_bar_and_cards(page: Page) -> None:
     assert box is not None
     assert (round(box["x"]), round(box["width"]), round(box["y"] + box["height"])) == (0, NARROW, 844)
     navigation.get_by_role("link", name="Batches").click()
+    # The overview has tables, too, until the next page is there.
+    expect(page.get_by_role("heading", name="Batches", exact=True)).to_be_visible()
     row = page.get_by_role("row").filter(has_text="eval-two-models")
     expect(row).to_have_css("display", "flex")
     expect(page.locator("thead")).to_be_hidden()

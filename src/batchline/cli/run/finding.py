@@ -30,8 +30,10 @@ async def find_or_create(
     await _check_upstream(order.settings)
     if found is not None:
         return await patiently(lambda: _continue(order, session, found)), True
-    # Forget the old batch only now that nothing prevents a new one.
-    await patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
+    if order.fresh:
+        # Only now that nothing prevents a new one. Without --fresh there was none, and one that another run has
+        # created meanwhile is found when this one creates its own.
+        await patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     with submitting(order.tracing, "run"):
         return await patiently(lambda: _create(order, runtime, session, known, key)), False
 

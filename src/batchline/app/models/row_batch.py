@@ -35,7 +35,8 @@ async def find_or_create(order: RowOrder, runtime: Runtime, session: Session, in
         await _check_upstream(order)
         if found is not None:
             return await _continued(order, session, found)
-        await batches.retire(session, DEFAULT_TENANT, key)
+        if order.fresh:
+            await batches.retire(session, DEFAULT_TENANT, key)
         return await _created(order, runtime, session, inputs, known, key)
 
 

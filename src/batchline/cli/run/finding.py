@@ -31,7 +31,7 @@ async def find_or_create(
     if found is not None:
         return await patiently(lambda: _continue(order, session, found)), True
     if order.fresh:
-        # Only now that nothing prevents a new one. Without --fresh there was none, and one that another run has
+        # Only now that nothing prevents a new one. Without --fresh there was none; one that another run has
         # created meanwhile is found when this one creates its own.
         await patiently(lambda: batches.retire(session, DEFAULT_TENANT, key))
     with submitting(order.tracing, "run"):

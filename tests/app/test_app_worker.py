@@ -47,9 +47,11 @@ async def test_a_worker_that_was_stopped_before_its_start_ends_at_once(app: Batc
     async def same(number: int) -> int:
         return number
 
+    batch = await app.submit(same, [1])
     worker = app.worker()
     worker.stop()
     await worker.serve()
+    assert (await batch.status()).pending == 1
 
 
 async def test_a_worker_runs_only_the_operations_that_it_is_given(app: Batchline) -> None:

@@ -257,11 +257,12 @@ async def test_a_cutover_refuses_if_a_finished_request_was_not_copied(db: Sessio
     old.end(batch, (3,), "canceled")
     await phases.prepare(db, "public")
 
+    # After the last pass: a transaction anywhere on the server may let that one copy all requests again.
     async def lose() -> None:
-        await sql(db, "DELETE FROM batchline.results WHERE line_no IN (2, 3)")
+        old.run("DELETE FROM batchline.results WHERE line_no IN (2, 3)")
 
     with pytest.raises(AdoptionRefused, match="2 finished requests were not copied") as refused:
-        await phases.cut_over(db, SETTINGS, steps=Meanwhile("results copied", lose))
+        await phases.cut_over(db, SETTINGS, steps=Meanwhile("rest copied", lose))
     assert refused.value.details == [f"batch_{batch.hex}: 2 are missing"]
     assert await batches.get(db, batch) is None
     await phases.cut_over(db, SETTINGS)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ import psutil
 import pytest
 
 from batchline import Batchline
+from tests.support.otlp_collector import collecting
+from tests.support.ports import following_ports
 from tests.support.processes import PYTHON, kill, stop, write_requests
 from tests.support.processes import submit as submit_requests
 from tests.support.waiting import LIMIT, wait_for
@@ -70,13 +74,14 @@ def jobs(folder: Path, database_url: str) -> Iterator[Batchline]:
         yield app
 
 
-def _popen(folder: Path, database_url: str, *arguments: str) -> subprocess.Popen[str]:
+def _popen(folder: Path, database_url: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("BATCHLINE_")},
         "BATCHLINE_DATABASE_URL": database_url,
         "BATCHLINE_DATA_DIR": str(folder / "data"),
         # A changed file may have the same size and second, so Python would take the compiled one.
         "PYTHONDONTWRITEBYTECODE": "1",
+        **variables,
     }
     return subprocess.Popen(
         [PYTHON, "-m", "batchline", "worker", *arguments],
@@ -89,8 +94,10 @@ def _popen(folder: Path, database_url: str, *arguments: str) -> subprocess.Popen
 
 
 @contextmanager
-def worker(folder: Path, database_url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = _popen(folder, database_url, *arguments)
+def worker(
+    folder: Path, database_url: str, *arguments: str, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
+    process = _popen(folder, database_url, *arguments, **variables)
     try:
         yield process
     finally:
@@ -251,3 +258,78 @@ def test_a_worker_without_an_app_leaves_python_items_alone(
         out, _ = process.communicate(timeout=LIMIT)
     assert json.loads(out)["claimed"] == 2
     assert batch.status().pending == 1
+
+
+def _page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=LIMIT) as answer:
+        text: bytes = answer.read()
+        return text.decode()
+
+
+def _metrics_urls(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    found: list[str] = []
+    while len(found) < count:
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        found += re.findall(r"metrics on (\S+)", line)
+    return found
+
+
+def test_a_worker_serves_metrics_of_its_operations(folder: Path, database_url: str, jobs: Batchline) -> None:
+    with worker(folder, database_url, "jobs:app", "--metrics-port", "0") as process:
+        (url,) = _metrics_urls(process, 1)
+        batch = jobs.sync.submit(jobs.operations["square"], range(10))
+        assert batch.wait(here=False, timeout=LIMIT).completed == 10
+        jobs.sync.submit(jobs.operations["gated"], range(5))
+        wait_for("two items that run", lambda: len(ran(folder)) == 12)
+        completed = 'batchline_items_total{outcome="completed",upstream="python:square"} 10.0'
+        wait_for("items on the page", lambda: completed in _page(url))
+        waiting = r'batchline_queue_items\{model="\w*",upstream="python:gated"\} \d'
+        wait_for("waiting items", lambda: re.search(waiting, _page(f"{url}/database")))
+        (folder / "gate").touch()
+        stop(process)
+    assert process.returncode == 0
+
+
+def test_each_of_several_processes_has_a_metrics_port_of_its_own(folder: Path, database_url: str) -> None:
+    first = following_ports(2)
+    arguments = ("jobs:app", "--processes", "2", "--metrics-port", str(first))
+    with worker(folder, database_url, *arguments) as process:
+        urls = _metrics_urls(process, 2)
+        assert sorted(urls) == [f"http://127.0.0.1:{port}/metrics" for port in (first, first + 1)]
+        assert all("batchline_items_claimed_total" in _page(url) for url in urls)
+        with worker(folder, database_url, *arguments) as second:
+            _, err = second.communicate(timeout=LIMIT)
+        assert second.returncode == 2
+        assert f"cannot listen on 127.0.0.1, port {first}" in err
+        assert err.count("\n") == 1
+        stop(process)
+    with worker(folder, database_url, *arguments[:-1], "65535") as process:
+        _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 2
+    assert "each of the 2 processes has a port of its own" in err
+
+
+def test_a_worker_next_to_that_of_upstreams_counts_on_the_same_page(
+    folder: Path, database_url: str, jobs: Batchline
+) -> None:
+    arguments = ("jobs:app", "--with-upstreams", "--metrics-port", "0")
+    with worker(folder, database_url, *arguments) as process:
+        (url,) = _metrics_urls(process, 1)
+        batch = jobs.sync.submit(jobs.operations["square"], range(10))
+        assert batch.wait(here=False, timeout=LIMIT).completed == 10
+        wait_for("items on the page", lambda: 'upstream="python:square"} 10.0' in _page(url))
+        assert "batchline_items_claimed_total 10.0" in _page(url)
+        stop(process)
+
+
+def test_a_worker_traces_its_items(folder: Path, database_url: str, jobs: Batchline) -> None:
+    jobs.sync.submit(jobs.operations["square"], range(3))
+    with collecting() as collector:
+        variables = {"BATCHLINE_TRACES_ENDPOINT": collector.url, "NO_PROXY": "127.0.0.1"}
+        with worker(folder, database_url, "jobs:app", "--drain", **variables) as process:
+            process.communicate(timeout=LIMIT)
+        assert len(collector.named("line")) == 3
+        assert collector.named("finalize")
+    assert process.returncode == 0

@@ -20,3 +20,16 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in taken:
             one.close()
+
+
+def following_ports(count: int) -> int:
+    """The first of so many free ports that follow each other."""
+    while True:
+        first = random.randrange(15_000, 32_000 - count)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) != 0

@@ -3,8 +3,8 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -29,6 +29,8 @@ from batchline.operations.errors import InvalidApp
 from batchline.operations.operation import AnyOperation
 from batchline.store.spans import Scope
 from batchline.store.stages import PYTHON_WORKER
+from batchline.traces.tracing import Tracing
+from batchline.worker.observer import WorkerObserver
 from batchline.worker.producer import ProducerScope
 from batchline.worker.schedule_runner import AppSchedules
 from batchline.worker.worker import Worker, WorkerOptions
@@ -36,6 +38,15 @@ from batchline.worker.worker import Worker, WorkerOptions
 Around = Callable[[Worker], AbstractAsyncContextManager[None]]
 
 _log = structlog.get_logger("batchline.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAttachments:
+    """What a command adds to a worker: what runs next to it, who counts what it does, and its traces."""
+
+    around: Around | None = None
+    observer: WorkerObserver = field(default_factory=WorkerObserver)
+    tracing: Tracing | None = None
 
 
 class AppWorker:
@@ -59,14 +70,17 @@ class AppWorker:
 
     @property
     def operations(self) -> Sequence[str]:
+        """The names of those that it runs."""
         return [operation.name for operation in self._operations]
 
     @property
     def governed(self) -> Sequence[Operation]:
+        """The governed operations of the app."""
         return list(self._core.governed)
 
     @property
     def location(self) -> AppLocation:
+        """Where the data of the app is."""
         return self._core.location
 
     def check(self) -> None:
@@ -80,33 +94,34 @@ class AppWorker:
         settings = replace(settings, concurrency=self._settings.concurrency)
         return AppWorker(self._core, self._operations, settings, concurrency=self._concurrency)
 
-    def run(self, around: Around | None = None) -> None:
-        """Run in this thread until SIGINT or SIGTERM: what runs is finished. A second one stops at once.
+    async def database_url(self) -> str:
+        """Of the database that the worker uses, which may be the embedded one."""
+        return (await self._core.opened()).runtime.url
 
-        `around`: what runs next to the worker, as of a command.
-        """
+    def run(self, attached: WorkerAttachments | None = None) -> None:
+        """Run in this thread until SIGINT or SIGTERM: what runs is finished. A second one stops at once."""
         refuse_on_a_loop("worker.run()", "await worker.serve()")
         try:
-            run_async(self._run(around))
+            run_async(self._run(attached or WorkerAttachments()))
         finally:
             self._core.close_blocking()
 
-    async def serve(self, around: Around | None = None) -> None:
+    async def serve(self, attached: WorkerAttachments | None = None) -> None:
         """Run on this event loop, without signals, until `stop` is called."""
         self.check()
+        attached = attached or WorkerAttachments()
         opened = await self._core.opened()
+        starting = working(
+            opened, self._core, self._operations, self._settings, self._concurrency, attached=attached
+        )
         with translated():
-            async with working(opened, self._core, self._operations, self._settings, self._concurrency) as it:
+            async with starting as it:
                 self._worker = it
                 for _ in range(self._stops):
                     it.stop()
                 try:
-                    async with opened.runtime.kept_running():
-                        if around is None:
-                            await it.run()
-                        else:
-                            async with around(it):
-                                await it.run()
+                    async with opened.runtime.kept_running(), _beside(it, attached.around):
+                        await it.run()
                 finally:
                     self._worker = None
 
@@ -129,21 +144,21 @@ class AppWorker:
         await serving
         self._stops = 0
 
-    async def _run(self, around: Around | None) -> None:
+    async def _run(self, attached: WorkerAttachments) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, self.stop)
-        await self.serve(lambda worker: _guarded(worker, around))
+        await self.serve(replace(attached, around=lambda worker: _guarded(worker, attached.around)))
 
 
 @asynccontextmanager
 async def _guarded(worker: Worker, around: Around | None) -> AsyncIterator[None]:
-    async with exit_guard(worker):
-        if around is None:
-            yield
-            return
-        async with around(worker):
-            yield
+    async with exit_guard(worker), _beside(worker, around):
+        yield
+
+
+def _beside(worker: Worker, around: Around | None) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if around is None else around(worker)
 
 
 @asynccontextmanager
@@ -157,8 +172,10 @@ async def working(
     batch_id: UUID | None = None,
     on_ended: Callable[[Batch], None] | None = None,
     around_executor: Callable[[Executor], Executor] = lambda executor: executor,
+    attached: WorkerAttachments | None = None,
 ) -> AsyncIterator[Worker]:
     """A worker for these operations, or for one batch of them. The caller runs it."""
+    attached = attached or WorkerAttachments()
     scopes = [
         ProducerScope(
             Scope(keys=core.governed.keys_of(operation), batch_id=batch_id),
@@ -186,6 +203,8 @@ async def working(
             schedules=app_schedules(core, operations) if batch_id is None else AppSchedules(),
             # Whoever works on one batch only is no help to others.
             poll_name=PYTHON_WORKER if batch_id is None else "poll",
+            observer=attached.observer,
+            tracing=attached.tracing,
         ),
     )
     try:

@@ -16,15 +16,14 @@ _IGNORED = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__", "s
 
 
 class AppProcesses:
-    """The processes of one start."""
+    """The processes of one start, each with its arguments."""
 
-    def __init__(self, arguments: Sequence[str], count: int) -> None:
+    def __init__(self, arguments: Sequence[Sequence[str]]) -> None:
         self._arguments = arguments
-        self._count = count
         self._processes: list[WorkerProcess] = []
 
     def again(self) -> "AppProcesses":
-        return AppProcesses(self._arguments, self._count)
+        return AppProcesses(self._arguments)
 
     def stop(self) -> None:
         """First call: finish what runs. Second call: stop at once."""
@@ -34,7 +33,7 @@ class AppProcesses:
     async def run(self) -> int:
         """Until all have ended. Returns the highest exit code."""
         self._processes = [
-            WorkerProcess(os.environ, command=self._arguments, lasting=False) for _ in range(self._count)
+            WorkerProcess(os.environ, command=command, lasting=False) for command in self._arguments
         ]
         codes = await asyncio.gather(*(process.run() for process in self._processes))
         return max(codes)

@@ -10,15 +10,21 @@ from dataclasses import dataclass, field, replace
 import structlog
 import typer
 
-from batchline.app.app_worker import AppWorker
+from batchline.app.app_worker import AppWorker, WorkerAttachments
 from batchline.app.core import AppLocation
 from batchline.app.loading import load_app
 from batchline.cli.app_processes import AppProcesses, run_reloading
 from batchline.cli.display.console import CommandError
+from batchline.cli.metrics_port import MetricsPort, metrics_socket, ports_of_processes, serving_metrics
 from batchline.cli.runtime import folder_of, run_async
+from batchline.cli.server_settings import registry
+from batchline.cli.tracing import checked
 from batchline.cli.worker_report import WorkerCounts, counts_of, reporting
 from batchline.config.settings import Settings, WorkerSettings
 from batchline.operations.errors import BatchlineError
+from batchline.traces.tracing import Tracing, open_tracing
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.worker.observer import WorkerObserver
 from batchline.worker.worker import Worker
 
 # Options that a worker of an app takes. The others concern upstreams, or are the app's own.
@@ -26,6 +32,7 @@ _TAKEN = frozenset(
     (
         *("app", "processes", "reload", "concurrency", "drain", "max_seconds", "max_items", "lease"),
         *("body_memory", "quiet", "until_eof", "as_json", "verbose", "log_json"),
+        *("config", "metrics_port", "metrics_host"),
     )
 )
 _OF_THE_APP = frozenset(("database", "data_dir", "objects"))
@@ -40,7 +47,7 @@ class AppOrder:
     """The arguments of the command, checked. `say` prints a report."""
 
     target: str
-    settings: WorkerSettings
+    settings: Settings
     concurrency: int | None
     until_eof: bool
     say: Callable[[str], None]
@@ -88,23 +95,31 @@ def check_location(location: AppLocation, settings: Settings) -> None:
 
 def work_for(order: AppOrder) -> WorkerCounts:
     """Run in this process until the worker ends."""
-    with reported_app_errors():
-        app = load_app(order.target)
-        usual = app.worker(concurrency=order.concurrency)
+    settings = order.settings
+    traces = checked(settings, settings.config)
+    with reported_app_errors(), metrics_socket(settings.worker) as sock:
+        worker = load_app(order.target).worker(concurrency=order.concurrency)
+        metrics = None
+        if sock is not None:
+            known = registry(settings.server, worker.governed)
+            metrics = MetricsPort(sock, settings.server, known, Upstreams())
         beside = _Beside(order)
-        _log.info("worker started", pid=os.getpid(), operations=list(usual.operations))
-        usual.configured(order.settings).run(beside.running)
+        _log.info("worker started", pid=os.getpid(), operations=list(worker.operations))
+        configured = worker.configured(without_hooks(settings.worker))
+        configured.run(_Measured(configured, beside, metrics, open_tracing(traces)).attachments())
         return beside.counts
 
 
-def work_in_processes(target: str, processes: str, *, reload: bool) -> int:
+def work_in_processes(target: str, processes: str, settings: WorkerSettings, *, reload: bool) -> int:
     """Run the same command in child processes until they have ended. Returns the exit code."""
-    count = _count(processes)
+    ports = ports_of_processes(settings, _count(processes))
     if not reload:
         # Here, too: a mistake is reported once, and not by each of them.
         with reported_app_errors():
             load_app(target).worker().check()
-    fleet = AppProcesses(_child_arguments(sys.argv[1:]), count)
+    usual = _child_arguments(sys.argv[1:])
+    # Of an option that is given twice, the last one counts.
+    fleet = AppProcesses([usual if port is None else [*usual, "--metrics-port", str(port)] for port in ports])
     return run_async(run_reloading(fleet) if reload else fleet.run_with_signals())
 
 
@@ -116,7 +131,7 @@ class AppBeside:
             self._app = load_app(order.target)
             worker = self._app.worker(concurrency=order.concurrency)
             worker.check()
-        self.worker = worker.configured(order.settings)
+        self.worker = worker.configured(without_hooks(order.settings.worker))
         self._beside = _Beside(order)
 
     @property
@@ -124,9 +139,20 @@ class AppBeside:
         return self._beside.counts
 
     @asynccontextmanager
-    async def running(self, other: Worker) -> AsyncIterator[None]:
-        """Raises CommandError."""
-        serving = asyncio.create_task(self.worker.serve(self._beside.running))
+    async def running(
+        self, other: Worker, metrics: MetricsPort | None, tracing: Tracing | None
+    ) -> AsyncIterator[None]:
+        """Raises CommandError. The other worker serves the metrics of both, and closes the traces."""
+
+        @asynccontextmanager
+        async def watched(worker: Worker) -> AsyncIterator[None]:
+            if metrics is not None:
+                metrics.watch(worker)
+            async with self._beside.running(worker):
+                yield
+
+        observer = WorkerObserver() if metrics is None else metrics.observer
+        serving = asyncio.create_task(self.worker.serve(WorkerAttachments(watched, observer, tracing)))
         serving.add_done_callback(lambda done: other.stop() if _has_failed(done) else None)
         try:
             yield
@@ -163,6 +189,33 @@ class _Beside:
             if self.order.until_eof:
                 loop.remove_reader(sys.stdin)
             self.counts = counts_of(worker)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The only worker of this process, with its metrics and traces."""
+
+    worker: AppWorker
+    beside: _Beside
+    metrics: MetricsPort | None
+    tracing: Tracing | None
+
+    def attachments(self) -> WorkerAttachments:
+        observer = WorkerObserver() if self.metrics is None else self.metrics.observer
+        return WorkerAttachments(self._running, observer, self.tracing)
+
+    @asynccontextmanager
+    async def _running(self, worker: Worker) -> AsyncIterator[None]:
+        url = await self.worker.database_url()
+        try:
+            async with (
+                serving_metrics(self.metrics, url, worker, self.beside.order.say),
+                self.beside.running(worker),
+            ):
+                yield
+        finally:
+            if self.tracing is not None:
+                await self.tracing.spans.close()
 
 
 def _parent_ended(worker: Worker) -> None:

@@ -7,9 +7,10 @@ is always a label of its own, others are until there are too many, and the rest 
 from collections.abc import Iterable, Mapping
 
 from batchline.config.settings import ANY_MODEL, ServerSettings
-from batchline.governance.operations import url_of
+from batchline.governance.operations import FUNCTION, url_of
 from batchline.governance.registry import Registry
 from batchline.model import Claim
+from batchline.model.emission import PYTHON
 from batchline.secrets.addresses import public_url
 from batchline.upstreams import urls
 
@@ -64,7 +65,8 @@ class UpstreamNames:
 
     def claim_label(self, claim: Claim) -> str:
         """The label of the upstream that a worker sends these items to."""
-        return self.upstream_label(claim.settings.upstream or self.of_keys.get(claim.key, self.other))
+        usual = claim.key if claim.key.startswith(PYTHON) else self.other
+        return self.upstream_label(claim.settings.upstream or self.of_keys.get(claim.key, usual))
 
     def model_label(self, model: str | None) -> str:
         return "" if model is None else self._models.of(model)
@@ -75,8 +77,9 @@ def _public(url: str) -> str:
 
 
 def _names_of_keys(settings: ServerSettings, operations: Registry) -> Mapping[str, str]:
-    """The upstream of each routing key that the settings name: models, operations and URLs."""
-    names: dict[str, str] = {}
+    """The upstream of each routing key that the settings name: models, operations and URLs. A Python
+    operation is its own upstream, governed or not."""
+    names = {url_of(each.name): PYTHON + each.name for each in operations.all() if each.executor == FUNCTION}
     for upstream in settings.upstreams:
         models = (model for model in upstream.models if model != ANY_MODEL)
         own = (url_of(each.name) for each in operations.all() if each.upstream == upstream.name)

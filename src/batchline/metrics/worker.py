@@ -1,4 +1,4 @@
-"""Metrics of one worker. Reading them asks the database nothing."""
+"""Metrics of the workers of one process. Reading them asks the database nothing."""
 
 import asyncio
 from collections import Counter
@@ -22,13 +22,13 @@ _MAX_CODES = 50
 
 
 class WorkerMetrics(WorkerObserver, Collector):
-    """Counts what a worker reports, and looks at the worker when somebody asks."""
+    """Counts what workers report, and looks at them when somebody asks."""
 
     def __init__(self, names: UpstreamNames, upstreams: Upstreams) -> None:
         self._names = names
         self._upstreams = upstreams
         self._codes = BoundedLabels(maximum=_MAX_CODES)
-        self._worker: Worker | None = None
+        self._workers: list[Worker] = []
         self.registry = registry = CollectorRegistry()
         self.process = ProcessMetrics(registry)
         self._claims = definitions.CLAIM_SECONDS.histogram(registry)
@@ -42,7 +42,8 @@ class WorkerMetrics(WorkerObserver, Collector):
         registry.register(self)
 
     def watch(self, worker: Worker) -> None:
-        self._worker = worker
+        """One of the workers of this process."""
+        self._workers.append(worker)
 
     def claim_ended(self, seconds: float, items: int) -> None:
         self._claims.observe(seconds)
@@ -78,11 +79,10 @@ class WorkerMetrics(WorkerObserver, Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from exports.upstreams(self._upstreams.views(), self._names)
-        if self._worker is None:
+        if not self._workers:
             return
-        settler = self._worker.settler
-        since = settler.settling_since
-        pending = 0.0 if since is None else asyncio.get_running_loop().time() - since
-        yield definitions.CLAIMED.total(self._worker.claimed)
-        yield definitions.UNSETTLED.gauge(settler.unsettled)
-        yield definitions.SETTLE_PENDING.gauge(pending)
+        now, settlers = asyncio.get_running_loop().time(), [worker.settler for worker in self._workers]
+        pending = [now - each.settling_since for each in settlers if each.settling_since is not None]
+        yield definitions.CLAIMED.total(sum(worker.claimed for worker in self._workers))
+        yield definitions.UNSETTLED.gauge(sum(each.unsettled for each in settlers))
+        yield definitions.SETTLE_PENDING.gauge(max(pending, default=0.0))

@@ -23,7 +23,6 @@ from batchline.cli.app_worker import (
     AppOrder,
     check_location,
     check_options,
-    without_hooks,
     work_for,
     work_in_processes,
 )
@@ -176,7 +175,7 @@ def work(
         beside = None
         if app is not None:
             check_options(context, with_upstreams=True)
-            beside = AppBeside(AppOrder(app, without_hooks(settings.worker), concurrency, False, say))
+            beside = AppBeside(AppOrder(app, settings, concurrency, False, say))
             location = beside.worker.location
             settings = dataclasses.replace(settings, database=location.url, data_dir=location.data_dir)
             check_location(location, settings)
@@ -232,11 +231,11 @@ def _work_for_app(
     quiet, as_json = given["quiet"], given["as_json"]
     with reported_errors(as_json):
         check_options(context, with_upstreams=given["with_upstreams"])
+        settings = read_settings(given)
         if processes is not None or reload:
-            raise typer.Exit(work_in_processes(target, processes or "1", reload=reload))
-        settings = read_settings(given).worker
+            raise typer.Exit(work_in_processes(target, processes or "1", settings.worker, reload=reload))
         say = (lambda _: None) if quiet or as_json else _say
-        counts = work_for(AppOrder(target, without_hooks(settings), concurrency, given["until_eof"], say))
+        counts = work_for(AppOrder(target, settings, concurrency, given["until_eof"], say))
         if as_json:
             print_json({**msgspec.structs.asdict(counts), "held": []})
         elif not quiet:
@@ -301,7 +300,7 @@ async def _work_traced(
     metrics = None
     if order.metrics is not None:
         known = with_upstream(server, upstream)
-        metrics = MetricsPort(order.metrics, runtime.url, known, operations, upstreams)
+        metrics = MetricsPort(order.metrics, known, operations, upstreams)
     worker = Worker(
         runtime.url,
         executor,
@@ -331,9 +330,9 @@ async def _work_traced(
         async with (
             runtime.kept_running(),
             exit_guard(worker),
-            serving_metrics(metrics, worker, order.say),
+            serving_metrics(metrics, runtime.url, worker, order.say),
             reporting(worker, upstreams.views, order.say),
-            nullcontext() if order.beside is None else order.beside.running(worker),
+            nullcontext() if order.beside is None else order.beside.running(worker, metrics, tracing),
         ):
             await worker.run()
     finally:

@@ -1,7 +1,7 @@
 -- demand: the work of each upstream and model, and how fast it must be and is being done.
 --
--- `keys` and `upstreams`: the upstream of each routing key that the settings name. Other keys that are URLs are upstreams
--- themselves; all other keys belong to `other`. Keys LIKE `excluded` (batches of `run`, which no worker takes) do not count.
+-- `keys` and `upstreams`: the upstream of each routing key that the settings name. Other keys that are URLs, and those
+-- of Python operations, are upstreams themselves; all other keys belong to `other`. Keys LIKE `excluded` (batches of `run`, which no worker takes) do not count.
 -- `limit`: how many rows at most, those with the most waiting lines.
 --
 -- One row per upstream and model:
@@ -92,7 +92,7 @@ entry AS (
     SELECT
         coalesce(
             known.upstream,
-            CASE WHEN f.key LIKE ANY ('{http://%%,https://%%}') THEN f.key ELSE %(other)s END
+            CASE WHEN f.key LIKE ANY ('{http://%%,https://%%,python:%%}') THEN f.key ELSE %(other)s END
         ) AS upstream,
         f.*
     FROM found AS f

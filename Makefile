@@ -49,8 +49,8 @@ lint: setup
 	$(BIN)/oxfmt --check src/batchline/dashboard/static
 	$(BIN)/oxlint --deny-warnings src/batchline/dashboard/static
 
-# Fixes what ruff can fix, and writes the references of settings, commands and metrics and the dashboard from their
-# definitions.
+# Fixes what ruff can fix, and writes the references of settings, commands, metrics and Python names and the dashboard
+# from their definitions.
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -58,6 +58,7 @@ format: setup
 	$(BIN)/python -m tools.settings_reference
 	$(BIN)/python -m tools.command_reference
 	$(BIN)/python -m tools.metrics_reference
+	$(BIN)/python -m tools.python_reference
 	$(BIN)/python -m tools.grafana_dashboard
 	$(BIN)/python -m tools.api_reference
 

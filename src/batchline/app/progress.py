@@ -41,6 +41,7 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
     @property
     def finished(self) -> int:
+        """Completed or failed."""
         return self.completed + self.failed
 
 

@@ -21,6 +21,8 @@ _MIN_PAUSE, _SHORT_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.02, 0.25, 1.5
 
 
 class ItemError(msgspec.Struct, frozen=True):
+    """Why an item has failed. `code` is for programs: the class of the exception, or one of Batchline's."""
+
     code: str
     message: str
 
@@ -43,6 +45,7 @@ class ItemResult(msgspec.Struct, Generic[ResultT], frozen=True):
         return self.value
 
     def failure(self) -> ItemFailed:
+        """The exception for an item that has failed."""
         assert self.error is not None, "the item is completed"
         return ItemFailed(self.error.code, self.error.message, self.index, self.key)
 

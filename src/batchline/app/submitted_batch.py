@@ -47,10 +47,12 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
 
     @property
     def id(self) -> str:
+        """`batch_…`, for `app.batch` and for commands."""
         return ids.show(ids.BATCH, self._id)
 
     @property
     def uuid(self) -> UUID:
+        """The same as the database has it."""
         return self._id
 
     @property
@@ -130,6 +132,7 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
         await self._close("pause", "paused")
 
     async def resume(self) -> None:
+        """Run the items of a paused batch."""
         async with self._core.session() as session:
             resumed = await batches.resume(session, self._id)
         if not resumed:

@@ -72,10 +72,12 @@ class Context:
 
     @property
     def batch_id(self) -> str:
+        """As of `SubmittedBatch.id`."""
         return ids.show(ids.BATCH, self._item.claim.batch_id)
 
     @property
     def operation(self) -> str:
+        """Its name."""
         return self._operation.name
 
     @property
@@ -85,6 +87,7 @@ class Context:
 
     @property
     def key(self) -> str:
+        """That of the item: its position, unless it was submitted or emitted with another one."""
         return self._item.custom_id.decode()
 
     @property

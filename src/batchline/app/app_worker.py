@@ -18,6 +18,7 @@ from batchline.app.exit_guard import exit_guard
 from batchline.app.item_limit import LimitedExecutor
 from batchline.app.runtime import run_async
 from batchline.app.scheduling import app_schedules, callback_hooks
+from batchline.app.stage_requests import shared_upstream, stage_requests
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Executor
 from batchline.executors.python import PythonExecutor
@@ -26,6 +27,7 @@ from batchline.executors.python.governed import GovernedExecutor
 from batchline.governance.operations import Operation
 from batchline.model import Batch
 from batchline.operations.errors import InvalidApp
+from batchline.operations.http_stage import HttpStage
 from batchline.operations.operation import AnyOperation
 from batchline.store.spans import Scope
 from batchline.store.stages import PYTHON_WORKER
@@ -165,7 +167,7 @@ def _beside(worker: Worker, around: Around | None) -> AbstractAsyncContextManage
 async def working(
     opened: OpenedApp,
     core: AppCore,
-    operations: Iterable[AnyOperation],
+    operations: Sequence[AnyOperation],
     settings: WorkerSettings,
     concurrency: int | None = None,
     *,
@@ -180,10 +182,14 @@ async def working(
         ProducerScope(
             Scope(keys=core.governed.keys_of(operation), batch_id=batch_id),
             min(operation.options.concurrency, concurrency or operation.options.concurrency),
+            shared_upstream(operation),
         )
         for operation in operations
     ]
-    functions: Executor = PythonExecutor(core.catalog, collector=StoredResults(opened.runtime.url))
+    requests = stage_requests(operations, settings)
+    functions: Executor = PythonExecutor(
+        core.catalog, collector=StoredResults(opened.runtime.url), http=requests.http
+    )
     if core.governed:
         functions = GovernedExecutor(core.governed, functions)
     executor = around_executor(functions)
@@ -198,11 +204,13 @@ async def working(
         Scope(keys=keys, batch_id=batch_id),
         WorkerOptions(
             producers=scopes,
+            upstreams=requests.upstreams,
+            memory=requests.memory,
             on_ended=on_ended,
             hooks=callback_hooks(core),
             schedules=app_schedules(core, operations) if batch_id is None else AppSchedules(),
-            # Whoever works on one batch only is no help to others.
-            poll_name=PYTHON_WORKER if batch_id is None else "poll",
+            # Programs that wait for a batch rely on such a worker. One for a single batch is no help to them.
+            poll_name=PYTHON_WORKER if batch_id is None and _has_functions(operations) else "poll",
             observer=attached.observer,
             tracing=attached.tracing,
         ),
@@ -211,6 +219,11 @@ async def working(
         yield worker
     finally:
         await executor.close()
+
+
+def _has_functions(operations: Iterable[AnyOperation]) -> bool:
+    """Whether it runs functions of an app, and not only stages of batchline.toml."""
+    return not all(isinstance(operation, HttpStage) for operation in operations)
 
 
 def worker_settings(

@@ -8,6 +8,7 @@ import msgspec
 from batchline.governance.operations import FUNCTION, InvalidOperation, ItemCheck, Operation
 from batchline.operations.codec import TypeMismatch
 from batchline.operations.errors import InvalidApp
+from batchline.operations.http_stage import HttpStage
 from batchline.operations.operation import AnyOperation
 from batchline.operations.pydantic_types import without_inputs
 
@@ -61,6 +62,8 @@ def governed_operation(operation: AnyOperation, keywords: GovernedKeywords) -> O
     if unknown := keywords.keys() - GovernedKeywords.__annotations__.keys():
         raise TypeError(f"governed takes no keyword {sorted(unknown)[0]!r}")
     options = operation.options
+    if isinstance(operation, HttpStage):
+        raise InvalidApp(f"{operation.name!r} is a stage of batchline.toml, so it cannot be governed")
     if refused := [name for name in _REFUSED if getattr(options, name)]:
         raise InvalidApp(f"operation {operation.name!r} has {refused[0]}, so it cannot be governed")
     rules: dict[str, Any] = dict(keywords)

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 Position: TypeAlias = tuple[str, int, str | None]
 
 _HEADER = re.compile(r"\s*\[(\[)?\s*([A-Za-z0-9_-]+)((?:\s*\.\s*[A-Za-z0-9_$\"'-]+)*)\s*\]\]?\s*(?:#.*)?")
+# Tables that contain a table for each name.
+_BY_NAME = ("packs", "stages")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
 
 
@@ -73,8 +75,10 @@ def _positions(text: str) -> Iterator[tuple[int, Position]]:
             else:
                 # A table inside another is a key of it.
                 table = ".".join(parts)
+                outer = ".".join(parts[:-1])
                 yield line, (parts[0], counts.get(parts[0], 0), parts[1])
-                counts[table] = 0 if header[2] == "packs" else counts.get(parts[0], 0)
+                yield line, (outer, counts.get(outer, 0), parts[-1])
+                counts[table] = 0 if header[2] in _BY_NAME else counts.get(parts[0], 0)
                 yield line, (table, counts[table], None)
         elif key := _KEY.match(content):
             yield line, (table, counts[table], key[1])

@@ -218,6 +218,9 @@ VARIABLES = Kind(
     "a list of names of environment variables", _list_of(_is(_VARIABLE)), tuple, _split, metavar="NAMES"
 )
 MODELS = Kind("a list of model names", _list_of(_is_text), tuple, _split)
+STAGES = Kind("a list of names of stages", _list_of(_is_text), tuple, _split)
+# It may have several lines.
+PROMPT = _text("a text that is not empty", lambda value: type(value) is str and value.strip() != "")
 PROVIDER = _text(_one_of(PROVIDER_NAMES), lambda value: value in PROVIDER_NAMES, "NAME")
 RECOVERY = Kind(
     _one_of(list(Recovery)), lambda value: value in list(Recovery), Recovery, from_text=str, metavar="HOW"

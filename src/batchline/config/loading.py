@@ -18,6 +18,7 @@ from batchline.config.settings import (
     ServerSettings,
     Settings,
     SpendingSettings,
+    StageSettings,
     TraceSettings,
     UpstreamSettings,
     WorkerSettings,
@@ -32,6 +33,7 @@ TABLES: dict[str, type[Any]] = {
     "upstreams": UpstreamSettings,
     "operations": OperationSettings,
     "packs": PackSettings,
+    "stages": StageSettings,
     "prices": PriceSettings,
     "spending": SpendingSettings,
     "traces": TraceSettings,
@@ -69,6 +71,7 @@ class _Loader:
         )
         operations = [self._operation(*each) for each in enumerate(self._tables("operations"))]
         packs = [self._pack(*each) for each in self._table("packs").items()]
+        stages = [self._stage(*each) for each in self._table("stages").items()]
         upstreams = [self._upstream(*each) for each in enumerate(self._tables("upstreams"))]
         upstreams = self._for_operations(upstreams, operations, packs)
         self._check_unique(upstreams)
@@ -84,6 +87,7 @@ class _Loader:
                 self._prices(),
                 SpendingSettings(**spending),
                 limits=LimitSettings(**limits),
+                stages=tuple(stages),
                 **server,
             ),
             worker=WorkerSettings(**({"concurrency": caps[0]} if caps else {}) | worker),
@@ -115,6 +119,12 @@ class _Loader:
     def _pack(self, name: str, table: Any) -> PackSettings:
         values = self._values(f"packs.{name}", table, None)
         return PackSettings(name, **values, position=self._file.where(("packs", 0, name)))
+
+    def _stage(self, name: str, table: Any) -> StageSettings:
+        path = f"stages.{name}"
+        values = self._values(path, table, None)
+        positions = {key: self._origins[f"{path}.{key}"] for key in values}
+        return StageSettings(name, **values, positions=positions | {"": self._file.where((path, 0, None))})
 
     def _table(self, name: str) -> dict[str, Any]:
         table = self._file.tables.get(name, {})

@@ -189,6 +189,39 @@ class PackSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StageSettings:
+    """A stage that sends each item to a model. `operations.declared_stages` makes an operation of it."""
+
+    name: str
+    model: str = field(metadata=about(TEXT, "The model. Its upstream is that of lines with this model."))
+    prompt: str = field(metadata=about(kinds.PROMPT, "A Jinja template over the fields of the item."))
+    system: str | None = setting(None, kinds.PROMPT, "A template of the system message.")
+    params: Mapping[str, Any] = setting({}, kinds.TABLE, "More fields of the request.")
+    endpoint: str = setting(
+        "/v1/chat/completions", TEXT, "Where requests go, below the upstream's `base_url`."
+    )
+    output: str | None = setting(None, TEXT, "The field that gets the answer. Default: the stage's name.")
+    emits: tuple[str, ...] = setting((), kinds.STAGES, "The stages that get the item with the answer.")
+    max_attempts: int | None = setting(
+        None, count(1, 100), "Maximum number of attempts per item. Default: as of the upstream."
+    )
+    timeout: float | None = setting(
+        None, time(0.1), "How long one request may take. Default: as of the upstream."
+    )
+    concurrency: int | None = setting(
+        None,
+        count(1, 20_000),
+        "Requests in flight at once, from one worker. Default: stages share those of the upstream.",
+    )
+    keep_results: bool = setting(True, SWITCH, "Store the results of this stage, too.")
+    # Where each key is, such as `batchline.toml, line 12`; "" is the table itself.
+    positions: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def position_of(self, key: str) -> str:
+        return self.positions.get(key) or self.positions.get("", "the settings")
+
+
+@dataclass(frozen=True, slots=True)
 class LimitSettings:
     """Limits of governed operations: of all users together, and of each user."""
 
@@ -297,6 +330,7 @@ class ServerSettings:
     )
     limits: LimitSettings = field(default_factory=LimitSettings)
     operation_window: str = setting("7d", kinds.WINDOW, "Time limit of a governed batch, approval included.")
+    stages: tuple[StageSettings, ...] = ()
 
     def upstream_for(self, model: str) -> UpstreamSettings | None:
         """The upstream that names the model, or else the first that takes any."""

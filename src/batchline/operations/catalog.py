@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from batchline.model.batch import Collecting
 from batchline.operations.errors import InvalidApp
+from batchline.operations.http_stage import HttpStage
 from batchline.operations.names import function_home
 from batchline.operations.operation import AnyOperation
 from batchline.operations.options import PROCESS
@@ -31,8 +32,8 @@ class OperationCatalog:
         known = self._operations.get(operation.name)
         if known is not None and function_home(known.function) != function_home(operation.function):
             raise InvalidApp(
-                f"there are two operations {operation.name!r}: {'.'.join(function_home(known.function))} and"
-                f' {".".join(function_home(operation.function))}. Give one of them another name: name="…"'
+                f"there are two operations {operation.name!r}: {_home(known)} and {_home(operation)}."
+                ' Give one of them another name: name="…"'
             )
         self._operations[operation.name] = self._by_url[operation.url] = operation
 
@@ -70,7 +71,8 @@ class OperationCatalog:
     def _visit(self, operation: AnyOperation, finished: list[AnyOperation], path: tuple[str, ...]) -> None:
         if operation.name in path:
             cycle = [*path[path.index(operation.name) :], operation.name]
-            raise InvalidApp(f"stages follow each other in a cycle: {' → '.join(cycle)}")
+            where = _position(operation, "emits")
+            raise InvalidApp(f"{where}stages follow each other in a cycle: {' → '.join(cycle)}")
         if operation in finished:
             return
         # Backwards, because the result is reversed: stages keep the order in which `emits` lists them.
@@ -84,9 +86,21 @@ class OperationCatalog:
         stage = self.find(name)
         if stage is None:
             raise InvalidApp(
-                f"operation {operation.name!r} {verb} {name!r}, which is no operation of this app"
+                f"{_position(operation, verb)}operation {operation.name!r} {verb} {name!r}, which is no"
+                " operation of this app"
             )
         return stage
+
+
+def _home(operation: AnyOperation) -> str:
+    if isinstance(operation, HttpStage):
+        return operation.settings.position_of("")
+    return ".".join(function_home(operation.function))
+
+
+def _position(operation: AnyOperation, key: str) -> str:
+    """Where a mistake is, if the operation is a stage of a file."""
+    return f"{operation.settings.position_of(key)}: " if isinstance(operation, HttpStage) else ""
 
 
 def _check_found(operation: AnyOperation) -> None:

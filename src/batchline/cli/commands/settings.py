@@ -57,6 +57,7 @@ def _loaded(settings: Settings) -> Iterator[tuple[str, str, str]]:
     tables |= {f"upstreams[{number}]": each for number, each in enumerate(server.upstreams)}
     tables |= {f"operations[{number}]": each for number, each in enumerate(server.operations)}
     tables |= {f"packs.{each.name}": each for each in server.packs}
+    tables |= {f"stages.{each.name}": each for each in server.stages}
     for table, values in tables.items():
         for key, each in settings_of(type(values)).items():
             path = f"{table}.{key}"

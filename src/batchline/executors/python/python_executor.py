@@ -14,8 +14,10 @@ import structlog
 
 from batchline.batches.output import failed_line
 from batchline.executors.executor import Executor, Fence, no_fence
+from batchline.executors.http import HttpExecutor
 from batchline.executors.python.chunks import ChunkRunner
 from batchline.executors.python.collecting import Collector
+from batchline.executors.python.http_runner import HttpStageRunner
 from batchline.executors.python.judge import Judge
 from batchline.executors.python.loop_runner import LoopCaller, LoopRunner
 from batchline.executors.python.loop_share import LoopShare
@@ -25,6 +27,7 @@ from batchline.executors.python.threads import ThreadCaller
 from batchline.model import Deferred, Failed, Item, Ran, Verdict
 from batchline.model.emission import PYTHON
 from batchline.operations.catalog import OperationCatalog
+from batchline.operations.http_stage import HttpStage
 from batchline.operations.operation import AnyOperation
 from batchline.operations.options import LOOP, THREAD
 
@@ -42,17 +45,20 @@ _log = structlog.get_logger("batchline.python")
 
 
 class PythonExecutor:
-    """Runs items of operations in `catalog`; all items that are not Python's go to `otherwise`."""
+    """Runs items of operations in `catalog`; all items that are not Python's go to `otherwise`. `http` sends
+    the requests of stages that are no functions; it is closed with this."""
 
     def __init__(
         self,
         catalog: OperationCatalog,
         otherwise: Executor | None = None,
         collector: Collector | None = None,
+        http: HttpExecutor | None = None,
     ) -> None:
         self._catalog = catalog
         self._otherwise = otherwise
         self._collector = collector
+        self._http = http
         self._runners: dict[str, tuple[AnyOperation, OperationRunner]] = {}
         # Of operations that were defined again.
         self._replaced: list[OperationRunner] = []
@@ -68,7 +74,7 @@ class PythonExecutor:
         # Not a coroutine itself: each item would pay for one more.
         claim = item.claim
         operation = self._catalog.find_url(claim.url)
-        if operation is None:
+        if operation is None or (self._http is None and isinstance(operation, HttpStage)):
             if self._otherwise is None or claim.url.startswith(PYTHON):
                 return self._elsewhere(item)
             return self._otherwise.run(item)
@@ -80,23 +86,26 @@ class PythonExecutor:
 
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence
-        if self._otherwise is not None:
-            self._otherwise.fenced_by(fence)
+        for executor in self._executors():
+            executor.fenced_by(fence)
 
     def wind_down(self) -> None:
         self._winding_down = True
         for runner in self._all_runners():
             runner.wind_down()
-        if self._otherwise is not None:
-            self._otherwise.wind_down()
+        for executor in self._executors():
+            executor.wind_down()
 
     async def close(self) -> None:
         for runner in self._all_runners():
             await runner.close()
         if self._collector is not None:
             await self._collector.close()
-        if self._otherwise is not None:
-            await self._otherwise.close()
+        for executor in self._executors():
+            await executor.close()
+
+    def _executors(self) -> list[Executor]:
+        return [each for each in (self._http, self._otherwise) if each is not None]
 
     def _all_runners(self) -> list[OperationRunner]:
         return [*self._replaced, *(runner for _, runner in self._runners.values())]
@@ -111,6 +120,9 @@ class PythonExecutor:
 
     def _runner(self, operation: AnyOperation) -> OperationRunner:
         options, judge = operation.options, Judge(operation)
+        if isinstance(operation, HttpStage):
+            assert self._http is not None
+            return HttpStageRunner(operation, self._http, judge)
         if options.run_in == LOOP and options.chunk is None:
             return LoopRunner(operation, self._catalog, judge, self._share)
         if options.run_in == LOOP:
@@ -133,7 +145,7 @@ class PythonExecutor:
             return found
         return await (runner.run(found) if item.claim.losses < _SUSPECT else self._run_suspect(runner, found))
 
-    async def _run_suspect(self, runner: OperationRunner, item: Item) -> Verdict:
+    async def _run_suspect(self, runner: OperationRunner, item: Item) -> Ran:
         losses = item.claim.losses
         if losses >= _MAX_LOSSES:
             message = f"{losses} workers died while they held this item."
@@ -146,7 +158,7 @@ class PythonExecutor:
         finally:
             self._suspects -= 1
 
-    async def _run_alone(self, runner: OperationRunner, item: Item) -> Verdict:
+    async def _run_alone(self, runner: OperationRunner, item: Item) -> Ran:
         held = self._fence()
         async with self._suspect_lock:
             # While it waited, the lease may have been lost: then another worker may be running it.

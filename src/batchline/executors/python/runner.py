@@ -7,7 +7,7 @@ from batchline.executors.executor import Fence
 from batchline.executors.python.judge import Judge
 from batchline.executors.python.outcome import Outcome
 from batchline.executors.python.slots import PATIENCE
-from batchline.model import Deferred, Item, Verdict
+from batchline.model import Deferred, Item, Ran, Verdict
 
 
 class Caller(Protocol):
@@ -27,9 +27,9 @@ class Caller(Protocol):
 class OperationRunner(Protocol):
     """Runs the items of one operation."""
 
-    def run(self, item: Item) -> Coroutine[Any, Any, Verdict]: ...
+    def run(self, item: Item) -> Coroutine[Any, Any, Ran]: ...
 
-    def run_alone(self, item: Item) -> Coroutine[Any, Any, Verdict]:
+    def run_alone(self, item: Item) -> Coroutine[Any, Any, Ran]:
         """The same, in a call of its own."""
         ...
 

@@ -74,8 +74,7 @@ def check_columns(sources: Mapping[str, str | None]) -> None:
     """Raises InvalidRowTemplate if none of the templates, which are valid, uses a column: all requests would
     be the same. The keys name the options."""
     given = {what: source for what, source in sources.items() if source is not None}
-    environment = _prompt_environment()
-    if not given or any(find_undeclared_variables(environment.parse(source)) for source in given.values()):
+    if not given or any(_uses_column(what, source) for what, source in given.items()):
         return
     what, source = next(iter(given.items()))
     found = _ONE_BRACE.search(source)
@@ -83,14 +82,26 @@ def check_columns(sources: Mapping[str, str | None]) -> None:
     raise InvalidRowTemplate(f"{what} uses no column, so that all rows would send the same; {hint}")
 
 
-class Renderer:
-    """Renders rows. Compiling and rendering may take without end."""
+def _uses_column(what: str, source: str) -> bool:
+    try:
+        return bool(find_undeclared_variables(_prompt_environment().parse(source)))
+    except TemplateSyntaxError as error:
+        # It parses, but names a filter or a test that does not exist.
+        raise InvalidRowTemplate(f"{what}: line {error.lineno}: {error.message}") from error
 
-    def __init__(self, how: RowTemplate, limits: InputLimits) -> None:
+
+class Renderer:
+    """Renders rows. Compiling and rendering may take without end.
+
+    `mark` is what errors write before the name of a template: the dashes of an option.
+    """
+
+    def __init__(self, how: RowTemplate, limits: InputLimits, mark: str = "--") -> None:
         self._how = how
         self._limits = limits
-        self._prompt = _compiled(how.prompt, "--prompt")
-        self._system = _compiled(how.system, "--system")
+        self._mark = mark
+        self._prompt = _compiled(how.prompt, f"{mark}prompt")
+        self._system = _compiled(how.system, f"{mark}system")
         self._body = None if how.body is None else _compile(_json_environment(), how.body, "--template")
         self._middle = b',"method":"POST","url":' + _encode(how.endpoint) + b',"body":'
 
@@ -101,6 +112,10 @@ class Renderer:
             return b'{"custom_id":' + _encode(self._id(row, number)) + self._middle + _encode(body) + b"}\n"
         except UnicodeEncodeError:
             raise RowFault("the request has a character that is not valid in UTF-8 (half a pair)") from None
+
+    def body(self, row: Row) -> dict[str, Any]:
+        """The request for a row, from the prompt. Raises RowFault."""
+        return self._from_prompt(row, Format.JSONL)
 
     def _id(self, row: Row, number: int) -> str:
         column = self._how.id_column
@@ -136,7 +151,7 @@ class Renderer:
         model = how.model or row.get("model")
         if not isinstance(model, str) or not model:
             raise RowFault("no model: give --model")
-        system = None if self._system is None else self._rendered(self._system, row, "--system")
+        system = None if self._system is None else self._rendered(self._system, row, f"{self._mark}system")
         if self._prompt is None and isinstance(row.get("messages"), list):
             content = self._messages(row["messages"], system)
         else:
@@ -155,7 +170,7 @@ class Renderer:
     def _text(self, row: Row, format: Format) -> str:
         """The prompt: rendered, or the row's own."""
         if self._prompt is not None:
-            return self._rendered(self._prompt, row, "--prompt")
+            return self._rendered(self._prompt, row, f"{self._mark}prompt")
         column = "text" if format is Format.TEXT else "prompt"
         text = row.get(column)
         if not isinstance(text, str):

@@ -1,7 +1,7 @@
 """Items as blocks of encoded lines. The source is read once, and only one block of it is in memory."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import Any
@@ -50,6 +50,12 @@ class ItemBlock(msgspec.Struct, frozen=True):
         if self.keys is not None:
             return self.keys
         return [b"%d" % position for position in range(first, first + len(self))]
+
+
+def in_one_block(items: object) -> bool:
+    """Whether these are certainly so few that they are one block. Of other sources nothing is known before
+    they are read, and that may use the caller's connection."""
+    return isinstance(items, Collection) and len(items) <= _FIRST
 
 
 async def item_blocks(

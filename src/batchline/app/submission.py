@@ -1,6 +1,6 @@
 """Submissions: a batch and all its items in one transaction."""
 
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from datetime import timedelta
 from typing import Any, Literal, TypedDict, cast
@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from batchline.app.item_blocks import ItemBlock
+from batchline.app.item_blocks import ItemBlock, chained
 from batchline.app.unique_keys import UniqueKeys
 from batchline.batches.creation import NO_WINDOW
 from batchline.batches.staging import InvalidStaging, with_max_failed
@@ -19,12 +19,15 @@ from batchline.model.ids import new_id
 from batchline.operations.catalog import OperationCatalog
 from batchline.operations.errors import BatchClosed
 from batchline.operations.operation import AnyOperation
-from batchline.store import batches, feeding, files
+from batchline.store import batches, feeding, files, small_batches
 from batchline.store.batches import NewBatch
 from batchline.store.files import FileLane, Incoming, LineWriter, NewFile
+from batchline.store.guest import long_transaction
 from batchline.store.session import InTransaction, Session
 
 _MAX_NAME = 255
+# Bytes of items that are inserted. More are copied.
+_MAX_INSERTED = 2**16
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
 
 
@@ -111,6 +114,36 @@ def new_batch(submission: PythonSubmission) -> NewBatch:
     )
 
 
+async def submit(
+    session: Session,
+    submission: PythonSubmission,
+    new: NewBatch,
+    blocks: AsyncGenerator[ItemBlock, None],
+    *,
+    one_block: bool,
+) -> int:
+    """As `store`, in one transaction of its own. If there is at most `one_block`, it takes one round trip."""
+    if one_block and not submission.accepting and not submission.unique:
+        block = await anext(blocks, None)
+        if block is not None and block.size <= _MAX_INSERTED:
+            file = _file(submission, new, len(block), block.size)
+            await small_batches.create(session, file, new, block.custom_ids(0), block.bodies)
+            return 0
+        blocks = blocks if block is None else chained(block, blocks)
+    async with long_transaction(session) as inside:
+        return await store(inside, submission, new, blocks)
+
+
+def _file(submission: PythonSubmission, new: NewBatch, count: int, size: int) -> NewFile:
+    """The file of the items, which are in the lane of the first stage. It has no digest: `run` finds its
+    inputs by them."""
+    totals = [count] + [0] * (len(submission.stages) - 1)
+    lanes = [
+        FileLane(stage.name, stage.url, total) for stage, total in zip(submission.stages, totals, strict=True)
+    ]
+    return NewFile(new.file_id, new.tenant, "batch", submission.displayed_name, size, b"", lanes)
+
+
 async def store(
     session: InTransaction, submission: PythonSubmission, new: NewBatch, blocks: AsyncIterable[ItemBlock]
 ) -> int:
@@ -123,15 +156,7 @@ async def store(
             blocks = keys.free(blocks, skip=submission.on_conflict == "skip")
         if not submission.accepting:
             count, size = await _written(incoming, blocks, at_once=not submission.unique)
-        totals = [count] + [0] * (len(submission.stages) - 1)
-        lanes = [
-            FileLane(stage.name, stage.url, total)
-            for stage, total in zip(submission.stages, totals, strict=True)
-        ]
-        # It has no digest: `run` finds its inputs by them.
-        await incoming.add(
-            NewFile(new.file_id, new.tenant, "batch", submission.displayed_name, size, b"", lanes)
-        )
+        await incoming.add(_file(submission, new, count, size))
     # Without items it ends when it is released.
     empty = not count and not submission.accepting
     await batches.create(session, replace(new, accepting=True) if empty else new)

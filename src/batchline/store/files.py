@@ -139,6 +139,26 @@ def _file(row: Row) -> File:
     return msgspec.structs.replace(file, errors=msgspec.convert(file.errors, tuple[ContentError, ...]))
 
 
+def added(new: NewFile, no: int | None) -> dict[str, Any]:
+    """The parameters of add_file. `no` is None if no lines are written before the file."""
+    return {
+        "id": new.id,
+        "no": no,
+        "tenant": new.tenant,
+        "purpose": new.purpose,
+        "filename": new.filename,
+        "bytes": new.size,
+        "line_count": sum(lane.total for lane in new.lanes),
+        "digest": new.digest,
+        "object_key": new.object_key,
+        "errors": None if new.errors is None else Jsonb(msgspec.to_builtins(new.errors)),
+        "expires_after": new.expires_after,
+        "lane_models": [lane.model for lane in new.lanes],
+        "lane_urls": [lane.url for lane in new.lanes],
+        "lane_totals": [lane.total for lane in new.lanes],
+    }
+
+
 class Incoming:
     """Ingest of one file: first its lines, then the check for duplicates, then the file itself."""
 
@@ -186,26 +206,7 @@ class Incoming:
         return bool(await run(self._connection, statement("complete_upload"), params))
 
     async def add(self, new: NewFile) -> File:
-        rows = await run(
-            self._connection,
-            statement("add_file"),
-            {
-                "id": new.id,
-                "no": self._no,
-                "tenant": new.tenant,
-                "purpose": new.purpose,
-                "filename": new.filename,
-                "bytes": new.size,
-                "line_count": sum(lane.total for lane in new.lanes),
-                "digest": new.digest,
-                "object_key": new.object_key,
-                "errors": None if new.errors is None else Jsonb(msgspec.to_builtins(new.errors)),
-                "expires_after": new.expires_after,
-                "lane_models": [lane.model for lane in new.lanes],
-                "lane_urls": [lane.url for lane in new.lanes],
-                "lane_totals": [lane.total for lane in new.lanes],
-            },
-        )
+        rows = await run(self._connection, statement("add_file"), added(new, self._no))
         return _file(rows[0])
 
 

@@ -119,6 +119,22 @@ class Session:
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
             return await _execute(connection, cursor, statement, params, prepare=True)
 
+    async def together(self, *steps: tuple[Statement, Mapping[str, Any]]) -> list[list[Row]]:
+        """Run statements in one round trip and one transaction, and return the rows of each.
+
+        PostgreSQL takes all that it gets before a Sync as one transaction, and a pipeline sends one Sync, at
+        its end. So nothing may be fetched earlier.
+        """
+        async with self._guarded() as connection:
+            cursors = []
+            async with connection.pipeline():
+                for statement, params in steps:
+                    cursor = psycopg.AsyncRawCursor(connection)
+                    text, names = statement.numbered_in(connection.schema)
+                    await cursor.execute(text, [params[name] for name in names], prepare=True, binary=True)
+                    cursors.append(cursor)
+            return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
     @asynccontextmanager
     async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:
         """Run several statements in one transaction, within one time limit.

@@ -1,7 +1,8 @@
 -- add_file: add the row of a file and its lanes, in the transaction that copied its lines, if any.
 --
 -- Runs last, when size, digest and lanes are known. Its commit makes the file exist. `lane_models`, `lane_urls` and
--- `lane_totals` are in the order of the lanes' numbers. Locks: only its own rows.
+-- `lane_totals` are in the order of the lanes' numbers. `no` is NULL if no line has been written yet: then the file gets the
+-- next number. Locks: only its own rows.
 WITH
 file AS (
     INSERT INTO batchline.files (
@@ -10,7 +11,7 @@ file AS (
     OVERRIDING SYSTEM VALUE
     VALUES (
         %(id)s,
-        %(no)s,
+        coalesce(%(no)s::bigint, nextval(pg_get_serial_sequence('batchline.files', 'no'))),
         %(tenant)s,
         %(purpose)s,
         %(filename)s,

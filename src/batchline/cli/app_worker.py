@@ -11,6 +11,7 @@ import structlog
 import typer
 
 from batchline.app.app_worker import AppWorker, WorkerAttachments
+from batchline.app.batchline import Batchline
 from batchline.app.core import AppLocation
 from batchline.app.loading import load_app
 from batchline.cli.app_processes import AppProcesses, run_reloading
@@ -124,11 +125,12 @@ def work_in_processes(target: str, processes: str, settings: WorkerSettings, *, 
 
 
 class AppBeside:
-    """A worker of an app next to another worker, on its event loop. Both end together."""
+    """A worker of an app next to another worker, on its event loop. Both end together. Without `app`, it is
+    that of the order."""
 
-    def __init__(self, order: AppOrder) -> None:
+    def __init__(self, order: AppOrder, app: Batchline | None = None) -> None:
         with reported_app_errors():
-            self._app = load_app(order.target)
+            self._app = app or load_app(order.target)
             worker = self._app.worker(concurrency=order.concurrency)
             worker.check()
         self.worker = worker.configured(without_hooks(order.settings.worker))

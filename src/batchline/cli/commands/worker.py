@@ -40,6 +40,7 @@ from batchline.cli.server_settings import (
     with_upstream,
     without_any,
 )
+from batchline.cli.stage_worker import stages_beside
 from batchline.cli.tracing import checked, traced
 from batchline.cli.worker_report import WorkerCounts, added, counts_of, last_line, reporting
 from batchline.config.settings import (
@@ -190,6 +191,9 @@ def work(
                 provider_recheck=provider_recheck,
             )
         check_keys(server)
+        if app is None:
+            order_of_stages = AppOrder("", settings, None, False, say)
+            beside = stages_beside(context, settings, with_upstream(server, upstream), order_of_stages)
         operations = registry(server, () if beside is None else beside.worker.governed)
         check_hook_file(settings)
         hooks = hooks_in(settings.worker)

@@ -253,6 +253,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (Query("max by (task) (batchline_maintenance_delay_seconds)", "{{task}}"),),
             ),
             Panel(
+                "Schedules late",
+                "How long ago a time of a Python app's schedule came that has become no batch.",
+                "s",
+                (Query("max by (schedule) (batchline_schedule_lag_seconds)", "{{schedule}}"),),
+            ),
+            Panel(
                 "Maintenance findings",
                 "Repaired or removed in the last hour.",
                 "short",

@@ -242,3 +242,45 @@ async def test_a_poll_returns_whether_a_schedule_is_due_and_when_the_next_is(db:
     assert (await spans.poll(db, worker, Scope())).next_due == pytest.approx(86_400, abs=60)
     await sql(db, "UPDATE batchline.schedules SET available_at = now()")
     assert (await spans.poll(db, worker, Scope(), schedules=NIGHTLY)).schedules_due
+
+
+# What operators see
+
+
+async def test_a_schedule_is_waiting_late_running_or_retrying(db: Session) -> None:
+    await register(db, due_in=HOUR)
+    assert (await row(db)).state == "waiting"
+    await register(db, CHANGED)
+    assert (await row(db)).state == "late"
+    taken = await take(db, CHANGED)
+    assert (await row(db)).state == "running"
+    await schedules.put_off(db, taken, delay=60, error="ValueError: no rows")
+    assert (await row(db)).state == "retrying"
+
+
+async def test_the_lag_is_the_time_since_it_was_due_and_the_latest_come_first(db: Session) -> None:
+    await register(db, ScheduleScope(TENANT, {"early": "0 3 * * * UTC"}), due_in=HOUR)
+    due = await register(db)
+    first, second = await schedules.lags(db)
+    assert first.name == "nightly"
+    assert 3600 <= first.seconds <= (await now(db) - due).total_seconds()
+    assert (second.name, second.seconds) == ("early", 0)
+
+
+async def test_the_operation_is_that_of_the_last_batch(db: Session) -> None:
+    await register(db)
+    assert (await row(db)).operation is None
+    batch = await a_batch(db, 1)
+    taken = await take(db)
+    await schedules.advance(db, taken, at=taken.due_at, following=taken.now + HOUR, batch_id=batch.id)
+    assert (await row(db)).operation == batch.endpoint
+
+
+async def test_a_forgotten_schedule_is_gone_until_it_is_registered_again(db: Session) -> None:
+    await register(db)
+    assert not await schedules.forget(db, "other", "nightly")
+    assert await schedules.forget(db, TENANT, "nightly")
+    assert not await schedules.forget(db, TENANT, "nightly")
+    assert await schedules.lags(db) == []
+    await register(db)
+    assert await row(db)

@@ -333,6 +333,10 @@ CASES: Mapping[str, tuple[Sequence[Mapping[str, str]], Sequence[Mapping[str, str
         [_gauge("batchline_maintenance_delay_seconds", 3_600, f'{SERVER},task="sweep"')],
         [_gauge("batchline_maintenance_delay_seconds", 60, f'{SERVER},task="sweep"')],
     ),
+    "BatchlineScheduleLate": (
+        [_gauge("batchline_schedule_lag_seconds", 3_600, f'{SERVER},schedule="nightly"')],
+        [_gauge("batchline_schedule_lag_seconds", 60, f'{SERVER},schedule="nightly"')],
+    ),
     "BatchlineMetricsIncomplete": (
         [_gauge("batchline_metrics_read", 0, f'{SERVER},part="demand"')],
         [

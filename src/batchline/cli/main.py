@@ -42,6 +42,7 @@ MODULES = {
     "keys": ("keys",),
     "tenants": ("tenants",),
     "hooks": ("hooks",),
+    "schedules": ("schedules",),
     "settings": ("settings",),
     "doctor": ("doctor",),
     "migrate": ("migrate",),

@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 
 from batchline.metrics import definitions, exports
 from batchline.metrics.demand import Demand, demand_of
-from batchline.metrics.labels import UpstreamNames
-from batchline.store import monitoring, operations, providers, spans
+from batchline.metrics.labels import BoundedLabels, UpstreamNames
+from batchline.store import monitoring, operations, providers, schedules, spans
 from batchline.store.errors import StoreUnusable
 from batchline.store.monitoring import MonitoringSession
 from batchline.store.session import StoreUnavailable
@@ -93,6 +93,12 @@ class DatabaseMetrics:
         self._add("batches", batches, exports.open_batches)
         self._add("demand", self._demand, lambda found: exports.demand(found, names))
         self._add("maintenance", delays, exports.maintenance)
+        # The names of one page at a time: those of schedules that are gone must not use up the labels.
+        self._read(
+            "schedules",
+            lambda: schedules.lags(session),
+            lambda found: exports.schedule_lags(found, BoundedLabels()),
+        )
         self._read("rows", lambda: monitoring.row_counts(session), exports.row_counts)
         self._read("snapshot", lambda: monitoring.oldest_snapshot(session), exports.oldest_snapshot)
         self._read("connections", lambda: monitoring.connections(session), exports.connections)

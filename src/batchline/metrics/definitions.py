@@ -172,6 +172,12 @@ MAINTENANCE_DELAY = _gauge(
     MetricSource.DATABASE,
     "task",
 )
+SCHEDULE_LAG = _gauge(
+    "batchline_schedule_lag_seconds",
+    "How long ago a time of this schedule of a Python app came that has become no batch yet; 0: none.",
+    MetricSource.DATABASE,
+    "schedule",
+)
 
 # The database
 

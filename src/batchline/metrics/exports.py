@@ -12,11 +12,12 @@ from prometheus_client.metrics_core import Metric
 from batchline.metrics import definitions
 from batchline.metrics.definitions import MetricDefinition
 from batchline.metrics.demand import Demand
-from batchline.metrics.labels import UpstreamNames
+from batchline.metrics.labels import BoundedLabels, UpstreamNames
 from batchline.model import DURATION_BOUNDS
 from batchline.store.monitoring import Connections, Delay, OldestSnapshot, OpenBatches, RowCounts
 from batchline.store.operations import Durations
 from batchline.store.providers import ProviderCounts
+from batchline.store.schedules import ScheduleLag
 from batchline.upstreams.view import UpstreamView
 
 # An outage after which nobody has tried for so long is over for all that is known: there are no lines for it.
@@ -86,6 +87,14 @@ def maintenance(delays: Sequence[Delay]) -> Iterator[Metric]:
     samples = Samples(definitions.MAINTENANCE_DELAY)
     for each in delays:
         samples.add(each.seconds, each.task)
+    yield samples.metric()
+
+
+def schedule_lags(found: Sequence[ScheduleLag], labels: BoundedLabels) -> Iterator[Metric]:
+    """Those that are late come first, so they have labels of their own."""
+    samples = Samples(definitions.SCHEDULE_LAG, max)
+    for each in found:
+        samples.add(each.seconds, labels.of(each.name))
     yield samples.metric()
 
 

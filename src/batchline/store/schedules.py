@@ -10,6 +10,8 @@ import msgspec
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
+_MAX_LAGS = 1_000
+
 
 class ScheduleScope(msgspec.Struct, frozen=True):
     """The schedules that a worker has, by name, with their definitions."""
@@ -38,6 +40,26 @@ class StoredSchedule(msgspec.Struct, frozen=True):
     last_error: str | None
     last_at: datetime | None
     last_batch_id: UUID | None
+    # The url of the operation of that batch; None if it was deleted.
+    operation: str | None
+    # The time of the database.
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        """`waiting` until its next time; then `running` in a worker, `retrying` after an error, or `late` if
+        no worker has taken it."""
+        if self.due_at > self.now:
+            return "waiting"
+        if self.last_error is not None:
+            return "retrying"
+        return "running" if self.available_at > self.now else "late"
+
+
+class ScheduleLag(msgspec.Struct, frozen=True):
+    name: str
+    # How long ago it came due without a batch; 0: it is not due.
+    seconds: float
 
 
 class KnownSchedules(msgspec.Struct, frozen=True):
@@ -106,6 +128,17 @@ async def put_off(session: Session, taken: TakenSchedule, *, delay: float, error
 async def listed(session: Session, tenant: str) -> list[StoredSchedule]:
     rows = await session.rows(statement("list_schedules"), {"tenant": tenant})
     return [StoredSchedule(*row) for row in rows]
+
+
+async def lags(session: Session) -> list[ScheduleLag]:
+    """Of all tenants."""
+    rows = await session.rows(statement("schedule_lags"), {"limit": _MAX_LAGS})
+    return [ScheduleLag(*row) for row in rows]
+
+
+async def forget(session: Session, tenant: str, name: str) -> bool:
+    """False if there is no such schedule."""
+    return bool(await session.rows(statement("forget_schedule"), {"tenant": tenant, "name": name}))
 
 
 def _fence(taken: TakenSchedule) -> dict[str, object]:

@@ -31,9 +31,9 @@ from batchline.model.emission import PYTHON, Emission
 from batchline.model.failure import error_of_line
 from batchline.operations.codec import TypeMismatch
 from batchline.operations.http_stage import HttpStage
-from batchline.tables.columns import OutputColumn, OutputRecord, SelectFaults, decode_record, reader
+from batchline.tables.columns import OutputColumn, SelectFaults, TableError, decode_record, reader
 
-NO_ANSWER = "no_answer"
+NO_ANSWER, INVALID_RESPONSE = "no_answer", "invalid_response"
 _EMBEDDINGS = "/v1/embeddings"
 
 _encode = msgspec.json.Encoder().encode
@@ -94,34 +94,37 @@ class HttpStageRunner:
         return replace(item, claim=sent, body=body)
 
     def _completed(self, item: Item, ran: Completed) -> Verdict:
-        answer = self._answer(ran.output)
+        try:
+            answer = self._answer(ran.output)
+        except (msgspec.DecodeError, RecursionError, TableError) as error:
+            return _unusable(ran, item, INVALID_RESPONSE, cleaned(f"The answer cannot be read: {error}"))
         if answer is None:
-            message = "The model's answer has no text."
-            return Failed(item, failed_line(item, NO_ANSWER, message), usage=ran.usage)
+            return _unusable(ran, item, NO_ANSWER, "The model's answer has no text.")
         result = _encode({**_fields_of(item.body), self._stage.output: answer})
         if len(result) > MAX_RESULT or len(result) * len(self._next) > MAX_EMITTED:
             message = f"The item with its answer exceeds {MAX_RESULT} bytes."
-            return Failed(item, failed_line(item, INVALID_RESULT, message), usage=ran.usage)
+            return _unusable(ran, item, INVALID_RESULT, message)
         emitted = tuple(Emission(url, item.custom_id, result) for url in self._next)
         verdict = self._judge.verdict(item, Returned(result, emitted))
         assert isinstance(verdict, Completed)
         return replace(verdict, usage=ran.usage)
 
 
+def _unusable(ran: Completed, item: Item, code: str, message: str) -> Failed:
+    """The item has failed, although there is an answer. Its tokens count."""
+    return Failed(item, failed_line(item, code, message), usage=ran.usage)
+
+
 def answer_reader(endpoint: str) -> Callable[[bytes], Any]:
     """A function that reads the answer from an output line: a text, or the vector of an embedding. Other
     endpoints have no text, so the answer is the whole body. None: there is no answer."""
     if endpoint not in CHECKED_ENDPOINTS | {_EMBEDDINGS}:
-        return lambda line: _record(line).body
+        return lambda line: decode_record(line).body
     named = "embedding" if endpoint == _EMBEDDINGS else "answer"
     read = reader([OutputColumn(named)], SelectFaults())
 
     def answer(line: bytes) -> Any:
-        (value,) = read(_record(line))
+        (value,) = read(decode_record(line))
         return value
 
     return answer
-
-
-def _record(line: bytes) -> OutputRecord:
-    return decode_record(line)

@@ -13,7 +13,9 @@
 --
 -- Nothing is given of a lane that was closed meanwhile: its lines would be sent although the batch is cancelled or paused.
 --
--- Locks: spans, skipping those that others have locked, and no more of them than it takes. It never waits.
+-- Locks: spans, skipping those that others have locked, and no more of them than it takes. It waits in one case only: if a
+-- span changes between being found and being locked, PostgreSQL locks its newer version without skipping. So the caller
+-- holds no lane, for which the holder of that version may wait.
 CREATE FUNCTION batchline.claim_returned_v1(
     worker uuid, lane bigint, expired uuid[], max_items integer, tasks_only boolean DEFAULT false
 ) RETURNS TABLE (span_id bigint, items integer)

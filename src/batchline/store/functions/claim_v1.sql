@@ -11,8 +11,9 @@
 -- `max_tasks` is for the lines of a provider's upstream: due tasks come first, and no more other lines than may become tasks
 -- (claim_tasks). NULL: no limit.
 --
--- Locks: with `max_tasks`, those of claim_tasks; the worker's row; spans, never waiting; then lanes in id order, waiting (lock_lanes). If others were faster and
--- left less than expected, it looks again.
+-- Locks: with `max_tasks`, those of claim_tasks; the worker's row; spans; then lanes in id order, waiting (lock_lanes). If others were faster and
+-- left less than expected, it looks again, but takes no spans once it has locked a lane: to lock a span may wait, in spite
+-- of SKIP LOCKED (claim_returned), and the holder of that span may be waiting for this lane.
 --
 -- Safe because each statement of a function sees what was committed before it began, and what a lane has left is read
 -- after its row was locked (claim_fresh).
@@ -87,7 +88,7 @@ BEGIN
                 sharer := lane.tenant;
                 share_left := lane.share;
             END IF;
-            CONTINUE WHEN share_left <= 0;
+            CONTINUE WHEN share_left <= 0 OR (lane.returned AND highest_locked > 0);
             IF lane.returned THEN
                 SELECT array_agg(c.span_id) AS spans, coalesce(sum(c.items), 0)::integer AS items INTO claimed
                 FROM batchline.claim_returned_v1(worker, lane.lane_id, expired, least(share_left, lane.max_items)) AS c;

@@ -1,7 +1,7 @@
 """What a worker of an app needs for stages that send requests."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -27,10 +27,15 @@ def stage_requests(operations: Iterable[AnyOperation], settings: WorkerSettings)
     stages = [each for each in operations if isinstance(each, HttpStage)]
     if not stages:
         return StageRequests()
-    if missing := missing_stage_keys(stages, os.environ):
-        raise InvalidApp("; ".join(missing))
+    check_stage_keys(stages)
     upstreams, memory = Upstreams(), BodyMemory(settings.body_memory, settings.concurrency)
     return StageRequests(upstreams, memory, HttpExecutor(upstreams, memory=memory))
+
+
+def check_stage_keys(stages: Sequence[HttpStage]) -> None:
+    """Raises InvalidApp if an API key is not in the environment."""
+    if missing := missing_stage_keys(stages, os.environ):
+        raise InvalidApp("; ".join(missing))
 
 
 def shared_upstream(operation: AnyOperation) -> str | None:

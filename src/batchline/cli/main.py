@@ -23,6 +23,7 @@ from batchline.cli.streams import drop_unwritten, open_closed_streams
 # The modules, in the order of the help, and the commands that each registers.
 MODULES = {
     "run": ("run",),
+    "pipeline": ("pipeline",),
     "serve": ("serve",),
     "ui": ("ui",),
     "worker": ("worker",),

@@ -1,0 +1,141 @@
+"""Rows through the stages of batchline.toml, in this process: the same run again continues its batch."""
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from batchline.app.batchline import Batchline
+from batchline.app.core import AppCore
+from batchline.app.errors import translated
+from batchline.app.item_blocks import errors_of_sources, item_blocks
+from batchline.app.stage_requests import check_stage_keys
+from batchline.app.submission import new_batch, store, submission_of
+from batchline.app.submitted_batch import SubmittedBatch
+from batchline.model import Batch
+from batchline.operations.errors import BatchlineError, InvalidApp
+from batchline.operations.http_stage import HttpStage
+from batchline.store import batches
+from batchline.store.batches import AlreadyExists
+from batchline.store.guest import long_transaction
+from batchline.upstreams.http_upstream import Upstreams
+
+NumberedRows: TypeAlias = Iterator[tuple[int, dict[str, Any]]]
+
+
+class PipelineOrder(msgspec.Struct, frozen=True):
+    """The rows, and the stage that they go to first. `digest` is that of the rows."""
+
+    stage: str
+    rows: Callable[[], NumberedRows]
+    digest: bytes
+    name: str
+    fresh: bool = False
+    retry_failed: bool = False
+    progress: bool = False
+
+
+def pipeline_stages(app: Batchline, first: str) -> list[HttpStage]:
+    """The stage and all that follow it. Raises InvalidApp, also if a row could reach one of them twice."""
+    found = app._core.catalog.stages_of(app.stage(first))
+    stages = [stage for stage in found if isinstance(stage, HttpStage)]
+    reached = Counter(name for stage in stages for name in stage.options.emits)
+    for name, count in reached.items():
+        if count > 1:
+            raise InvalidApp(f"{count} stages emit {name!r}, so that a row would have {count} results of it")
+    for stage in stages:
+        if not stage.options.emits and not stage.options.keep_results:
+            where = stage.settings.position_of("keep_results")
+            raise InvalidApp(f"{where}: stage {stage.name!r} is the last one, so its results must be kept")
+    return stages
+
+
+async def run_pipeline(app: Batchline, order: PipelineOrder) -> SubmittedBatch[Any, Any]:
+    """The batch of the rows, when it has ended. The key of an item is the number of its row.
+
+    Raises BatchlineError, and what reading the rows raises.
+    """
+    core, stages = app._core, pipeline_stages(app, order.stage)
+    check_stage_keys(stages)
+    key = _resume_key(order.digest, stages)
+    found = await _found(core, order, key)
+    if found is None:
+        await _check_upstreams(stages)
+        found = await _created(core, order, stages[0], key)
+    batch = SubmittedBatch(core, found.id, stages[0])
+    if found.ended_at is not None and order.retry_failed:
+        await batch.retry()
+    if found.ended_at is None and found.paused_at is not None:
+        await batch.resume()
+    await batch.wait(here=True, progress=order.progress)
+    return batch
+
+
+async def _found(core: AppCore, order: PipelineOrder, key: str) -> Batch | None:
+    async with core.session() as session:
+        if order.fresh:
+            await batches.retire(session, core.location.tenant, key)
+        return await batches.find(session, core.location.tenant, key)
+
+
+async def _created(core: AppCore, order: PipelineOrder, first: HttpStage, key: str) -> Batch:
+    tenant, numbers = core.location.tenant, deque[str]()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, row in order.rows():
+            numbers.append(str(number))
+            yield row
+
+    submission = submission_of(core.catalog, tenant, first, {"name": order.name})
+    new = replace(new_batch(submission), resume_key=key)
+    sessions = (await core.resources()).sessions
+    # Keys are requested in the order of the rows.
+    blocks = item_blocks(first, rows(), lambda _: numbers.popleft())
+    with translated(), errors_of_sources():
+        async with aclosing(blocks), sessions.stream() as session:
+            try:
+                async with long_transaction(session) as inside:
+                    await store(inside, submission, new, blocks)
+            except AlreadyExists:
+                # Another process with the same rows was faster.
+                pass
+            batch = await batches.find(session, tenant, key)
+    if batch is None:
+        raise BatchlineError("the batch was deleted meanwhile; run the same command again")
+    return batch
+
+
+async def _check_upstreams(stages: Sequence[HttpStage]) -> None:
+    """Before anything is stored. Raises BatchlineError."""
+    upstreams = Upstreams()
+    try:
+        for base_url, variable in dict.fromkeys(
+            (stage.upstream.base_url, stage.upstream.api_key_env) for stage in stages
+        ):
+            if trouble := await upstreams.get(base_url).check(variable):
+                raise BatchlineError(f"{trouble}; nothing was sent")
+    finally:
+        await upstreams.close()
+
+
+def _resume_key(digest: bytes, stages: Sequence[HttpStage]) -> str:
+    """The same for the same rows and requests. It does not depend on where the models are served."""
+    requests = [
+        (
+            each.name,
+            each.model,
+            each.prompt,
+            each.system,
+            each.params,
+            each.endpoint,
+            stage.output,
+            each.emits,
+        )
+        for stage in stages
+        for each in (stage.settings,)
+    ]
+    return hashlib.sha256(b"pipeline" + digest + msgspec.json.encode(requests)).hexdigest()

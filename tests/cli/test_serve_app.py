@@ -16,6 +16,7 @@ from tests.support.processes import batchline, simulated, start, write_requests
 from tests.support.processes import kill as kill_process
 from tests.support.server_process import Served, ended, served
 from tests.support.server_process import submit as submit_file
+from tests.support.ui_process import displayed
 from tests.support.waiting import LIMIT, wait_for
 
 _JOBS = """
@@ -290,3 +291,37 @@ def test_an_app_that_does_not_fit_ends_the_server_before_it_starts(
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ops_commands_know_the_operations_of_an_app(database_url: str, folder: Path) -> None:
+    (folder / "items.json").write_text(json.dumps([{"vm": "a", "env": "production", "pin": "1234"}]))
+    location = ("--database", database_url, "--data-dir", str(folder / "data"))
+
+    def ops(*arguments: str, at: tuple[str, ...] = location) -> Any:
+        done = batchline("ops", *arguments, "--app", "jobs:app", "--json", *at, PYTHONPATH=str(folder))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    listed = {each["name"]: each for each in ops("list", at=())["data"]}
+    assert listed["resize"]["redact"] == ["pin"]
+    batch = ops("submit", "resize", str(folder / "items.json"), "--as", "ann")["batch_id"]
+    assert ops("approve", batch, "--as", "bob")["approval"] == "approved"
+    (child,) = ops("show", batch)["children"]
+    assert child["item"]["vm"] == "a"
+    assert child["item"]["pin"] != "1234"
+
+    elsewhere = "Batchline('postgresql://127.0.0.1:9/other')"
+    (folder / "jobs.py").write_text(_JOBS.replace("Batchline()", elsewhere))
+    done = batchline("ops", "show", batch, "--app", "jobs:app", *location, PYTHONPATH=str(folder))
+    assert done.returncode == 2
+    assert "the app uses another database" in done.stderr
+
+
+def test_the_local_dashboard_knows_the_operations_of_an_app(database_url: str, folder: Path) -> None:
+    with (
+        displayed(database_url, folder, "--app", "jobs:app", PYTHONPATH=str(folder)) as ui,
+        httpx2.Client(base_url=ui.url, timeout=LIMIT) as http,
+    ):
+        http.get(ui.address)
+        listed = http.get("/api/v1/operations").json()["data"]
+    assert "resize" in [each["name"] for each in listed]

@@ -21,9 +21,9 @@ class DisplayedUi:
 
 
 @contextmanager
-def displayed(database: str, folder: Path, *options: str) -> Iterator[DisplayedUi]:
+def displayed(database: str, folder: Path, *options: str, **variables: str) -> Iterator[DisplayedUi]:
     location = ("--database", database, "--data-dir", str(folder / "data"))
-    process = start("ui", "--no-browser", *location, *options)
+    process = start("ui", "--no-browser", *location, *options, **variables)
     assert process.stdout is not None
     assert process.stderr is not None
     try:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import structlog
 import typer
@@ -39,6 +40,11 @@ _TAKEN = frozenset(
 _OF_THE_APP = frozenset(("database", "data_dir", "objects"))
 # It would count the items of each of the two workers.
 _OF_ONE_WORKER = frozenset(("max_items",))
+
+_ELSEWHERE = (
+    "the app uses another database, data folder or object store than this command; give both the same, or"
+    " leave them out of Batchline(...)"
+)
 
 _log = structlog.get_logger("batchline.worker")
 
@@ -82,16 +88,16 @@ def served_app(target: str) -> AppWorker:
 
 def check_location(location: AppLocation, settings: Settings) -> None:
     """Raises CommandError if the app uses other data than the command."""
-    same = (
-        location.database in (None, settings.database)
-        and (location.data_dir is None or folder_of(location.data_dir) == folder_of(settings.data_dir))
-        and location.objects == settings.server.objects
-    )
-    if not same:
-        raise CommandError(
-            "the app uses another database, data folder or object store than this command; give both the"
-            " same, or leave them out of Batchline(...)"
-        )
+    check_database(location, settings.database, settings.data_dir)
+    if location.objects != settings.server.objects:
+        raise CommandError(_ELSEWHERE)
+
+
+def check_database(location: AppLocation, database: str | None, data_dir: Path | None) -> None:
+    """Raises CommandError if the app uses another database than the command."""
+    same_folder = location.data_dir is None or folder_of(location.data_dir) == folder_of(data_dir)
+    if location.database not in (None, database) or not same_folder:
+        raise CommandError(_ELSEWHERE)
 
 
 def work_for(order: AppOrder) -> WorkerCounts:

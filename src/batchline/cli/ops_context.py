@@ -4,8 +4,9 @@ Access to the database is full access: these commands act as an admin, under a n
 """
 
 import getpass
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,10 @@ from batchline.batches.batch_object import steps_object
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.options import Exit
 from batchline.cli.server_settings import read_settings, registry
-from batchline.config.settings import ServerSettings
 from batchline.governance.access import Actor
 from batchline.governance.children import Reported
 from batchline.governance.errors import LimitReached, Refused
+from batchline.governance.operations import Operation
 from batchline.governance.rules import Rules
 from batchline.model import Child, GovernedBatch, Role, ids
 
@@ -30,6 +31,43 @@ User = Annotated[
 Reason = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="The reason, for the audit log.")
 ]
+
+
+App = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Also know the governed operations of this Python app.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsSource:
+    """Where the operations are defined, and the database with their batches."""
+
+    config: Path | None
+    app: str | None = None
+    database: str | None = None
+    data_dir: Path | None = None
+
+    def rules(self, *, opens_database: bool = True) -> Rules:
+        """The operations and limits of the settings and of the app. Raises CommandError, also if the command
+        opens another database than the app."""
+        settings = read_settings({"config": self.config})
+        governed: Sequence[Operation] = ()
+        if self.app is not None:
+            # Only who names an app waits for the import.
+            from batchline.cli.app_worker import check_database, served_app
+
+            served = served_app(self.app)
+            if opens_database:
+                check_database(served.location, self.database or settings.database, self.data_dir)
+            governed = served.governed
+        server = settings.server
+        return Rules(registry(server, governed), server.limits, server.operation_window)
 
 
 def admin(tenant: str, user: str | None) -> Actor:
@@ -45,12 +83,6 @@ def current_actor(user: str | None) -> str:
     except (KeyError, OSError):
         # A container may run as a user without a name.
         return "command line"
-
-
-def load_rules(config: Path | None) -> tuple[Rules, ServerSettings]:
-    """The operations and limits of the settings."""
-    settings = read_settings({"config": config}).server
-    return Rules(registry(settings), settings.limits, settings.operation_window), settings
 
 
 @contextmanager

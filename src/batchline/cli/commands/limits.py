@@ -11,7 +11,7 @@ from batchline.cli import options
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import Tenant, User, admin, load_rules, refusing
+from batchline.cli.ops_context import OpsSource, Tenant, User, admin, refusing
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.config import durations
 from batchline.config.settings import LimitSettings
@@ -42,7 +42,7 @@ def status(
 ) -> None:
     """Show pending work and limits, of each user and of all users together."""
     with reported_errors(as_json):
-        allowed = load_rules(config)[1].limits
+        allowed = OpsSource(config).rules().limits
         with open_runtime(database, data_dir) as runtime:
             overall, users = run_async(_status(runtime, tenant, allowed))
         if as_json:

@@ -14,9 +14,10 @@ from batchline.cli.commands.ops_submit import submit
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.ops_context import (
+    App,
+    OpsSource,
     Tenant,
     admin,
-    load_rules,
     refusing,
     show_child,
     show_governed,
@@ -49,16 +50,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(ops, name="ops", rich_help_panel=options.PANEL_OPERATIONS)
 
 
-def list_operations(config: options.Config = None, as_json: options.Json = False) -> None:
-    """List the operations of the settings: those of packs, and [[operations]]."""
+def list_operations(config: options.Config = None, app: App = None, as_json: options.Json = False) -> None:
+    """List the operations of the settings, those of packs and [[operations]], and those of an app."""
     with reported_errors(as_json):
-        found = load_rules(config)[0].registry.all()
+        found = OpsSource(config, app).rules(opens_database=False).registry.all()
         if as_json:
             print_json({"data": [_displayed(operation) for operation in found]})
             return
         if not found:
             raise CommandError(
-                "no operations are configured; add [[operations]] or [packs] to batchline.toml"
+                "no operations are configured; add [[operations]] or [packs] to batchline.toml, or name a"
+                " Python app with governed operations: --app module:app"
             )
         table = Table(
             Column("operation", no_wrap=True),
@@ -163,13 +165,14 @@ def show(
     ] = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
+    app: App = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Show a governed batch and its children, with their items. Secrets are masked."""
     with reported_errors(as_json):
-        registry = load_rules(config)[0].registry
+        registry = OpsSource(config, app, database, data_dir).rules().registry
         with open_runtime(database, data_dir) as runtime:
             batch_id = batch_id_in(runtime, batch, governed_of=tenant)
             found, rows = run_async(_show(runtime, admin(tenant, None), batch_id, status))

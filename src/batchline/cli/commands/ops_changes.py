@@ -5,7 +5,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, TypeAlias
 from uuid import UUID
 
@@ -14,15 +13,7 @@ import typer
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import (
-    Reason,
-    Tenant,
-    User,
-    admin,
-    load_rules,
-    refusing,
-    tell,
-)
+from batchline.cli.ops_context import App, OpsSource, Reason, Tenant, User, admin, refusing, tell
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.governance import changes, decisions
 from batchline.governance.access import Actor
@@ -83,6 +74,7 @@ def approve(
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
+    app: App = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -92,7 +84,7 @@ def approve(
     def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
         return decisions.approve(rules, session, actor, batch_id, reason, children, digest)
 
-    _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
+    _change(batch, ask, admin(tenant, user), OpsSource(config, app, database, data_dir), as_json)
 
 
 def reject(
@@ -101,6 +93,7 @@ def reject(
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
+    app: App = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -110,7 +103,7 @@ def reject(
     def ask(rules: Rules, session: Session, actor: Actor, batch_id: UUID) -> Awaitable[GovernedBatch]:
         return decisions.reject(session, actor, batch_id, reason)
 
-    _change(batch, ask, admin(tenant, user), config, database, data_dir, as_json)
+    _change(batch, ask, admin(tenant, user), OpsSource(config, app, database, data_dir), as_json)
 
 
 def change_command(change: Change) -> Callable[..., None]:
@@ -119,28 +112,22 @@ def change_command(change: Change) -> Callable[..., None]:
         user: User = None,
         tenant: Tenant = DEFAULT_TENANT,
         config: options.Config = None,
+        app: App = None,
         database: options.Database = None,
         data_dir: options.DataDir = None,
         as_json: options.Json = False,
     ) -> None:
-        _change(batch, change.ask, admin(tenant, user), config, database, data_dir, as_json)
+        source = OpsSource(config, app, database, data_dir)
+        _change(batch, change.ask, admin(tenant, user), source, as_json)
 
     return command
 
 
-def _change(
-    batch: str,
-    ask: Ask,
-    actor: Actor,
-    config: Path | None,
-    database: str | None,
-    data_dir: Path | None,
-    as_json: bool,
-) -> None:
+def _change(batch: str, ask: Ask, actor: Actor, source: OpsSource, as_json: bool) -> None:
     """Change the batch and print it."""
     with reported_errors(as_json):
-        rules, _ = load_rules(config)
-        with open_runtime(database, data_dir) as runtime:
+        rules = source.rules()
+        with open_runtime(source.database, source.data_dir) as runtime:
             batch_id = batch_id_in(runtime, batch, governed_of=actor.tenant)
             changed = run_async(_changed(runtime, lambda session: ask(rules, session, actor, batch_id)))
         tell(changed, as_json)

@@ -12,7 +12,7 @@ from batchline.batches.staging import MAX_SAMPLE, StagingRequest
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.errors import reported_errors
-from batchline.cli.ops_context import Reason, Tenant, User, admin, load_rules, refusing, tell
+from batchline.cli.ops_context import App, OpsSource, Reason, Tenant, User, admin, refusing, tell
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.step_options import StepOptions
 from batchline.governance import submissions
@@ -60,6 +60,7 @@ def submit(
     user: User = None,
     tenant: Tenant = DEFAULT_TENANT,
     config: options.Config = None,
+    app: App = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -74,7 +75,7 @@ def submit(
             hold,
             staging=StagingRequest(staging.steps, staging.seconds, sample, max_failed),
         )
-        rules, _ = load_rules(config)
+        rules = OpsSource(config, app, database, data_dir).rules()
         with open_runtime(database, data_dir) as runtime:
             if validate_only:
                 _tell_valid(run_async(_validate(runtime, rules, admin(tenant, user), requested)), as_json)

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,11 +16,15 @@ from batchline.api.database_disk import DatabaseDisk
 from batchline.api.server import listen
 from batchline.api.serving import app_server
 from batchline.cli import options
+from batchline.cli.app_worker import check_location, served_app
 from batchline.cli.display.console import CommandError, out
 from batchline.cli.errors import reported_errors
+from batchline.cli.ops_context import App
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.server_settings import read_settings, registry, with_upstream
 from batchline.config.settings import ServerSettings
+from batchline.governance.operations import Operation
+from batchline.governance.registry import Registry
 from batchline.model import DEFAULT_TENANT
 from batchline.store.pool import Sessions
 
@@ -40,6 +45,7 @@ def ui(
         bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
     ] = False,
     config: options.Config = None,
+    app: App = None,
     upstream: options.Upstream = None,
     database: options.Database = None,
     data_dir: options.DataDir = None,
@@ -53,23 +59,34 @@ def ui(
     with reported_errors(as_json=False):
         settings = read_settings({key: value for key, value in context.params.items() if key != "port"})
         server = with_upstream(settings.server, upstream)
-        registry(server)
+        governed: Sequence[Operation] = ()
+        if app is not None:
+            displayed = served_app(app)
+            check_location(displayed.location, settings)
+            governed = displayed.governed
+        operations = registry(server, governed)
         server = replace(server, host=_HOST, authentication=False, public_openapi=False)
         with (
             open_runtime(database, data_dir, objects=server.objects) as runtime,
             _listening(port) as sock,
         ):
-            run_async(_show(runtime, server, sock, tenant, open_browser=not no_browser))
+            run_async(_show(runtime, server, operations, sock, tenant, open_browser=not no_browser))
 
 
 async def _show(
-    runtime: Runtime, settings: ServerSettings, sock: socket.socket, tenant: str, *, open_browser: bool
+    runtime: Runtime,
+    settings: ServerSettings,
+    operations: Registry,
+    sock: socket.socket,
+    tenant: str,
+    *,
+    open_browser: bool,
 ) -> None:
     sessions = Sessions(runtime.url, maximum=settings.sessions, streams=settings.streams)
     disk = DatabaseDisk(None if runtime.server is None else runtime.server.data_dir)
     local = LocalSignIn(sock.getsockname()[1])
     context = ApiContext(sessions, runtime.objects, runtime.url, settings, disk, local=local, tenant=tenant)
-    server = app_server(context, sock)
+    server = app_server(context, sock, operations)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, server.stop)

@@ -229,14 +229,17 @@ async def test_programs_that_a_function_starts_can_be_ended_by_signals() -> None
     assert result_of(await in_process(handlers.terminate_child)) == -signal.SIGTERM
 
 
-async def test_a_function_that_cannot_be_imported_is_a_failed_attempt(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_items_of_a_function_that_cannot_be_imported_fail_without_a_retry_and_are_logged_once(
+    monkeypatch: pytest.MonkeyPatch, log: StringIO
 ) -> None:
     monkeypatch.setenv("python_child_cannot_import", "1")
-    verdict = await in_process(handlers.square)
-    assert isinstance(verdict, Retried)
-    assert verdict.error_code == "process_not_started"
-    assert "cannot import the function: ImportError: this module is broken here" in verdict.message
+    operation = make_operation(handlers.square, run_in="process", concurrency=1, max_attempts=5)
+    async with executing(operation) as executor:
+        for _ in range(3):
+            code, message = error_of(await executor.run(an_item(operation)))
+            assert code == "import_failed"
+            assert "cannot import the function: ImportError: this module is broken here" in message
+    assert log.getvalue().count("items fail without a retry") == 1
 
 
 async def test_a_process_that_cannot_be_started_is_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

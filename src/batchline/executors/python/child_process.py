@@ -43,6 +43,10 @@ class ProcessNotStarted(Exception):
     """The child cannot run the function. The message is for a person."""
 
 
+class FunctionNotImported(ProcessNotStarted):
+    """The module raises there, or has no such function. Another process would fail alike."""
+
+
 class ChildProcess:
     """Call `start` first. After `kill`, or when it has ended by itself, it answers nothing."""
 
@@ -80,7 +84,7 @@ class ChildProcess:
         except TimeoutError:
             raise ProcessNotStarted(f"The function was not imported within {_MAX_START:g} s.") from None
         if isinstance(answer, ChildRefused):
-            raise ProcessNotStarted(f"The process cannot import the function: {answer.message}")
+            raise FunctionNotImported(f"The process cannot import the function: {answer.message}")
         if answer is None:
             raise ProcessNotStarted(f"While the process imported the function, {await self.why_ended()}.")
 

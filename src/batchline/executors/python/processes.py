@@ -9,11 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 
+import structlog
+
 from batchline.executors.executor import Fence
-from batchline.executors.python.child_process import ChildProcess, ProcessNotStarted
+from batchline.executors.python.child_process import ChildProcess, FunctionNotImported, ProcessNotStarted
 from batchline.executors.python.judge import Judge
 from batchline.executors.python.messages import ChildSetup, encode_items
-from batchline.executors.python.outcome import AttemptFailed, Outcome, Returned, cleaned
+from batchline.executors.python.outcome import AttemptFailed, FailedForGood, Outcome, Returned, cleaned
 from batchline.executors.python.slots import CallSlots
 from batchline.model import Item
 from batchline.model.emission import PYTHON, Emission
@@ -22,6 +24,9 @@ from batchline.operations.context import Stages
 from batchline.operations.operation import AnyOperation
 
 PROCESS_DIED, PROCESS_NOT_STARTED = "process_died", "process_not_started"
+IMPORT_FAILED = "import_failed"
+
+_log = structlog.get_logger("batchline.handlers")
 
 
 class ProcessCaller:
@@ -33,6 +38,8 @@ class ProcessCaller:
         self._slots = CallSlots(operation.options.calls)
         self._idle: list[ChildProcess] = []
         self._children: set[ChildProcess] = set()
+        # Problems of the operation, so that each is logged once.
+        self._reported: set[str] = set()
 
     @property
     def process_ids(self) -> list[int]:
@@ -67,7 +74,7 @@ class ProcessCaller:
                 outcomes = await child.call(encode_items(items))
         except ProcessNotStarted as error:
             await self._discard(child)
-            return [AttemptFailed(PROCESS_NOT_STARTED, cleaned(str(error)))] * len(items)
+            return [self._not_started(error)] * len(items)
         except TimeoutError:
             await self._discard(child)
             return [self._timed_out] * len(items)
@@ -80,6 +87,16 @@ class ProcessCaller:
             return [AttemptFailed(PROCESS_DIED, message)] * len(items)
         self._idle.append(child)
         return [self._checked(outcome) for outcome in outcomes]
+
+    def _not_started(self, error: ProcessNotStarted) -> Outcome:
+        problem = cleaned(str(error))
+        if not isinstance(error, FunctionNotImported):
+            return AttemptFailed(PROCESS_NOT_STARTED, problem)
+        # Each item fails alike, and so would each attempt.
+        if problem not in self._reported:
+            self._reported.add(problem)
+            _log.error("items fail without a retry", operation=self._operation.name, reason=problem)
+        return FailedForGood(IMPORT_FAILED, problem)
 
     def _idle_child(self) -> ChildProcess | None:
         """One that has not ended while it was idle."""

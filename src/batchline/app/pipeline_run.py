@@ -27,7 +27,7 @@ from batchline.upstreams.http_upstream import Upstreams
 NumberedRows: TypeAlias = Iterator[tuple[int, dict[str, Any]]]
 
 
-class PipelineOrder(msgspec.Struct, frozen=True):
+class PipelineRequest(msgspec.Struct, frozen=True):
     """The rows, and the stage that they go to first. `digest` is that of the rows."""
 
     stage: str
@@ -41,8 +41,11 @@ class PipelineOrder(msgspec.Struct, frozen=True):
 
 def pipeline_stages(app: Batchline, first: str) -> list[HttpStage]:
     """The stage and all that follow it. Raises InvalidApp, also if a row could reach one of them twice."""
-    found = app._core.catalog.stages_of(app.stage(first))
-    stages = [stage for stage in found if isinstance(stage, HttpStage)]
+    catalog = app._core.catalog
+    operation = catalog.find(first)
+    if operation is None:
+        raise InvalidApp(f"this app has no stage {first!r}")
+    stages = [stage for stage in catalog.stages_of(operation) if isinstance(stage, HttpStage)]
     reached = Counter(name for stage in stages for name in stage.options.emits)
     for name, count in reached.items():
         if count > 1:
@@ -54,7 +57,7 @@ def pipeline_stages(app: Batchline, first: str) -> list[HttpStage]:
     return stages
 
 
-async def run_pipeline(app: Batchline, order: PipelineOrder) -> SubmittedBatch[Any, Any]:
+async def run_pipeline(app: Batchline, order: PipelineRequest) -> SubmittedBatch[Any, Any]:
     """The batch of the rows, when it has ended. The key of an item is the number of its row.
 
     Raises BatchlineError, and what reading the rows raises.
@@ -75,14 +78,14 @@ async def run_pipeline(app: Batchline, order: PipelineOrder) -> SubmittedBatch[A
     return batch
 
 
-async def _found(core: AppCore, order: PipelineOrder, key: str) -> Batch | None:
+async def _found(core: AppCore, order: PipelineRequest, key: str) -> Batch | None:
     async with core.session() as session:
         if order.fresh:
             await batches.retire(session, core.location.tenant, key)
         return await batches.find(session, core.location.tenant, key)
 
 
-async def _created(core: AppCore, order: PipelineOrder, first: HttpStage, key: str) -> Batch:
+async def _created(core: AppCore, order: PipelineRequest, first: HttpStage, key: str) -> Batch:
     tenant, numbers = core.location.tenant, deque[str]()
 
     def rows() -> Iterator[dict[str, Any]]:

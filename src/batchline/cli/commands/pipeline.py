@@ -13,7 +13,7 @@ import typer
 
 from batchline.app.batchline import Batchline
 from batchline.app.core import AppLocation
-from batchline.app.pipeline_run import PipelineOrder, pipeline_stages, run_pipeline
+from batchline.app.pipeline_run import PipelineRequest, pipeline_stages, run_pipeline
 from batchline.app.stage_app import stage_app
 from batchline.cli import options
 from batchline.cli.app_worker import reported_app_errors
@@ -147,8 +147,8 @@ def _writing(path: Path, data_dir: Path | None, *, force: bool, as_json: bool) -
     return PipelineWriting(target, errors, Outputs(written_files(data_dir), force))
 
 
-def _order(found: InputSet, stage: str, fresh: bool, retry_failed: bool, as_json: bool) -> PipelineOrder:
-    return PipelineOrder(
+def _order(found: InputSet, stage: str, fresh: bool, retry_failed: bool, as_json: bool) -> PipelineRequest:
+    return PipelineRequest(
         stage,
         found.rows,
         found.fingerprint().digest,
@@ -159,7 +159,7 @@ def _order(found: InputSet, stage: str, fresh: bool, retry_failed: bool, as_json
     )
 
 
-async def _run(app: Batchline, order: PipelineOrder, writing: PipelineWriting) -> PipelineReport:
+async def _run(app: Batchline, order: PipelineRequest, writing: PipelineWriting) -> PipelineReport:
     async with app:
         batch = await run_pipeline(app, order)
         with TemporaryFile() as file:

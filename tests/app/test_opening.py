@@ -20,8 +20,9 @@ async def submit_to(database: str, folder: Path) -> None:
 
 
 async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
-    with pytest.raises(DatabaseUnavailable, match="cannot connect to the database"):
+    with pytest.raises(DatabaseUnavailable, match="cannot connect to the database") as raised:
         await submit_to("postgresql://nobody@127.0.0.1:1/nothing", tmp_path)
+    assert str(raised.value).endswith('check the host, the port and the names in Batchline("postgresql://…")')
 
 
 async def test_a_database_that_does_not_exist(server_url: str, tmp_path: Path) -> None:
@@ -31,12 +32,15 @@ async def test_a_database_that_does_not_exist(server_url: str, tmp_path: Path) -
 
 
 async def test_what_is_no_database_url(tmp_path: Path) -> None:
-    with pytest.raises(DatabaseUnavailable, match="not a database URL"):
+    with pytest.raises(
+        DatabaseUnavailable, match=r'^the URL in Batchline\("postgresql://…"\) is not a database'
+    ):
         await submit_to("my-database", tmp_path)
 
 
 async def test_a_database_without_tables(server_url: str, tmp_path: Path) -> None:
-    with pytest.raises(DatabaseUnavailable, match="run `batchline migrate up`"):
+    advice = "run `batchline migrate up` with --database and the URL of the app first"
+    with pytest.raises(DatabaseUnavailable, match=advice):
         await submit_to(server_url, tmp_path)
 
 

@@ -63,6 +63,8 @@ class AppCore:
         self.background = Background()
         # The user was informed that items run in this process.
         self.reported_here = False
+        # A worker of a Python app was connected when this was looked up last.
+        self.worker_seen = False
         self._lock = threading.Lock()
         self._opened: OpenedApp | None = None
 

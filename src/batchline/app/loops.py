@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from uuid import UUID
 
+from batchline.app.first_results import FirstResults
 from batchline.store.events import Event
 from batchline.store.pool import Sessions
 from batchline.worker.listener import Listener
@@ -20,7 +21,7 @@ class EndNotices:
         self._waiting: defaultdict[UUID, list[asyncio.Future[None]]] = defaultdict(list)
 
     def heard(self, event: Event) -> None:
-        if event.kind == "ended" and event.batch_id is not None:
+        if event.kind in ("finished", "ended") and event.batch_id is not None:
             self._wake(event.batch_id)
         elif event.kind == "listening":
             # Earlier ones were missed.
@@ -51,6 +52,7 @@ class LoopResources:
     def __init__(self, url: str) -> None:
         self.sessions = Sessions(url, maximum=_SESSIONS, streams=_SESSIONS)
         self._notices = EndNotices()
+        self._first_results = FirstResults(self.sessions)
         self._url = url
         self._listening: asyncio.Task[None] | None = None
         self._keeper = asyncio.create_task(self._keep())
@@ -58,8 +60,17 @@ class LoopResources:
     def notices(self) -> EndNotices:
         """Listens from the first call on."""
         if self._listening is None:
-            self._listening = asyncio.create_task(Listener(self._url, self._notices.heard).run())
+            self._listening = asyncio.create_task(Listener(self._url, self._heard).run())
         return self._notices
+
+    def first_results(self) -> FirstResults:
+        """Listens from the first call on."""
+        self.notices()
+        return self._first_results
+
+    def _heard(self, event: Event) -> None:
+        self._notices.heard(event)
+        self._first_results.heard(event)
 
     async def close(self) -> None:
         self._keeper.cancel()
@@ -72,6 +83,7 @@ class LoopResources:
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.gather(self._listening, return_exceptions=True)
+            await self._first_results.close()
             await self.sessions.close()
 
 

@@ -16,8 +16,8 @@ from batchline.store import python_results
 from batchline.store.outputs import NEVER_RUN
 from batchline.store.python_results import PythonResult, ResultLane
 
-# Seconds between two looks for the next result. The first is short, for the caller of one item.
-_MIN_PAUSE, _SHORT_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.02, 0.25, 1.5
+# Seconds between two looks for the next result, unless a notification comes earlier.
+_MIN_PAUSE, _MAX_PAUSE, _GROWTH = 0.005, 0.25, 1.5
 
 
 class ItemError(msgspec.Struct, frozen=True):
@@ -84,13 +84,11 @@ class ResultReader(Generic[ItemT, ResultT]):
             if found:
                 self._next, self._after = found[-1].ordinal + 1, found[-1].line_no
                 pause = _MIN_PAUSE
-                yield [_result_of(each, codec, lane.ending) for each in found]
+                yield [result_of(each, codec, lane.ending) for each in found]
             elif lane.frozen:
                 return
             else:
-                # For a short while only the result is looked for, unless there is none left.
-                if self._next >= lane.total or pause > _SHORT_PAUSE:
-                    lane = await self._lane()
+                lane = await self._lane()
                 if not lane.frozen:
                     await self._resources.notices().wait(self._batch_id, pause)
                     pause = min(pause * _GROWTH, _MAX_PAUSE)
@@ -111,9 +109,10 @@ class ResultReader(Generic[ItemT, ResultT]):
             return await python_results.page(session, lane, self._after, self._next)
 
 
-def _result_of(
+def result_of(
     stored: PythonResult, codec: ItemCodec[ItemT, ResultT], ending: str | None
 ) -> ItemResult[ResultT]:
+    """`ending`: the code of items that never ran."""
     attempts = stored.attempt or 0
     if stored.output is None:
         code = ending or "batch_cancelled"

@@ -12,7 +12,7 @@ from batchline.app.core import AppCore
 from batchline.app.errors import translated
 from batchline.app.item_blocks import chained, errors_of_sources, item_blocks
 from batchline.app.progress import BatchProgress
-from batchline.app.results import ItemResult, ResultReader
+from batchline.app.results import ItemResult, ResultReader, result_of
 from batchline.batches import deletion
 from batchline.batches.deletion import NotDeletable
 from batchline.batches.retry import BatchGone, NotRetryable
@@ -24,6 +24,7 @@ from batchline.operations.errors import BatchClosed, BatchlineError
 from batchline.operations.operation import PythonOperation
 from batchline.store import batches, feeding
 from batchline.store.guest import long_transaction
+from batchline.store.python_results import PythonResult
 
 
 class SubmittedBatch(Generic[ItemT, ResultT]):
@@ -94,6 +95,15 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
             async with aclosing(reader.pages(self._codec(name))) as pages:
                 async for page in pages:
                     yield page
+
+    async def _first_result(self) -> ItemResult[ResultT]:
+        """The result of the first item, when it has ended. Raises LookupError if the batch was deleted."""
+        stages = self._core.catalog.stages_of(self._operation)
+        found = await waiting.first_result(self._core, self._id, last=len(stages) == 1)
+        if found.deleted:
+            raise LookupError("the batch was deleted meanwhile")
+        stored = PythonResult(0, 1, found.attempt, found.output, b"0")
+        return result_of(stored, self._codec(self._operation.name), found.ending)
 
     async def append(
         self,

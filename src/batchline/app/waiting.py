@@ -18,9 +18,12 @@ from batchline.model.emission import PYTHON
 from batchline.operations.errors import DatabaseUnavailable
 from batchline.operations.operation import AnyOperation
 from batchline.store import batches, stages
+from batchline.store.python_results import FirstResult
 
 # Seconds between two looks: while somebody watches, and if notifications get lost.
 _REFRESH, _FALLBACK = 0.25, 2.0
+# If there was a worker before, a call waits so long for its result before it looks for workers again.
+_GRACE = 0.1
 
 _log = structlog.get_logger("batchline.app")
 
@@ -57,6 +60,24 @@ async def until_ended(core: AppCore, batch_id: UUID, *, bar: bool) -> BatchProgr
             await notices.wait(batch_id, _REFRESH if bar else _FALLBACK)
 
 
+async def first_result(core: AppCore, batch_id: UUID, *, last: bool) -> FirstResult:
+    """The result of the batch's first item, when it has ended. Runs the batch here if no worker does. `last`:
+    it is the only item."""
+    answer = (await core.resources()).first_results().expect(batch_id, last=last)
+    try:
+        if core.worker_seen:
+            await asyncio.wait([answer], timeout=_GRACE)
+        if not answer.done():
+            async with worked_on(core, batch_id, None) as here:
+                # A worker of this process must not leave before the batch has ended. Others end it later.
+                if here:
+                    await until_ended(core, batch_id, bar=False)
+                await asyncio.wait([answer])
+        return await answer
+    finally:
+        answer.cancel()
+
+
 async def _read_patiently(core: AppCore, batch_id: UUID) -> BatchProgress | None:
     """None if the database does not answer now: a batch survives a restart of it, and so does who waits."""
     try:
@@ -89,7 +110,8 @@ async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIt
 
 async def _is_worker_connected(core: AppCore) -> bool:
     async with core.session() as session:
-        return await stages.worker_connected(session)
+        core.worker_seen = await stages.worker_connected(session)
+    return core.worker_seen
 
 
 @asynccontextmanager

@@ -67,6 +67,27 @@ async def page_with_unrun(session: Session, of: ResultLane, first: int) -> Seque
     return [PythonResult(*row) for row in await session.raw_rows(statement("page_unrun_items"), params)]
 
 
+class FirstResult(msgspec.Struct, frozen=True):
+    """How the first item of a batch has ended. `output` is None if it never ran; `ending` says why."""
+
+    batch_id: UUID
+    # The results, or the whole batch, are deleted.
+    deleted: bool
+    ending: str | None
+    attempt: int | None
+    output: bytes | None
+
+
+async def first_results(session: Session, batch_ids: Sequence[UUID]) -> list[FirstResult]:
+    """Of those batches whose first item has ended; if results are large, of some of them only."""
+    params = {"batches": list(batch_ids), "room": _ROOM}
+    rows = await session.raw_rows(statement("first_results"), params)
+    return [
+        FirstResult(batch_id, deleted, None if ending is None else ending.decode(), attempt, output)
+        for batch_id, deleted, ending, attempt, output in rows
+    ]
+
+
 class TooMuch(Exception):
     """The results are larger than the caller can take."""
 

@@ -133,7 +133,7 @@ class Session:
                     text, names = statement.numbered_in(connection.schema)
                     await cursor.execute(text, [params[name] for name in names], prepare=True, binary=True)
                     cursors.append(cursor)
-            return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+            return [await _fetched(cursor) for cursor in cursors]
 
     @asynccontextmanager
     async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:
@@ -262,6 +262,10 @@ async def _execute(
 ) -> list[AnyRow]:
     text, names = statement.numbered_in(connection.schema)
     await cursor.execute(text, [params[name] for name in names], prepare=prepare, binary=True)
+    return await _fetched(cursor)
+
+
+async def _fetched(cursor: psycopg.AsyncRawCursor[AnyRow]) -> list[AnyRow]:
     # `cursor.description` would do, but it creates an object per column.
     result = cursor.pgresult
     return await cursor.fetchall() if result is not None and result.nfields else []

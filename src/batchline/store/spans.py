@@ -208,7 +208,7 @@ async def _settle(session: Session, worker_id: UUID, grouped: Grouped) -> tuple[
         if isinstance(error.__cause__, psycopg.errors.ProgramLimitExceeded):
             raise StatementRefused(str(error)) from error
         raise
-    return [Settled(*row) for *row, no in rows if no is None], _refused(rows)
+    return [Settled(*row) for *row, no, _ in rows if no is None], _refused(rows)
 
 
 async def _settle_with_sinks(
@@ -223,7 +223,7 @@ async def _settle_with_sinks(
 
 def _refused(rows: Sequence[Row]) -> list[int]:
     """The numbers of groups that did not count."""
-    return [no for *_, no in rows if no is not None]
+    return [no for *_, no, _ in rows if no is not None]
 
 
 async def _park(session: Session, worker_id: UUID, verdicts: Sequence[TaskParked]) -> list[Settled]:

@@ -1,5 +1,11 @@
 -- settle: take the verdicts of one worker. See functions/settle_v1.sql.
-SELECT * FROM batchline.settle_v1(
+--
+-- Who waits for results is notified of each batch that has none left to wait for. Its end, with its files, comes later. The
+-- notification is not part of the function, so that programs of an earlier version can share it.
+SELECT
+    batch_id, ended, finished, closing, paused, step_ended, emitted, refused,
+    CASE WHEN finished THEN pg_notify('batchline', 'finished ' || batch_id) IS NULL END AS notified
+FROM batchline.settle_v1(
     %(worker)s,
     %(spans)b,
     %(kinds)b,

@@ -74,6 +74,7 @@ class Claimer(Service):
         self._intake = intake
         self._on_nothing = on_nothing
         self._max_tasks = max_tasks
+        # All that this claimer was woken for, if it is known.
         self._announced: UUID | None = None
         self.claimed = 0
         # A claim was cancelled or failed. It may have taken spans that this worker does not know.
@@ -85,11 +86,16 @@ class Claimer(Service):
         """There is new work: in this batch, if it is known. An idle worker claims from it directly."""
         if batch_id is not None and self._scope().batch_id not in (None, batch_id):
             return
-        if self.idle.is_set() and not len(self._intake) and self._max_tasks is None:
-            self._announced = batch_id
+        # It may be the same batch again, resumed.
+        self._context.announced.taken = None
+        waits = self.idle.is_set() and not len(self._intake) and self._max_tasks is None
         self.wake()
+        if waits:
+            self._announced = batch_id
 
     def wake(self) -> None:
+        # There is more to look for than an announced batch.
+        self._announced = None
         # A claim that ends while the worker stops must not keep it waiting.
         if not self._stopping:
             super().wake()
@@ -130,7 +136,10 @@ class Claimer(Service):
                 await pause.wait()
 
     async def _claim(self) -> bool:
-        """Fill the buffer; False if there was nothing to claim."""
+        """Fill the buffer; False if there is nothing more to claim, as far as is known."""
+        if self._announced is not None and self._announced == self._context.announced.taken:
+            self._announced = None
+            return False
         want = self._intake.wanted()
         if not want:
             self._intake.mark_full()
@@ -150,6 +159,10 @@ class Claimer(Service):
         if not claims:
             # It may be another producer's. Each of them looks at it before any of them looks at everything.
             return announced is not None
+        whole = False
+        if announced is not None and len(claims[0].settings.stages) == 1:
+            self._context.announced.taken = announced
+            whole = _has_all(claims[0], min(want, _MAX_NEW))
         if self._lease.worker is not worker:
             # The lease was lost during the claim: the items belong to the old name, and are left to others.
             return True
@@ -167,7 +180,7 @@ class Claimer(Service):
         self._put(items, began)
         # The requests go out before the next claim.
         await asyncio.sleep(0)
-        return True
+        return not whole
 
     def _put(self, items: list[Item], began: float) -> None:
         """Give back items whose bodies were too large to be read; the next claim is smaller. `began`: when
@@ -204,3 +217,8 @@ class Claimer(Service):
             claims = await spans.claim(session, worker, scope, want, self._max_tasks)
         self._context.observer.claim_ended(monotonic() - started, sum(claim.size for claim in claims))
         return claims, items
+
+
+def _has_all(claim: Claim, limit: int) -> bool:
+    """Whether a claim of at most `limit` fresh lines has left none in their lane."""
+    return claim.size < min(limit, claim.concurrency or limit)

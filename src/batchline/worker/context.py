@@ -8,6 +8,7 @@ from batchline.executors.executor import Executor
 from batchline.store.session import Session
 from batchline.traces.lines import LineTracer
 from batchline.upstreams.memory import BodyMemory
+from batchline.worker.announced_batch import AnnouncedBatch
 from batchline.worker.clock import Clock
 from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
@@ -32,6 +33,7 @@ class ProducerContext:
     max_request_bytes: int
     budget: ItemBudget
     on_claimed: Callable[[], None]
+    announced: AnnouncedBatch = field(default_factory=AnnouncedBatch)
     observer: WorkerObserver = field(default_factory=WorkerObserver)
     # None: nothing is traced.
     tracer: LineTracer | None = None

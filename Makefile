@@ -8,11 +8,12 @@ STAMP  := $(VENV)/.installed
 
 setup: $(STAMP)
 
-# Installs the locked versions, checked by hash, then the project and its benchmarks without the package index.
+# Installs the locked versions, checked by hash, then the project and its benchmarks without the package index. The locks are
+# complete: without --no-deps, older versions of pip look for `package[extra]` beside them.
 $(STAMP): requirements.lock requirements-build.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-build.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable benchmarks
 	touch $(STAMP)
 

@@ -39,7 +39,9 @@ def python_at(name: str, label: str, *, make: bool, oldest: tuple[int, int] = (3
             raise Unavailable(f"{label} is not installed, and a quick run installs nothing")
         shutil.rmtree(folder, ignore_errors=True)
         _call(str(_interpreter(label, oldest)), "-m", "venv", str(folder))
-        _call(str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(lock))
+        # The lock is complete. Older versions of pip look for `package[extra]` beside it.
+        options = ("--quiet", "--no-deps", "--require-hashes", "--requirement", str(lock))
+        _call(str(python), "-m", "pip", "install", *options)
         (folder / "complete").touch()
     return python
 

@@ -61,6 +61,15 @@ OTHERS = (
         python=(3, 12),
     ),
     Entrant(
+        "awa",
+        "awa",
+        sql.SQL(
+            "SELECT FROM awa.jobs_hot WHERE queue = 'items' AND state IN ('available', 'running') LIMIT 1"
+        ),
+        20_000,
+        (2_000, 20_000),
+    ),
+    Entrant(
         "chancy",
         "Chancy",
         sql.SQL("SELECT FROM chancy_jobs WHERE state NOT IN ('succeeded', 'failed') LIMIT 1"),

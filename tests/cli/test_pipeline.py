@@ -29,16 +29,18 @@ def folder(tmp_path: Path, upstream: WordedUpstream) -> Path:
     return tmp_path
 
 
-def arguments(folder: Path, database_url: str, *more: str) -> list[str]:
+def arguments(folder: Path, database_url: str, *more: str, given: str = "rows.csv") -> list[str]:
     return [
-        *("pipeline", str(folder / "rows.csv"), "--stage", "summarize", "-o", str(folder / "out.jsonl")),
+        *("pipeline", str(folder / given), "--stage", "summarize", "-o", str(folder / "out.jsonl")),
         *("--config", str(folder / "batchline.toml"), "--database", database_url),
         *("--data-dir", str(folder / "data"), *more),
     ]
 
 
-def pipeline(folder: Path, database_url: str, *more: str) -> subprocess.CompletedProcess[str]:
-    return batchline(*arguments(folder, database_url, *more))
+def pipeline(
+    folder: Path, database_url: str, *more: str, given: str = "rows.csv"
+) -> subprocess.CompletedProcess[str]:
+    return batchline(*arguments(folder, database_url, *more, given=given))
 
 
 def lines(path: Path) -> list[Any]:
@@ -157,6 +159,27 @@ def test_a_stage_that_two_others_emit_is_refused(
     done = pipeline(folder, database_url)
     assert done.returncode == 2
     assert "2 stages emit 'c'" in done.stderr
+
+
+def test_a_column_that_the_rows_do_not_have_is_reported_before_anything_is_stored(
+    folder: Path, database_url: str, upstream: WordedUpstream
+) -> None:
+    (folder / "rows.csv").write_text("id;text\n1;wren\n")
+    done = pipeline(folder, database_url)
+    assert done.returncode == 2
+    assert "row 1: stage 'summarize': prompt uses 'text', which is not a column" in done.stderr
+    assert upstream.count("messages") == 0
+    assert pipeline(folder, database_url, "--delimiter", ";").returncode == 0
+
+
+def test_rows_of_json_without_the_column_fail_alone(
+    folder: Path, database_url: str, upstream: WordedUpstream
+) -> None:
+    (folder / "rows.jsonl").write_text('{"text": "wren"}\n{"txt": "owl"}\n')
+    done = pipeline(folder, database_url, "--json", given="rows.jsonl")
+    assert done.returncode == 1
+    (failure,) = json.loads(done.stdout)["failures"]
+    assert (failure["row"], failure["stage"], failure["code"]) == (2, "summarize", "invalid_item")
 
 
 def test_an_upstream_that_cannot_be_reached_is_reported_before_anything_is_stored(

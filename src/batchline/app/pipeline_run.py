@@ -17,7 +17,8 @@ from batchline.app.stage_requests import check_stage_keys
 from batchline.app.submission import new_batch, store, submission_of
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import Batch
-from batchline.operations.errors import BatchlineError, InvalidApp
+from batchline.operations.codec import TypeMismatch
+from batchline.operations.errors import BatchlineError, InvalidApp, InvalidItem
 from batchline.operations.http_stage import HttpStage
 from batchline.store import batches
 from batchline.store.batches import AlreadyExists
@@ -89,7 +90,9 @@ async def _created(core: AppCore, order: PipelineRequest, first: HttpStage, key:
     tenant, numbers = core.location.tenant, deque[str]()
 
     def rows() -> Iterator[dict[str, Any]]:
-        for number, row in order.rows():
+        for index, (number, row) in enumerate(order.rows()):
+            if index == 0:
+                _check_row(first, number, row)
             numbers.append(str(number))
             yield row
 
@@ -110,6 +113,14 @@ async def _created(core: AppCore, order: PipelineRequest, first: HttpStage, key:
     if batch is None:
         raise BatchlineError("the batch was deleted meanwhile; run the same command again")
     return batch
+
+
+def _check_row(first: HttpStage, number: int, row: dict[str, Any]) -> None:
+    """Raises InvalidItem. Rows of a table have the same columns, so a wrong name is wrong in the first row."""
+    try:
+        first.request(first.codec.encode_item(row))
+    except TypeMismatch as error:
+        raise InvalidItem(None, f"row {number}: stage {first.name!r}: {error}; nothing was sent") from None
 
 
 async def _check_upstreams(stages: Sequence[HttpStage]) -> None:

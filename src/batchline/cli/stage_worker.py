@@ -5,11 +5,12 @@ import typer
 
 from batchline.app.core import AppLocation
 from batchline.app.stage_app import complete_stages, stage_app
-from batchline.cli.app_worker import AppBeside, AppOrder
+from batchline.cli.app_worker import AppBeside, AppOrder, reported_app_errors
 from batchline.cli.display.console import CommandError
 from batchline.config import SettingsError
 from batchline.config.settings import ServerSettings, Settings
 from batchline.model import DEFAULT_TENANT
+from batchline.operations.catalog import OperationCatalog
 from batchline.operations.http_stage import HttpStage
 
 _log = structlog.get_logger("batchline.worker")
@@ -26,6 +27,15 @@ def stages_of(server: ServerSettings) -> tuple[HttpStage, ...]:
         return declared_stages(server)
     except SettingsError as error:
         raise CommandError(str(error)) from error
+
+
+def check_stages(server: ServerSettings) -> None:
+    """Raises CommandError for a mistake that would end the worker of a server."""
+    catalog = OperationCatalog()
+    with reported_app_errors():
+        for stage in complete_stages(stages_of(server)):
+            catalog.add(stage)
+        catalog.check()
 
 
 def stages_beside(

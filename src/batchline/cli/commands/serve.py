@@ -31,6 +31,7 @@ from batchline.cli.server_settings import (
     registry,
     with_upstream,
 )
+from batchline.cli.stage_worker import check_stages
 from batchline.cli.tracing import checked, traced
 from batchline.cli.worker_process import WorkerProcess
 from batchline.config.definitions import settings_of
@@ -93,6 +94,7 @@ def serve(
             raise CommandError("--on-end: hooks run in workers; give it to `batchline worker`")
         if not no_worker:
             check_keys(server)
+            check_stages(server)
             check_hook_file(settings)
             hooks_in(settings.worker)
         traces = checked(settings, settings.config)

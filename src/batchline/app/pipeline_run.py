@@ -116,7 +116,7 @@ async def _created(core: AppCore, order: PipelineRequest, first: HttpStage, key:
 
 
 def _check_row(first: HttpStage, number: int, row: dict[str, Any]) -> None:
-    """Raises InvalidItem. Rows of a table have the same columns, so a wrong name is wrong in the first row."""
+    """Raises InvalidItem. Rows of a table have the same columns, so the first one has a wrong name, too."""
     try:
         first.request(first.codec.encode_item(row))
     except TypeMismatch as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -190,14 +191,20 @@ def test_ctrl_c_ends_a_program_that_waits(database_url: str, tmp_path: Path) -> 
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in err
+    assert re.search(r'the batch has not ended: continue with app\.sync\.batch\("batch_\w+"\)\.wait\(\)', err)
 
 
 def test_the_embedded_database_is_the_default(tmp_path: Path) -> None:
     environment = {"BATCHLINE_DATABASE_URL": "", "BATCHLINE_DATA_DIR": str(tmp_path / "d")}
     process = _started(tmp_path, **environment)
     out, err = process.communicate(timeout=LIMIT)
-    assert (process.returncode, out, err) == (0, "[0, 1, 4, 9, 16]\n", HERE)
+    assert (process.returncode, out) == (0, "[0, 1, 4, 9, 16]\n")
+    created, rest = err.split("\n", 1)
+    assert created.startswith("creating an embedded PostgreSQL; this takes some seconds, once")
+    assert rest == HERE
     assert not (tmp_path / "d" / "postgres" / "postmaster.pid").exists()
+    process = _started(tmp_path, **environment)
+    assert process.communicate(timeout=LIMIT)[1] == HERE
 
 
 def test_a_child_process_that_imports_an_unguarded_program_says_what_to_do(

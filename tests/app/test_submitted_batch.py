@@ -6,7 +6,15 @@ import logging
 import pytest
 
 from batchline import Batchline, BatchlineError, Fail
+from batchline.app import batch_wait
 from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits looks for workers each time, and does not wait for one to come back."""
+    monkeypatch.setattr(batch_wait, "_ABSENT", 0.0)
+    monkeypatch.setattr(batch_wait, "_LOOK_EVERY", 0.0)
 
 
 async def test_without_a_worker_the_items_run_here_and_the_log_says_so(
@@ -44,6 +52,67 @@ async def test_waiting_ends_after_the_timeout(app: Batchline) -> None:
         await batch.wait(timeout=0.1, here=False)
     assert (await batch.status()).pending == 1
     await batch.wait()
+
+
+async def test_if_the_last_worker_goes_away_the_items_run_here(
+    app: Batchline, caplog: pytest.LogCaptureFixture, impatient: None
+) -> None:
+    running, gate = asyncio.Event(), asyncio.Event()
+
+    @app.operation(concurrency=1)
+    async def gated(number: int) -> int:
+        running.set()
+        await gate.wait()
+        return number
+
+    batch = await app.submit(gated, range(3))
+    worker = app.worker()
+    async with worker:
+        await running.wait()
+        waiting = asyncio.create_task(batch.wait())
+        await eventually("a wait that knows of the worker", lambda: app._core.worker_seen)
+        worker.stop()
+        gate.set()
+    assert (await waiting).completed == 3
+    assert "the last worker of a Python app has gone" in caplog.text
+    assert "so the items run in this process" in caplog.text
+
+
+async def test_whoever_waits_for_a_worker_is_told_that_there_is_none_and_goes_on(
+    app: Batchline, caplog: pytest.LogCaptureFixture, impatient: None
+) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    batch = await app.submit(same, [1])
+    waiting = asyncio.create_task(batch.wait(here=False))
+    await eventually("a warning", lambda: "no worker of a Python app is connected; waiting" in caplog.text)
+    assert not waiting.done()
+    async with app.worker():
+        assert (await waiting).completed == 1
+
+
+async def test_a_wait_that_ran_the_items_says_how_to_continue_when_it_is_cancelled(
+    app: Batchline, caplog: pytest.LogCaptureFixture
+) -> None:
+    running, gate = asyncio.Event(), asyncio.Event()
+
+    @app.operation
+    async def gated(number: int) -> int:
+        running.set()
+        await gate.wait()
+        return number
+
+    batch = await app.submit(gated, [1])
+    waiting = asyncio.create_task(batch.wait())
+    await running.wait()
+    waiting.cancel()
+    advice = f'continue with app.sync.batch("{batch.id}").wait()'
+    await eventually("the advice, while the item runs", lambda: advice in caplog.text)
+    gate.set()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
 
 
 async def test_a_batch_is_found_by_its_id(app: Batchline) -> None:

@@ -25,7 +25,8 @@ from pathlib import Path
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)\s*$")
 _DIRECTIVE = re.compile(r"^ *<!-- (?P<kind>file|setup|server|numbers vary|not run)(?:: (?P<value>.+))? -->$")
 _VARYING = re.compile(
-    r"starting PostgreSQL|looking for answers of earlier runs|\[\d+\]|bash: line \d+: +\d+ "
+    r"starting PostgreSQL|creating an embedded PostgreSQL|looking for answers of earlier runs"
+    r"|\[\d+\]|bash: line \d+: +\d+ "
     r"|.*: [\d,]+ of [\d,]+ done \(|\d\d:\d\d:\d\d  "
 )
 _NUMBER = re.compile(r" *\d[\d,.]*")

@@ -133,8 +133,11 @@ class AppCore:
 
 @contextmanager
 def _logged_start(folder: Path) -> Iterator[None]:
-    """The first start in a folder takes seconds."""
-    _log.info("starting the embedded PostgreSQL", folder=str(folder))
+    """The first start in a folder takes seconds, so it is a warning: that is visible by default."""
+    if (folder / "postgres").exists():
+        _log.info("starting the embedded PostgreSQL", folder=str(folder))
+    else:
+        _log.warning("creating an embedded PostgreSQL; this takes some seconds, once", folder=str(folder))
     yield
 
 

@@ -1,12 +1,12 @@
 """A batch of an app that was submitted: its progress, its results, and what can be done with it."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Literal
 from uuid import UUID
 
 from batchline.app import submission, waiting
+from batchline.app.batch_wait import BatchWait
 from batchline.app.blocking import BlockingBatch
 from batchline.app.core import AppCore
 from batchline.app.errors import translated
@@ -70,10 +70,10 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
     ) -> BatchProgress:
         """Wait until the batch has ended. Raises TimeoutError and LookupError.
 
-        `here`: run its items in this process. None: if no worker of a Python app is connected.
+        `here`: run its items in this process. None: if no worker of a Python app is connected, or none is any
+        more.
         """
-        async with asyncio.timeout(timeout), waiting.worked_on(self._core, self._id, here):
-            return await waiting.until_ended(self._core, self._id, bar=progress)
+        return await BatchWait(self._core, self._id, here=here).ended(bar=progress, timeout=timeout)
 
     async def results(
         self, *, stage: str | PythonOperation[Any, Any] | None = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 from uuid import UUID
 
 import structlog
@@ -44,7 +45,16 @@ async def read_progress(core: AppCore, batch_id: UUID) -> BatchProgress:
         return await progress_of(session, batch)
 
 
-async def until_ended(core: AppCore, batch_id: UUID, *, bar: bool) -> BatchProgress:
+class Watch(Protocol):
+    """Looks for workers meanwhile."""
+
+    async def must_leave(self) -> bool: ...
+
+
+async def until_ended(
+    core: AppCore, batch_id: UUID, *, bar: bool, watch: Watch | None = None
+) -> BatchProgress:
+    """The last progress. The batch has ended, unless the `watch` has ended the wait."""
     notices = (await core.resources()).notices()
     paused = False
     with ProgressBar(bar) as displayed:
@@ -57,6 +67,8 @@ async def until_ended(core: AppCore, batch_id: UUID, *, bar: bool) -> BatchProgr
                 if progress.status == "paused" and not paused:
                     _log.warning("the batch is paused", batch=ids.show(ids.BATCH, batch_id))
                 paused = progress.status == "paused"
+                if watch is not None and not paused and await watch.must_leave():
+                    return progress
             await notices.wait(batch_id, _REFRESH if bar else _FALLBACK)
 
 
@@ -92,7 +104,7 @@ async def _read_patiently(core: AppCore, batch_id: UUID) -> BatchProgress | None
 async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIterator[bool]:
     """Run the batch in this process meanwhile, if `here` is true, or if it is None and no worker of a Python
     app is connected. Yields whether it does."""
-    if here is False or (here is None and await _is_worker_connected(core)):
+    if here is False or (here is None and await is_worker_connected(core)):
         yield False
         return
     batch = await read_batch(core, batch_id)
@@ -108,7 +120,7 @@ async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIt
         yield True
 
 
-async def _is_worker_connected(core: AppCore) -> bool:
+async def is_worker_connected(core: AppCore) -> bool:
     async with core.session() as session:
         core.worker_seen = await stages.worker_connected(session)
     return core.worker_seen
@@ -146,16 +158,17 @@ def worker_ends(running: "asyncio.Task[None]") -> bool:
     return running.cancelled() or running.exception() is None
 
 
+def missing_operations(core: AppCore, batch: Batch) -> list[str]:
+    """Names of operations of the batch that this app does not have."""
+    names = (url.removeprefix(PYTHON) for url in batch.settings.stages)
+    return [name for name in names if core.catalog.find(name) is None]
+
+
 def _operations(core: AppCore, batch: Batch) -> list[AnyOperation]:
-    found = [core.catalog.find(url.removeprefix(PYTHON)) for url in batch.settings.stages]
-    missing = [
-        url.removeprefix(PYTHON)
-        for url, operation in zip(batch.settings.stages, found, strict=True)
-        if operation is None
-    ]
-    if missing:
+    if missing := missing_operations(core, batch):
         raise LookupError(
             f"this app has no operation {missing[0]!r}, so it cannot run the batch; pass here=False to wait"
             " for a worker that has it"
         )
+    found = (core.catalog.find(url.removeprefix(PYTHON)) for url in batch.settings.stages)
     return [operation for operation in found if operation is not None]

@@ -13,13 +13,13 @@ from batchline.cli.display.screen import can_redraw
 
 @contextmanager
 def starting_postgresql(folder: Path, *, lasting: bool) -> Iterator[None]:
-    """Say so on stderr. On a terminal the message is removed afterwards; elsewhere it is a line, and only for
-    commands whose log somebody keeps (`lasting`)."""
+    """Say so on stderr. On a terminal the message is removed afterwards; elsewhere it is a line: for
+    the first start, which takes seconds, and for commands whose log somebody keeps (`lasting`)."""
     first = not (folder / "postgres").exists()
     message = f"starting PostgreSQL with a new database in {folder}…" if first else "starting PostgreSQL…"
     console = err()
     if not can_redraw(console):
-        if lasting:
+        if lasting or first:
             console.print(message, markup=False)
         yield
         return

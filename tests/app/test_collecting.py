@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchline import Batchline, Context, Fail, InvalidApp
+from batchline import Batchline, BatchlineError, Context, Fail, InvalidApp
 
 
 def words_of(app: Batchline) -> Any:
@@ -55,6 +55,81 @@ async def test_results_are_collected_key_by_key(app: Batchline, run_in: Any) -> 
 
 def collected_lengths(lengths: list[int]) -> int:
     return sum(lengths)
+
+
+async def test_items_whose_results_would_have_to_be_collected_again_cannot_be_retried(app: Batchline) -> None:
+    split, measure = words_of(app)
+
+    @app.operation(collects=measure)
+    async def total(lengths: list[int]) -> int:
+        return sum(lengths)
+
+    batch = await app.submit(split, ["ccc bad"])
+    await batch.wait()
+    with pytest.raises(BatchlineError, match=r"its stage 'total' has collected .* in a new batch"):
+        await batch.retry()
+    progress = await batch.status()
+    assert (progress.status, progress.completed, progress.failed, progress.pending) == ("completed", 3, 1, 0)
+    assert [result.value async for result in batch.results(stage="total")] == [3]
+
+
+async def test_a_stage_that_failed_to_collect_collects_when_it_is_retried(app: Batchline) -> None:
+    broken = True
+
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    @app.operation(collects=same)
+    async def total(numbers: list[int]) -> int:
+        if broken:
+            raise Fail("not today")
+        return sum(numbers)
+
+    batch = await app.submit(same, [1, 2])
+    assert (await batch.wait()).failed == 1
+    broken = False
+    assert await batch.retry() == 1
+    assert (await batch.wait()).failed == 0
+    assert [result.value async for result in batch.results(stage="total")] == [3]
+
+
+async def test_a_stage_whose_results_were_collected_cannot_be_retried(app: Batchline) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    @app.operation(collects=same, by="key")
+    async def pair(numbers: list[int]) -> int:
+        if numbers == [1]:
+            raise Fail("not alone")
+        return sum(numbers)
+
+    @app.operation(collects=pair)
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    batch = await app.submit(same, [1, 2], key=str)
+    await batch.wait()
+    with pytest.raises(BatchlineError, match="its stage 'total' has collected"):
+        await batch.retry()
+
+
+async def test_a_batch_that_was_cancelled_before_it_collected_collects_after_a_retry(app: Batchline) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    @app.operation(collects=same)
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    batch = await app.submit(same, [1, 2])
+    await batch.cancel()
+    await batch.wait()
+    assert await batch.retry() == 2
+    await batch.wait()
+    assert [result.value async for result in batch.results(stage="total")] == [3]
 
 
 async def test_a_batch_without_items_collects_nothing_from_nothing(app: Batchline) -> None:

@@ -8,6 +8,7 @@ import re
 
 from batchline.batches.creation import InvalidWindow, window_or_none
 from batchline.model import Batch, BatchStatus, RetrySelection, Unfinished
+from batchline.model.emission import PYTHON
 from batchline.store import retry as store_retry
 from batchline.store import steps
 from batchline.store.outputs import NEVER_RUN
@@ -84,6 +85,13 @@ async def retry(
         lines = await held.put_back(wanted)
         if lines == 0:
             raise NotRetryable("nothing_to_retry", await _no_match(held))
+        if stale := await held.stale_collections():
+            # What was put back is rolled back.
+            raise NotRetryable(
+                "already_collected",
+                f"its stage {stale[0].removeprefix(PYTHON)!r} has collected the results already, and does not"
+                " collect again; submit the items that failed in a new batch",
+            )
     # If nothing else is left of its last step.
     await steps.begin(session, batch.id)
     return lines

@@ -73,6 +73,13 @@ class Retrying:
             (code, lines) for code, lines in await run(self._connection, statement("failure_codes"), params)
         ]
 
+    async def stale_collections(self) -> list[str]:
+        """The urls of stages that have collected results which the lines that were put back would change."""
+        if not self.batch.settings.collects:
+            return []
+        rows = await run(self._connection, statement("stale_collections"), {"batch": self.batch.id})
+        return [url for (url,) in rows]
+
     async def put_back(self, wanted: PutBack) -> int:
         return await put_back(
             self._connection, self.batch.id, wanted, unrun=self.batch.total - self.batch.finished

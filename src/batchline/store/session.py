@@ -119,8 +119,8 @@ class Session:
             cursor.adapters.register_loader("text", ByteaBinaryLoader)
             return await _execute(connection, cursor, statement, params, prepare=True)
 
-    async def together(self, *steps: tuple[Statement, Mapping[str, Any]]) -> list[list[Row]]:
-        """Run statements in one round trip and one transaction, and return the rows of each.
+    async def together(self, *steps: tuple[Statement, Mapping[str, Any]]) -> list[int]:
+        """Run statements in one round trip and one transaction, and return the number of rows of each.
 
         PostgreSQL takes all that it gets before a Sync as one transaction, and a pipeline sends one Sync, at
         its end. So nothing may be fetched earlier.
@@ -133,7 +133,7 @@ class Session:
                     text, names = statement.numbered_in(connection.schema)
                     await cursor.execute(text, [params[name] for name in names], prepare=True, binary=True)
                     cursors.append(cursor)
-            return [await _fetched(cursor) for cursor in cursors]
+            return [cursor.rowcount for cursor in cursors]
 
     @asynccontextmanager
     async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:
@@ -262,10 +262,6 @@ async def _execute(
 ) -> list[AnyRow]:
     text, names = statement.numbered_in(connection.schema)
     await cursor.execute(text, [params[name] for name in names], prepare=prepare, binary=True)
-    return await _fetched(cursor)
-
-
-async def _fetched(cursor: psycopg.AsyncRawCursor[AnyRow]) -> list[AnyRow]:
     # `cursor.description` would do, but it creates an object per column.
     result = cursor.pgresult
     return await cursor.fetchall() if result is not None and result.nfields else []

@@ -1,7 +1,7 @@
 """`Batchline`: an app with operations. Submits batches of them, waits for results, and makes workers."""
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from inspect import signature
 from pathlib import Path
@@ -16,9 +16,9 @@ from batchline.app.core import AppCore, AppLocation
 from batchline.app.decorating import ChunkDecorator, OperationDecorator
 from batchline.app.errors import translated
 from batchline.app.governed import GovernedKeywords, GovernedT, governed_operation
-from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, item_blocks
+from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, in_one_block, item_blocks
 from batchline.app.scheduling import CallbackT, ScheduleDecorator, ScheduleKeywords, check_keywords
-from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, store, submission_of
+from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, submission_of, submit
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import ids
 from batchline.model.emission import PYTHON
@@ -37,7 +37,7 @@ from batchline.operations.options import OperationOptions
 from batchline.operations.outcomes import Parked
 from batchline.operations.schedules import make_schedule
 from batchline.store.address import parse
-from batchline.store.guest import Driver, async_driver, guest, long_transaction
+from batchline.store.guest import Driver, async_driver, guest
 
 
 class Batchline:
@@ -231,7 +231,10 @@ class Batchline:
                 first = await anext(blocks, None)
                 if first is None:
                     return []
-                batch = await self._stored(operation, submission, chained(first, blocks), None)
+                one_block = in_one_block(items)
+                batch = await self._stored(
+                    operation, submission, chained(first, blocks), None, one_block=one_block
+                )
         await batch.wait()
         results = [result async for page in batch.result_pages() for result in page]
         failed = next((result for result in results if not result.ok), None)
@@ -276,14 +279,11 @@ class Batchline:
         """One item, and its result. Raises ItemFailed, InvalidItem and TimeoutError."""
         async with asyncio.timeout(timeout):
             batch = await self.submit(operation, [item])
-            async with waiting.worked_on(self._core, batch.uuid, None) as here:
-                # A worker of this process must not leave before the batch has ended. Others end it later.
-                if here:
-                    await batch.wait(here=False)
-                async with aclosing(batch.results()) as results:
-                    async for result in results:
-                        return result.get()
-        raise ItemFailed("batch_deleted", "the batch was deleted meanwhile", 0, "0")
+            try:
+                result = await batch._first_result()
+            except LookupError as error:
+                raise ItemFailed("batch_deleted", str(error), 0, "0") from None
+        return result.get()
 
     async def batch(self, batch_id: str) -> SubmittedBatch[Any, Any]:
         """A batch that was submitted before, here or elsewhere. Raises LookupError."""
@@ -356,7 +356,8 @@ class Batchline:
         submission = self._submission(operation, keywords)
         with errors_of_sources():
             async with aclosing(item_blocks(operation, items, keywords.get("key"))) as blocks:
-                return await self._stored(operation, submission, blocks, driver)
+                one_block = in_one_block(items)
+                return await self._stored(operation, submission, blocks, driver, one_block=one_block)
 
     def _submission(self, operation: AnyOperation, keywords: SubmitKeywords) -> PythonSubmission:
         self._known(operation)
@@ -366,19 +367,20 @@ class Batchline:
         self,
         operation: PythonOperation[ItemT, ResultT],
         submission: PythonSubmission,
-        blocks: AsyncIterable[ItemBlock],
+        blocks: AsyncGenerator[ItemBlock, None],
         driver: Driver | None,
+        *,
+        one_block: bool,
     ) -> SubmittedBatch[ItemT, ResultT]:
         new = new_batch(submission)
         opened = await self._core.opened()
         with translated():
             if driver is not None:
                 async with guest(driver, parse(opened.runtime.url).schema) as inside:
-                    skipped = await store(inside, submission, new, blocks)
+                    skipped = await submit(inside, submission, new, blocks, one_block=one_block)
             else:
-                sessions = opened.loops.here().sessions
-                async with sessions.stream() as session, long_transaction(session) as inside:
-                    skipped = await store(inside, submission, new, blocks)
+                async with opened.loops.here().sessions.stream() as session:
+                    skipped = await submit(session, submission, new, blocks, one_block=one_block)
         return SubmittedBatch(self._core, new.id, operation, skipped)
 
 

@@ -1,25 +1,35 @@
 """`batchline schedules`: the schedules of Python apps, as the database knows them."""
 
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Annotated, Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import msgspec
 import typer
 
 from batchline.cli import options
 from batchline.cli.display.console import CommandError, out, print_json
 from batchline.cli.display.tables import print_table
+from batchline.cli.display.units import age
 from batchline.cli.errors import reported_errors
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.model import DEFAULT_TENANT, ids
 from batchline.model.emission import PYTHON
-from batchline.store import schedules
+from batchline.store import batch_names, schedules
 from batchline.store.schedules import StoredSchedule
 from batchline.store.session import Session
 
-_COLUMNS = ("name", "state", "expression", "time zone", "next", "last", "operation", "last batch")
-_CUT = ("last batch", "operation", "time zone", "last")
+_COLUMNS = ("name", "state", "expression", "zone", "next", "last", "batch", "operation")
+_CUT = ("name", "zone", "operation")
 _NOTHING = "-"
+
+
+class ScheduleList(msgspec.Struct, frozen=True):
+    """Schedules, with the short ids of their last batches."""
+
+    schedules: list[StoredSchedule]
+    short: Mapping[UUID, str]
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +52,8 @@ def list_schedules(
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         found = run_async(_list(runtime, tenant, forget))
         if as_json:
-            print_json({"data": [_object(each) for each in found]})
-        elif found:
+            print_json({"data": [_object(each) for each in found.schedules]})
+        elif found.schedules:
             _print(found)
         else:
             out().print(
@@ -52,37 +62,37 @@ def list_schedules(
             )
 
 
-async def _list(runtime: Runtime, tenant: str, forget: str | None) -> list[StoredSchedule]:
+async def _list(runtime: Runtime, tenant: str, forget: str | None) -> ScheduleList:
     async with Session(runtime.url, "schedules") as session:
         if forget is not None and not await schedules.forget(session, tenant, forget):
             raise CommandError(
                 f"--forget: the tenant {tenant} has no schedule {forget!r}; `batchline schedules` lists them"
             )
-        return await schedules.listed(session, tenant)
+        found = await schedules.listed(session, tenant)
+        last = [each.last_batch_id for each in found if each.last_batch_id is not None]
+        return ScheduleList(found, await batch_names.short(session, last))
 
 
-def _print(found: list[StoredSchedule]) -> None:
-    rows = [_row(each) for each in found]
+def _print(found: ScheduleList) -> None:
+    rows = [_row(each, found.short) for each in found.schedules]
     print_table(out(), _COLUMNS, rows, cut=_CUT)
-    for each in found:
+    for each in found.schedules:
         if each.last_error is not None:
             times = "once" if each.attempts == 1 else f"{each.attempts} times"
             out().print(f"\n{each.name} has failed {times}: {each.last_error}", markup=False)
 
 
-def _row(schedule: StoredSchedule) -> tuple[str, ...]:
+def _row(schedule: StoredSchedule, short: Mapping[UUID, str]) -> tuple[str, ...]:
     displayed = _object(schedule)
-    zone = ZoneInfo(displayed["timezone"])
+    local = schedule.due_at.astimezone(ZoneInfo(displayed["timezone"]))
+    last, batch = schedule.last_at, schedule.last_batch_id
     return (
         *(displayed[name] for name in ("name", "state", "expression", "timezone")),
-        _local(schedule.due_at, zone),
-        _local(schedule.last_at, zone),
-        *(displayed[name] or _NOTHING for name in ("operation", "last_batch_id")),
+        f"{local:%Y-%m-%d %H:%M:%S}".removesuffix(":00"),
+        _NOTHING if last is None else f"{age((schedule.now - last).total_seconds())} ago",
+        _NOTHING if batch is None else short.get(batch, batch.hex),
+        displayed["operation"] or _NOTHING,
     )
-
-
-def _local(at: datetime | None, zone: ZoneInfo) -> str:
-    return _NOTHING if at is None else f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
 def _object(schedule: StoredSchedule) -> dict[str, Any]:

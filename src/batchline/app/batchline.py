@@ -18,6 +18,7 @@ from batchline.app.errors import translated
 from batchline.app.governed import GovernedKeywords, GovernedT, governed_operation
 from batchline.app.item_blocks import ItemBlock, chained, errors_of_sources, in_one_block, item_blocks
 from batchline.app.scheduling import CallbackT, ScheduleDecorator, ScheduleKeywords, check_keywords
+from batchline.app.stage_file import stages_in
 from batchline.app.submission import PythonSubmission, SubmitKeywords, new_batch, submission_of, submit
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import ids
@@ -26,6 +27,7 @@ from batchline.operations.callbacks import make_callback
 from batchline.operations.codec import ItemCodec, ItemT, ResultT
 from batchline.operations.cron import CronTimes
 from batchline.operations.errors import InvalidApp, ItemFailed
+from batchline.operations.http_stage import HttpStage
 from batchline.operations.operation import (
     AnyOperation,
     CallableOperation,
@@ -54,6 +56,7 @@ class Batchline:
         data_dir: str | Path | None = None,
         tenant: str = "default",
         objects: str | Path | None = None,
+        config: str | Path | None = None,
     ) -> None:
         location = AppLocation(
             database,
@@ -62,6 +65,8 @@ class Batchline:
             tenant,
         )
         self._core = AppCore(location)
+        for stage in () if config is None else stages_in(config):
+            self._core.catalog.add(stage)
 
     def __repr__(self) -> str:
         return f"<app with {len(self._core.catalog)} operations>"
@@ -172,6 +177,17 @@ class Batchline:
             return function
 
         return decorate if given is None or operation is not None else decorate(given)
+
+    def stage(self, name: str) -> PythonOperation[dict[str, Any], dict[str, Any]]:
+        """A stage that `config` declares, as an operation over dicts. Raises InvalidApp."""
+        found = self._core.catalog.find(name)
+        if isinstance(found, HttpStage):
+            return found
+        names = ", ".join(each.name for each in self._core.catalog if isinstance(each, HttpStage))
+        hint = (
+            f"it has {names}" if names else 'give a file that declares it: Batchline(config="batchline.toml")'
+        )
+        raise InvalidApp(f"this app has no stage {name!r}; {hint}")
 
     @property
     def operations(self) -> dict[str, AnyOperation]:

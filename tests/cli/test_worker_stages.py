@@ -1,0 +1,129 @@
+"""`batchline worker` runs the stages of its batchline.toml: real processes, with and without lines beside."""
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchline import Batchline
+from tests.support.gated_upstream import GatedUpstream, gated_upstream
+from tests.support.processes import batchline, kill, working
+from tests.support.stage_files import SUMMARIZE, TRANSLATE, stage_file
+from tests.support.waiting import LIMIT, wait_for
+
+
+@pytest.fixture
+def upstream() -> Iterator[GatedUpstream]:
+    with gated_upstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def config(tmp_path: Path, upstream: GatedUpstream) -> Path:
+    return stage_file(tmp_path, upstream.url, SUMMARIZE, TRANSLATE)
+
+
+@pytest.fixture
+def app(database_url: str, tmp_path: Path, config: Path) -> Iterator[Batchline]:
+    with Batchline(database_url, data_dir=tmp_path / "data", config=config) as app:
+        yield app
+
+
+def rows(count: int) -> list[dict[str, object]]:
+    return [{"id": number, "text": f"text {number}"} for number in range(count)]
+
+
+def test_a_worker_without_an_app_runs_the_stages_of_its_file(
+    app: Batchline, config: Path, database_url: str, tmp_path: Path
+) -> None:
+    batch = app.sync.submit(app.stage("summarize"), rows(10))
+    options = ("--config", str(config), "--drain", "--json")
+    with working(database_url, tmp_path / "data", *options) as process:
+        out, err = process.communicate(timeout=LIMIT)
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out) == {"claimed": 20, "completed": 20, "failed": 0, "held": []}
+    found = {result.key: result.get()["translate"] for result in batch.results(stage=app.stage("translate"))}
+    assert found == {
+        str(number): f"You said: Translate: You said: Summarize: text {number}" for number in range(10)
+    }
+
+
+def test_after_kill_9_no_item_is_lost_and_none_is_emitted_twice(
+    app: Batchline, upstream: GatedUpstream, config: Path, database_url: str, tmp_path: Path
+) -> None:
+    count = 300
+    batch = app.sync.submit(app.stage("summarize"), rows(count))
+    options = ("--config", str(config), "--lease", "2s")
+    # Some requests are answered, and others are in flight when the worker dies.
+    upstream.allow(count)
+    with working(database_url, tmp_path / "data", *options) as process:
+        wait_for("a request that waits", lambda: upstream.keys.total() > count)
+        kill(process, signal.SIGKILL)
+    assert batch.status().status != "completed"
+    upstream.allow()
+    with working(database_url, tmp_path / "data", *options, "--drain") as process:
+        process.communicate(timeout=LIMIT)
+    progress = batch.wait(here=False, timeout=LIMIT)
+    assert {name: (stage.completed, stage.total) for name, stage in progress.stages.items()} == {
+        "summarize": (count, count),
+        "translate": (count, count),
+    }
+    emitted = Counter(result.key for result in batch.results(stage=app.stage("translate")))
+    assert emitted == Counter(map(str, range(count)))
+
+
+def test_a_stage_that_leads_to_a_function_is_left_to_workers_of_the_app(
+    upstream: GatedUpstream, database_url: str, tmp_path: Path
+) -> None:
+    config = stage_file(tmp_path, upstream.url, SUMMARIZE)
+    with Batchline(database_url, data_dir=tmp_path / "data", config=config) as app:
+
+        @app.operation
+        async def translate(row: dict[str, object]) -> None: ...
+
+        batch = app.sync.submit(app.stage("summarize"), rows(1))
+        options = ("--config", str(config), "--drain", "--log-json")
+        with working(database_url, tmp_path / "data", *options) as process:
+            _, err = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0
+        assert "a stage leads to functions, so a worker of their app must run it" in err
+        assert batch.status().pending == 1
+
+
+@pytest.mark.parametrize(
+    "stages", [(TRANSLATE.replace("summary }}", "summary"),), (f'{TRANSLATE}\nemits = ["translate"]',)]
+)
+def test_a_server_does_not_start_with_stages_that_its_worker_would_refuse(
+    upstream: GatedUpstream, tmp_path: Path, stages: tuple[str, ...]
+) -> None:
+    config = stage_file(tmp_path, upstream.url, *stages)
+    done = batchline(
+        "serve", "--no-auth", "--port", "0", "--config", str(config), "--data-dir", str(tmp_path / "data")
+    )
+    assert done.returncode == 2
+    assert "batchline.toml, line " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stages", "options", "message"),
+    [
+        ((SUMMARIZE, TRANSLATE.replace("large", "")), (), "stages.translate.model: must be a text"),
+        ((TRANSLATE.replace("summary }}", "summary"),), (), "line 8: stages.translate.prompt: the template"),
+        (
+            (SUMMARIZE, f'{TRANSLATE}\nemits = ["summarize"]'),
+            (),
+            "stages follow each other in a cycle: summarize → translate → summarize",
+        ),
+        ((TRANSLATE,), ("--max-items", "5"), "--max-items counts the items of one worker"),
+    ],
+)
+def test_a_mistake_ends_the_worker_with_2(
+    upstream: GatedUpstream, tmp_path: Path, stages: tuple[str, ...], options: tuple[str, ...], message: str
+) -> None:
+    config = stage_file(tmp_path, upstream.url, *stages)
+    done = batchline("worker", "--config", str(config), "--data-dir", str(tmp_path / "data"), *options)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())

@@ -5,10 +5,8 @@ about as many or fewer of them when both were tried here.
 """
 
 import asyncio
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 import awa
 
@@ -26,7 +24,8 @@ class AwaItem:
 
 class _Awa:
     def __init__(self, url: str) -> None:
-        self._client = awa.AsyncClient(_as_url(url))
+        # It refuses an address without a host, and then uses that of the query.
+        self._client = awa.AsyncClient(url.replace("@/", "@localhost/", 1))
 
     async def install(self) -> None:
         await self._client.migrate()
@@ -47,12 +46,6 @@ class _Awa:
 
         await self._client.start([(_QUEUE, concurrency or _CONCURRENCY)])
         await asyncio.Event().wait()
-
-
-def _as_url(conninfo: str) -> str:
-    """libpq's keywords and values as a URL, which awa needs."""
-    given = dict(pair.split("=", 1) for pair in shlex.split(conninfo))
-    return f"postgresql:///{given.pop('dbname')}?{urlencode(given)}"
 
 
 contestant = _Awa

@@ -223,7 +223,8 @@ class Hand:
 
     def _settle(self, grouped: Grouped) -> tuple[list[Settled], list[int]]:
         rows = self.run("settle", {"worker": self.id, **grouped.columns()})
-        return [Settled(*row) for *row, no in rows if no is None], [no for *_, no in rows if no is not None]
+        refused = [no for *_, no, _ in rows if no is not None]
+        return [Settled(*row) for *row, no, _ in rows if no is None], refused
 
     def park(self, items: Sequence[Item], task: str, delay: float = 0.0) -> int:
         """Park items of one span; how many were parked."""

@@ -41,7 +41,7 @@ class _Awa:
 
     async def work(self, handler: Handler, concurrency: int | None, member: int) -> None:
         @self._client.task(AwaItem, queue=_QUEUE)
-        async def handle(job: awa.Job[AwaItem]) -> None:
+        async def handle(job: "awa.Job[AwaItem]") -> None:
             await handler(job.args.nth)
 
         await self._client.start([(_QUEUE, concurrency or _CONCURRENCY)])

@@ -210,7 +210,7 @@ def test_a_page_ends_although_every_statement_takes_too_long(database_url: str, 
             text = metrics(server, key)
             holder.rollback()
     read = dict(re.findall(r'^batchline_metrics_read\{part="(\w+)"\} (\S+)$', text, re.MULTILINE))
-    assert len(read) == 9
+    assert len(read) == 10
     assert set(read.values()) == {"0.0"}
 
 

@@ -6,15 +6,15 @@ import logging
 import pytest
 
 from batchline import Batchline, BatchlineError, Fail
-from batchline.app import batch_wait
+from batchline.app import worker_watch
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits looks for workers each time, and does not wait for one to come back."""
-    monkeypatch.setattr(batch_wait, "_ABSENT", 0.0)
-    monkeypatch.setattr(batch_wait, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(worker_watch, "_ABSENT", 0.0)
+    monkeypatch.setattr(worker_watch, "LOOK_EVERY", 0.0)
 
 
 async def test_without_a_worker_the_items_run_here_and_the_log_says_so(
@@ -76,6 +76,31 @@ async def test_if_the_last_worker_goes_away_the_items_run_here(
     assert (await waiting).completed == 3
     assert "the last worker of a Python app has gone" in caplog.text
     assert "so the items run in this process" in caplog.text
+
+
+async def test_if_the_last_worker_goes_away_a_call_runs_its_item_here(
+    app: Batchline, caplog: pytest.LogCaptureFixture, impatient: None
+) -> None:
+    running, gate = asyncio.Event(), asyncio.Event()
+
+    @app.operation(concurrency=1)
+    async def gated(number: int) -> int:
+        running.set()
+        await gate.wait()
+        return number
+
+    batch = await app.submit(gated, [1])
+    worker = app.worker()
+    async with worker:
+        await running.wait()
+        # The worker runs another item, and leaves before it takes this one.
+        called = asyncio.create_task(app.call(gated, 2))
+        await eventually("a call that knows of the worker", lambda: app._core.worker_seen)
+        worker.stop()
+        gate.set()
+    assert await called == 2
+    assert "the last worker of a Python app has gone" in caplog.text
+    await batch.wait()
 
 
 async def test_whoever_waits_for_a_worker_is_told_that_there_is_none_and_goes_on(

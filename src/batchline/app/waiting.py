@@ -3,22 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 
+from batchline.app import worker_watch
 from batchline.app.app_worker import worker_settings, working
 from batchline.app.bar import ProgressBar
 from batchline.app.core import AppCore
 from batchline.app.errors import translated
 from batchline.app.progress import BatchProgress, progress_of
 from batchline.app.scheduling import run_callbacks
+from batchline.app.worker_watch import WorkerWatch, is_worker_connected
 from batchline.model import Batch, ids
 from batchline.model.emission import PYTHON
 from batchline.operations.errors import DatabaseUnavailable
 from batchline.operations.operation import AnyOperation
-from batchline.store import batches, stages
+from batchline.store import batches
 from batchline.store.python_results import FirstResult
 
 # Seconds between two looks: while somebody watches, and if notifications get lost.
@@ -45,14 +46,8 @@ async def read_progress(core: AppCore, batch_id: UUID) -> BatchProgress:
         return await progress_of(session, batch)
 
 
-class Watch(Protocol):
-    """Looks for workers meanwhile."""
-
-    async def must_leave(self) -> bool: ...
-
-
 async def until_ended(
-    core: AppCore, batch_id: UUID, *, bar: bool, watch: Watch | None = None
+    core: AppCore, batch_id: UUID, *, bar: bool, watch: WorkerWatch | None = None
 ) -> BatchProgress:
     """The last progress. The batch has ended, unless the `watch` has ended the wait."""
     notices = (await core.resources()).notices()
@@ -79,15 +74,24 @@ async def first_result(core: AppCore, batch_id: UUID, *, last: bool) -> FirstRes
     try:
         if core.worker_seen:
             await asyncio.wait([answer], timeout=_GRACE)
-        if not answer.done():
+        while not answer.done():
             async with worked_on(core, batch_id, None) as here:
                 # A worker of this process must not leave before the batch has ended. Others end it later.
                 if here:
                     await until_ended(core, batch_id, bar=False)
-                await asyncio.wait([answer])
+                    await asyncio.wait([answer])
+                else:
+                    await _until_done_or_alone(core, batch_id, answer)
         return await answer
     finally:
         answer.cancel()
+
+
+async def _until_done_or_alone(core: AppCore, batch_id: UUID, answer: "asyncio.Future[FirstResult]") -> None:
+    """Wait for the answer, until no worker is connected any more."""
+    watch = WorkerWatch(core, batch_id, leaves=True)
+    while not answer.done() and not await watch.must_leave():
+        await asyncio.wait([answer], timeout=worker_watch.LOOK_EVERY)
 
 
 async def _read_patiently(core: AppCore, batch_id: UUID) -> BatchProgress | None:
@@ -118,12 +122,6 @@ async def worked_on(core: AppCore, batch_id: UUID, here: bool | None) -> AsyncIt
         say("no worker of a Python app is connected, so the items run in this process")
     async with _worker_of(core, batch):
         yield True
-
-
-async def is_worker_connected(core: AppCore) -> bool:
-    async with core.session() as session:
-        core.worker_seen = await stages.worker_connected(session)
-    return core.worker_seen
 
 
 @asynccontextmanager

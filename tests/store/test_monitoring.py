@@ -63,6 +63,14 @@ async def test_waiting_lines_are_counted_by_upstream_and_model(db: Session) -> N
     ]
 
 
+async def test_waiting_items_of_a_python_operation_are_counted_under_its_name(db: Session) -> None:
+    batch = await a_batch(db, 3)
+    await sql(
+        db, "UPDATE batchline.lanes SET key = 'python:resize' WHERE batch_id = %(batch)s", batch=batch.id
+    )
+    assert ((await only(db)).upstream, (await only(db)).waiting) == ("python:resize", 3)
+
+
 async def test_lines_that_a_worker_holds_do_not_wait_and_those_to_be_tried_again_do(db: Session) -> None:
     worker = a_worker()
     await a_batch(db, 10)

@@ -1,7 +1,7 @@
 """Labels of metrics are bounded and show no secret."""
 
 from batchline.config.settings import ServerSettings, UpstreamSettings
-from batchline.governance.operations import Operation
+from batchline.governance.operations import FUNCTION, Operation
 from batchline.governance.registry import Registry
 from batchline.governance.templates import RequestTemplate
 from batchline.metrics.labels import OTHER, BoundedLabels, UpstreamNames
@@ -36,6 +36,14 @@ def test_values_beyond_the_maximum_share_one_label_and_known_ones_never_do() -> 
         "known",
         OTHER,
     ]
+
+
+def test_a_python_operation_is_its_own_upstream_governed_or_not() -> None:
+    refund = Operation("refund", None, executor=FUNCTION)
+    found = UpstreamNames(SETTINGS, Registry([RESIZE, refund]))
+    assert found.claim_label(claim("python:refund")) == "python:refund"
+    assert found.claim_label(claim("/operations/refund")) == "python:refund"
+    assert found.claim_label(claim("python:unlisted")) == "python:unlisted"
 
 
 def test_a_long_value_is_no_label_of_its_own() -> None:

@@ -86,7 +86,8 @@ def test_names_of_commands_are_completed_without_loading_them() -> None:
         COMP_CWORD="1",
         PYTHONPROFILEIMPORTTIME="1",
     )
-    assert sorted(done.stdout.split()) == ["serve", "settings", "simulate", "status", "submit"]
+    found = sorted(done.stdout.split())
+    assert found == ["schedules", "serve", "settings", "simulate", "status", "submit"]
     assert "batchline.cli.commands" not in done.stderr
 
 

@@ -142,6 +142,7 @@ def run_batches(command: Commands, folder: Path) -> None:
     command("worker", "--drain", "--on-end-command", "true")
     command("watch", second)
     assert [each["state"] for each in command.made("hooks")["data"]] == ["delivered"] * 2
+    assert command.made("schedules")["data"] == []
     assert command.made("status", second)["status"] == "completed"
     command("results", second)
     third = str(command.made("submit", inputs[2])["id"])

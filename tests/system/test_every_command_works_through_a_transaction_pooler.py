@@ -26,9 +26,14 @@ SETTINGS = """
 [[upstreams]]
 name = "cluster"
 base_url = "{url}"
+models = ["m"]
 
 [packs]
 kubevirt = {{ upstream = "cluster" }}
+
+[stages.ask]
+model = "m"
+prompt = "{{{{ text }}}}"
 """
 MACHINE = {"namespace": "test", "name": "a", "cpu": 1, "memory": "1Gi", "image": "fedora:42"}
 NOWHERE = ("--upstream", "http://127.0.0.1:9/v1")
@@ -156,6 +161,9 @@ def run_batches(command: Commands, folder: Path) -> None:
     assert len(command.made("list")["data"]) == 2
     assert len(command.made("du")["batches"]) == 2
     assert command.made("prune", "--older-than", "7d", "--yes")["deleted"] == 0
+    rows = folder / "rows.csv"
+    rows.write_text("text\none\ntwo\n")
+    command("pipeline", str(rows), "--stage", "ask")
 
 
 def govern(command: Commands, folder: Path) -> None:

@@ -46,7 +46,7 @@ def run_rows(
     context: typer.Context,
     inputs: options.Inputs,
     stage: Annotated[
-        str, typer.Option("--stage", metavar="NAME", help="The first stage: [stages.NAME] of batchline.toml.")
+        str, typer.Option("--stage", metavar="NAME", help="The first stage, as batchline.toml names it.")
     ],
     output: Annotated[
         Path | None,

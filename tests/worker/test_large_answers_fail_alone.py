@@ -21,7 +21,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import OnLate, Scope
 from batchline.store.statements import Statement
 from batchline.upstreams.http_upstream import HttpSettings
-from batchline.upstreams.memory import MIB, BodyMemory, Share
+from batchline.upstreams.memory import LEAST, MIB, BodyMemory, Share
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
 from batchline.worker.worker import Worker, WorkerOptions
@@ -290,6 +290,24 @@ async def test_small_answers_do_not_wait_for_large_ones() -> None:
     async with upstream_that(answers(200, b"{}")) as upstream, an_executor(memory=memory) as executor:
         async with asyncio.timeout(120):
             assert isinstance(await executor.run(an_item(upstream.url, timeout=600)), Completed)
+
+
+async def test_nothing_is_sent_while_too_many_tiny_answers_wait_to_be_settled() -> None:
+    """Each takes more memory than its bytes."""
+    memory = BodyMemory(16 * MIB)
+    most = 2 * MIB // LEAST
+    for _ in range(most + 1):
+        memory.hold(1)
+    assert memory.crowded
+    waiting = asyncio.create_task(memory.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    memory.free(1)
+    async with asyncio.timeout(120):
+        await waiting
+    for _ in range(most):
+        memory.free(1)
+    assert memory.held_small == 0
 
 
 async def test_an_answer_that_is_abandoned_while_it_waits_lets_the_next_one_continue() -> None:

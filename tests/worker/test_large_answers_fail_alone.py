@@ -21,7 +21,7 @@ from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import OnLate, Scope
 from batchline.store.statements import Statement
 from batchline.upstreams.http_upstream import HttpSettings
-from batchline.upstreams.memory import LEAST, MIB, BodyMemory, Share
+from batchline.upstreams.memory import MIB, MIN_HELD, BodyMemory, Share
 from batchline.worker.lease import Lease
 from batchline.worker.settler import Settler
 from batchline.worker.worker import Worker, WorkerOptions
@@ -295,8 +295,8 @@ async def test_small_answers_do_not_wait_for_large_ones() -> None:
 async def test_nothing_is_sent_while_too_many_tiny_answers_wait_to_be_settled() -> None:
     """Each takes more memory than its bytes."""
     memory = BodyMemory(16 * MIB)
-    most = 2 * MIB // LEAST
-    for _ in range(most + 1):
+    maximum = 2 * MIB // MIN_HELD
+    for _ in range(maximum + 1):
         memory.hold(1)
     assert memory.crowded
     waiting = asyncio.create_task(memory.room())
@@ -305,7 +305,7 @@ async def test_nothing_is_sent_while_too_many_tiny_answers_wait_to_be_settled() 
     memory.free(1)
     async with asyncio.timeout(120):
         await waiting
-    for _ in range(most):
+    for _ in range(maximum):
         memory.free(1)
     assert memory.held_small == 0
 

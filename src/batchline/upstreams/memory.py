@@ -20,7 +20,7 @@ from types import TracebackType
 MIB = 2**20
 _LARGEST_SMALL = MIB
 # What a small answer takes at least, with the objects around it: no more than 16,384 wait with 512 MiB.
-LEAST = 4096
+MIN_HELD = 4096
 # A large answer asks for this much at a time.
 STEP = MIB
 
@@ -72,14 +72,14 @@ class BodyMemory:
         if size > self.small:
             self.held_large += size
         else:
-            self.held_small += max(size, LEAST)
+            self.held_small += max(size, MIN_HELD)
 
     def free(self, size: int) -> None:
         """Stop counting an answer."""
         if size > self.small:
             self._free_large(size)
         else:
-            self.held_small -= max(size, LEAST)
+            self.held_small -= max(size, MIN_HELD)
             if not self.crowded:
                 self._room.set()
 

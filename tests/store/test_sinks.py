@@ -5,7 +5,7 @@ import pytest
 from batchline.model import Completed, Item
 from batchline.model.sink import SinkRow, SinkTable
 from batchline.store import spans
-from batchline.store.session import Session, StatementRefused
+from batchline.store.session import Session, StatementRefused, StoreUnavailable
 from tests.support.builders import a_batch, a_worker, kill, read, sql, take
 
 THUMBS = SinkTable("Thumb Nails")
@@ -70,6 +70,67 @@ async def test_a_missing_table_refuses_the_result(db: Session) -> None:
     (item,) = await take(db, worker)
     with pytest.raises(StatementRefused, match="does not exist"):
         await spans.settle(db, worker.id, [sunk(item)])
+
+
+DEFERRED = """
+CREATE TABLE "Thumb Nails" (
+    no integer PRIMARY KEY,
+    "Path" text NOT NULL,
+    parent integer DEFAULT 99 REFERENCES "Thumb Nails" DEFERRABLE INITIALLY DEFERRED
+)
+"""
+VIEW = """CREATE VIEW "Thumb Nails" AS SELECT 1 AS no, 'a' AS "Path" UNION SELECT 2, 'b'"""
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [(DEFERRED, "violates foreign key"), (VIEW, "cannot insert into view")],
+    ids=["a deferred constraint", "a view"],
+)
+async def test_what_cannot_be_inserted_refuses_the_result(db: Session, table: str, reason: str) -> None:
+    await sql(db, table)
+    batch, worker = await a_batch(db, 1), a_worker()
+    (item,) = await take(db, worker)
+    with pytest.raises(StatementRefused, match=f"the sink does not take it: .*{reason}"):
+        await spans.settle(db, worker.id, [sunk(item)])
+    await spans.settle(db, worker.id, [Completed(item, 200, b"{}")])
+    assert (await read(db, batch)).completed == 1
+
+
+async def test_a_lock_timeout_of_a_sink_is_temporary(db: Session) -> None:
+    await sql(db, TABLE)
+    await sql(
+        db,
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'lock_not_available'; END $$",
+    )
+    await sql(db, 'CREATE TRIGGER wait BEFORE INSERT ON "Thumb Nails" FOR EACH ROW EXECUTE FUNCTION wait()')
+    await a_batch(db, 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    with pytest.raises(StoreUnavailable):
+        await spans.settle(db, worker.id, [sunk(item)])
+
+
+async def test_rows_without_fields_get_defaults(db: Session) -> None:
+    await sql(db, "CREATE TABLE visits (no serial PRIMARY KEY)")
+    await a_batch(db, 2)
+    worker = a_worker()
+    row = SinkRow(SinkTable("visits"), (), b"{}")
+    items = await take(db, worker)
+    await spans.settle(db, worker.id, [Completed(item, 200, b"{}", sink=row) for item in items])
+    assert await sql(db, "SELECT count(*) FROM visits") == [(2,)]
+
+
+async def test_names_may_have_percent_signs(db: Session) -> None:
+    # Doubled, because the helper reads parameters.
+    await sql(db, 'CREATE TABLE "100%%s" ("share in %%" integer)')
+    await a_batch(db, 1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    row = SinkRow(SinkTable("100%s"), ("share in %",), b'{"share in %":7}')
+    await spans.settle(db, worker.id, [Completed(item, 200, b"{}", sink=row)])
+    assert await sql(db, 'SELECT "share in %%" FROM "100%%s"') == [(7,)]
 
 
 def test_a_table_is_named_with_or_without_its_schema() -> None:

@@ -198,6 +198,45 @@ async def test_other_connections_are_refused(app: Batchline, square: Any, databa
         await connection.rollback()
 
 
+async def test_a_connection_with_another_encoding_is_refused(
+    app: Batchline, square: Any, database_url: str
+) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url, client_encoding="latin1") as connection:
+        with pytest.raises(UnusableConnection, match="is LATIN1, and a submission needs UTF8; connect with"):
+            await app.submit(square, [1], connection=connection)
+
+
+async def test_other_isolation_levels_are_refused(app: Batchline, square: Any, database_url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with pytest.raises(UnusableConnection, match="is REPEATABLE READ, and a submission needs READ COMM"):
+            await app.submit(square, [1], connection=connection)
+        await connection.rollback()
+        await connection.set_isolation_level(psycopg.IsolationLevel.SERIALIZABLE)
+        with pytest.raises(
+            UnusableConnection, match="is SERIALIZABLE, and a submission needs READ COMMITTED"
+        ):
+            await app.submit(square, [1], connection=connection)
+        await connection.rollback()
+        await connection.set_isolation_level(None)
+        await connection.set_read_only(True)
+        with pytest.raises(UnusableConnection, match="is read-only; set its"):
+            await app.submit(square, [1], connection=connection)
+
+
+async def test_the_transaction_begins_with_the_settings_of_the_connection(
+    app: Batchline, square: Any, database_url: str
+) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        await connection.execute("SET default_transaction_isolation = 'serializable'")
+        await connection.commit()
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        await connection.set_deferrable(True)
+        await app.submit(square, [1], connection=connection)
+        cursor = await connection.execute("SHOW transaction_deferrable")
+        assert await cursor.fetchone() == ("on",)
+
+
 async def test_items_from_a_query_on_the_same_connection_do_not_wait_forever(
     app: Batchline, square: Any, database_url: str
 ) -> None:

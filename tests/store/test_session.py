@@ -52,3 +52,11 @@ async def test_the_server_probes_idle_connections_and_sets_no_idle_timeout(datab
     assert row is not None
     assert row[0] == "0", "who reads a stream may take as long as it likes"
     assert row[1] is None or row[2] == "10"
+
+
+async def test_text_is_utf8_whatever_the_environment_says(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "latin1")
+    async with Session(database_url, "encoded") as session, session.open_ended() as connection:
+        assert connection.pgconn.parameter_status(b"client_encoding") == b"UTF8"

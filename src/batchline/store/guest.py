@@ -90,8 +90,7 @@ async def guest(driver: Driver, schema: str) -> AsyncIterator[InTransaction]:
     """
     with _shared(driver, schema) as connection:
         try:
-            # psycopg begins the transaction with the first statement, if the caller has not.
-            await connection.execute(b"SELECT")
+            await _begin(connection, driver)
             async with connection.transaction(savepoint_name="batchline"):
                 yield InTransaction(connection)
         except psycopg.Error as error:
@@ -103,6 +102,23 @@ async def long_transaction(session: Session) -> AsyncIterator[InTransaction]:
     """A transaction of our own without a time limit."""
     async with session.open_ended() as connection, connection.transaction():
         yield InTransaction(connection)
+
+
+async def _begin(connection: StoreConnection, driver: Driver) -> None:
+    """Begin the transaction as the caller's object would, if the caller has not. Raises UnusableConnection
+    if it keeps one snapshot (functions/require_read_committed_v1.sql)."""
+    if connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        await connection.set_isolation_level(driver.isolation_level)
+        await connection.set_read_only(driver.read_only)
+        await connection.set_deferrable(driver.deferrable)
+    # psycopg begins the transaction with the first statement.
+    cursor = await connection.execute(b"SELECT current_setting('transaction_isolation')")
+    row = await cursor.fetchone()
+    if row is not None and row[0] != "read committed":
+        raise UnusableConnection(
+            f"the transaction of the connection is {row[0].upper()}, and a submission needs READ COMMITTED;"
+            " roll it back and begin one with that isolation level, or leave `connection` out"
+        )
 
 
 @contextmanager
@@ -119,6 +135,14 @@ def _shared(driver: Driver, schema: str) -> Iterator[StoreConnection]:
         )
     if pgconn.pipeline_status != PipelineStatus.OFF:
         raise UnusableConnection("the connection is in pipeline mode; submit outside of it")
+    if driver.read_only:
+        raise UnusableConnection("the connection is read-only; set its `read_only` to None or False")
+    encoding = (pgconn.parameter_status(b"client_encoding") or b"unknown").decode()
+    if encoding.upper() != "UTF8":
+        raise UnusableConnection(
+            f"the client_encoding of the connection is {encoding}, and a submission needs UTF8;"
+            " connect with client_encoding='utf8', or leave `connection` out"
+        )
     handlers = pgconn.notice_handler, pgconn.notify_handler
     connection = StoreConnection(pgconn)
     try:

@@ -117,7 +117,7 @@ def newer_message(schema: str, current: str) -> str:
 
 def connect(url: str, *, autocommit: bool = False) -> psycopg.Connection[Row]:
     # Prepare nothing: there may be a pooler in between, and no statement here runs twice.
-    options: dict[str, Any] = {"connect_timeout": 10, "prepare_threshold": None}
+    options: dict[str, Any] = {"connect_timeout": 10, "prepare_threshold": None, "client_encoding": "utf8"}
     try:
         return psycopg.connect(parse(url).conninfo, autocommit=autocommit, **options)
     except psycopg.OperationalError as error:

@@ -29,7 +29,9 @@ from batchline.store.statements import Statement
 Row = tuple[Any, ...]
 AnyRow = TypeVar("AnyRow")
 
-_KEEPALIVE: dict[str, Any] = {
+_OPTIONS: dict[str, Any] = {
+    # Whatever PGCLIENTENCODING or the URL says: bodies and answers are read and written as UTF-8.
+    "client_encoding": "utf8",
     "connect_timeout": 10,
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -217,7 +219,7 @@ async def connect(url: str, name: str) -> StoreConnection:
     """Open a connection. It prepares statements unless a pooler would mix them up."""
     address = parse(url)
     connection = await StoreConnection.connect(
-        address.conninfo, autocommit=True, application_name=f"batchline {name}", **_KEEPALIVE
+        address.conninfo, autocommit=True, application_name=f"batchline {name}", **_OPTIONS
     )
     connection.schema = address.schema
     try:

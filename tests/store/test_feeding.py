@@ -25,6 +25,7 @@ from batchline.model import (
     RetrySelection,
     RunSettings,
     Settled,
+    TaskParked,
     Unfinished,
     Verdict,
 )
@@ -861,6 +862,19 @@ async def test_a_lost_worker_is_remembered_until_an_attempt_ends(
     await a_pipeline(db, "fetch", items=1)
     worker, item = await lost_once(db)
     await spans.settle(db, worker.id, [back(item)])
+    (again,) = await take(db, worker)
+    assert again.claim.losses == losses
+
+
+@pytest.mark.parametrize(("polled", "losses"), [(True, 0), (False, 1)], ids=["a poll", "a deferral"])
+async def test_a_poll_forgets_lost_workers(db: Session, polled: bool, losses: int) -> None:
+    await a_pipeline(db, "fetch", items=1)
+    worker = a_worker()
+    (item,) = await take(db, worker)
+    await spans.settle(db, worker.id, [TaskParked(item, "task", 0)])
+    worker, item = await lost_once(db)
+    assert item.claim.task_id == "task"
+    await spans.settle(db, worker.id, [TaskParked(item, "task", 0, polled=polled)])
     (again,) = await take(db, worker)
     assert again.claim.losses == losses
 

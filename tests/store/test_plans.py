@@ -761,6 +761,7 @@ def test_a_park_finds_its_span(ground: Ground) -> None:
         upstreams=["provider"],
         tasks=["task"],
         delays=[1.0],
+        losses=[0],
     )
 
     assert not plan.seq_scans

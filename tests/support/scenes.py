@@ -242,6 +242,7 @@ class Hand:
                 "upstreams": arrays.TextArray([b"provider"]),
                 "tasks": arrays.TextArray([task.encode()]),
                 "delays": arrays.Float8Array([delay]),
+                "losses": arrays.Int2Array([0]),
             },
         )
         return sum(size for _, size, *_ in rows)

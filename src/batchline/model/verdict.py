@@ -67,6 +67,8 @@ class TaskParked(msgspec.Struct, frozen=True):
     item: Item
     task_id: str
     delay: float = 30.0
+    # False: this was a deferral, and nothing was learned about the task or the handler.
+    polled: bool = True
 
 
 class SubmissionUnknown(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from batchline import __version__
 from batchline.model import Claim, Item, KeyLoad, PollResult, RunSettings, Settled, TaskParked, Verdict
 from batchline.store import sinks
-from batchline.store.arrays import Float8Array, Int8Array, MultirangeArray, TextArray
+from batchline.store.arrays import Float8Array, Int2Array, Int8Array, MultirangeArray, TextArray
 from batchline.store.schedules import NO_SCHEDULES, ScheduleScope
 from batchline.store.session import Row, Session, StatementRefused, StoreUnavailable, run
 from batchline.store.statements import statement
@@ -229,7 +229,14 @@ def _refused(rows: Sequence[Row]) -> list[int]:
 async def _park(session: Session, worker_id: UUID, verdicts: Sequence[TaskParked]) -> list[Settled]:
     """Park items. Their routing key stands for the upstream: it is the same before and after routing."""
     tasks = [
-        ParkedTask(each.item.claim, (each.item.ordinal,), each.item.claim.key, each.task_id, each.delay)
+        ParkedTask(
+            each.item.claim,
+            (each.item.ordinal,),
+            each.item.claim.key,
+            each.task_id,
+            each.delay,
+            0 if each.polled else each.item.claim.losses,
+        )
         for each in verdicts
     ]
     try:
@@ -266,6 +273,8 @@ class ParkedTask(msgspec.Struct, frozen=True):
     task_id: str
     # Seconds until the task is polled.
     delay: float
+    # How many workers in a row were lost while they polled it.
+    losses: int = 0
 
 
 async def park(
@@ -285,6 +294,7 @@ async def park(
             "upstreams": TextArray([task.upstream.encode() for task in tasks]),
             "tasks": TextArray([task.task_id.encode() for task in tasks]),
             "delays": Float8Array([task.delay for task in tasks]),
+            "losses": Int2Array([task.losses for task in tasks]),
         },
     )
     return [(batch_id, size, closing, task_id) for batch_id, size, closing, task_id in rows]

@@ -116,7 +116,7 @@ class Settler(Service):
     def add(self, verdict: Verdict) -> None:
         if isinstance(verdict, Deferred) and (task_id := verdict.item.claim.task_id) is not None:
             # The provider's task goes on. Without its id, the item would be sent a second time.
-            verdict = TaskParked(verdict.item, task_id, verdict.delay)
+            verdict = TaskParked(verdict.item, task_id, verdict.delay, polled=False)
         if len(verdict.item.body) > _MAX_KEPT:
             verdict = replace(verdict, item=replace(verdict.item, body=b""))
         size = _size(verdict)
@@ -278,8 +278,10 @@ class Settler(Service):
     async def _give_back(self, item: Item) -> None:
         task_id = item.claim.task_id
         # The provider's task goes on. Without its id, the item would be submitted a second time.
-        back = (
-            Deferred(item, _REFUSED_DELAY) if task_id is None else TaskParked(item, task_id, _REFUSED_DELAY)
+        back: Verdict = (
+            Deferred(item, _REFUSED_DELAY)
+            if task_id is None
+            else TaskParked(item, task_id, _REFUSED_DELAY, polled=False)
         )
         try:
             await self._send([back])

@@ -5,7 +5,8 @@
 -- holder may park. One task id is known once per upstream, kept by a unique index: a second park of the same task is an error, not a
 -- second task. The span must be of the lane and the batch that the task is for, as in record_verdicts_v1.
 --
--- A task that is still running is parked again by the worker that polled it: its span is freed as it is.
+-- A task that is still running is parked again by the worker that polled it: its span is freed, with `losses` as given:
+-- a poll that has succeeded forgets how many workers were lost before.
 --
 -- Returns each task that was parked: its batch, its items, and `closing` if the batch is being cancelled or has expired, as
 -- settle does: the caller must run conclude after this has committed. It is read without a lock; a batch that begins to
@@ -31,18 +32,19 @@ accepted AS (
         p.upstream,
         p.task_id,
         now() + make_interval(secs => p.delay) AS available_at,
+        p.losses,
         -- The same task as before, and all of it.
         s.task_id IS NOT DISTINCT FROM p.task_id
         AND s.upstream IS NOT DISTINCT FROM p.upstream
         AND p.ordinals @> s.outstanding AS same
-    FROM unnest(%(spans)b, %(lanes)b, %(batches)s, %(ordinals)b, %(upstreams)b, %(tasks)b, %(delays)b)
-        AS p (span_id, lane_id, batch_id, ordinals, upstream, task_id, delay)
+    FROM unnest(%(spans)b, %(lanes)b, %(batches)s, %(ordinals)b, %(upstreams)b, %(tasks)b, %(delays)b, %(losses)b)
+        AS p (span_id, lane_id, batch_id, ordinals, upstream, task_id, delay, losses)
     JOIN span AS s ON s.id = p.span_id AND s.lane_id = p.lane_id AND s.batch_id = p.batch_id
     WHERE NOT isempty(s.outstanding * p.ordinals)
 ),
 again AS (
     UPDATE batchline.spans AS s
-    SET worker_id = NULL, available_at = a.available_at
+    SET worker_id = NULL, available_at = a.available_at, losses = a.losses
     FROM accepted AS a
     WHERE s.id = a.id AND a.same
 ),

@@ -7,6 +7,8 @@ import pytest
 
 from batchline import Batchline, DuplicateKey
 from batchline.operations.operation import PythonOperation
+from batchline.store.session import Session
+from tests.support.builders import sql, until
 
 
 def same(app: Batchline) -> PythonOperation[int, int]:
@@ -49,6 +51,43 @@ async def test_of_two_submissions_at_once_one_gets_the_key(app: Batchline) -> No
         *(app.submit(operation, range(200), key=str, unique=True, on_conflict="skip") for _ in range(4))
     )
     assert sum(batch.skipped for batch in batches) == 600
+
+
+async def test_submissions_with_keys_in_another_order_do_not_block_each_other(
+    app: Batchline, database_url: str, db: Session
+) -> None:
+    operation = same(app)
+    began = asyncio.Event()
+
+    async def submitted(connection: object, number: int) -> int:
+        batch = await app.submit(
+            operation, [number], key=str, unique=True, on_conflict="skip", connection=connection
+        )
+        return batch.skipped
+
+    async def backwards(connection: psycopg.AsyncConnection) -> list[int]:
+        skipped = [await submitted(connection, 2)]
+        began.set()
+        skipped.append(await submitted(connection, 1))
+        await connection.commit()
+        return skipped
+
+    async with (
+        await psycopg.AsyncConnection.connect(database_url) as first,
+        await psycopg.AsyncConnection.connect(database_url) as second,
+    ):
+        assert await submitted(first, 1) == 0
+        other = asyncio.create_task(backwards(second))
+        await until(lambda: _waits(db, second, began))
+        assert await submitted(first, 2) == 0
+        await first.commit()
+        assert await other == [1, 1]
+
+
+async def _waits(db: Session, connection: psycopg.AsyncConnection, began: asyncio.Event) -> bool:
+    query = "SELECT count(*) FROM pg_locks WHERE pid = %(pid)s AND NOT granted"
+    ((waiting,),) = await sql(db, query, pid=connection.info.backend_pid)
+    return began.is_set() or bool(waiting)
 
 
 async def test_other_operations_and_held_batches_have_keys_too(app: Batchline) -> None:

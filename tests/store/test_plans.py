@@ -83,6 +83,7 @@ TYPES = {
     "largest": "integer",
     "limit": "smallint",
     "limits": "integer[]",
+    "losses": "smallint[]",
     "max_lines": "integer",
     "max_tasks": "integer",
     "messages": "text[]",

@@ -22,7 +22,11 @@ class UniqueKeys:
     async def free(self, blocks: AsyncIterable[ItemBlock], *, skip: bool) -> AsyncGenerator[ItemBlock, None]:
         """The items whose keys are free, of equal keys the first. Raises DuplicateKey unless `skip`."""
         start = 0
+        locked = False
         async for block in blocks:
+            if not locked:
+                await feeding.lock_keys(self._session, self._tenant, self._operation)
+                locked = True
             keys = block.keys or ()
             free = await feeding.take_keys(self._session, self._tenant, self._operation, self._file_no, keys)
             positions = []

@@ -31,6 +31,11 @@ async def release(session: Session, batch_id: UUID) -> bool:
     return bool(released)
 
 
+async def lock_keys(session: Session, tenant: str, operation: str) -> None:
+    """Let others that take keys of this operation wait until the session's transaction ends."""
+    await session.rows(statement("lock_keys"), {"tenant": tenant, "operation": operation})
+
+
 async def take_keys(
     session: Session, tenant: str, operation: str, file_no: int, keys: Sequence[bytes]
 ) -> set[bytes]:

@@ -1,5 +1,6 @@
 """Few items are inserted with their batch in one round trip. What is stored is the same as for many."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,8 @@ from batchline import Batchline, BatchlineError, Context
 from batchline.governance import tenants as governed
 from batchline.governance.access import Actor
 from batchline.model import Role
-from batchline.store import small_batches, tenants
+from batchline.store import batches, small_batches, tenants
+from batchline.store.batches import NewBatch
 from batchline.store.session import Session
 from tests.support.builders import sql
 from tests.support.rows import counted_rows
@@ -155,3 +157,54 @@ async def test_a_quota_refuses_and_the_transaction_of_the_caller_goes_on(
             await app.submit(first, [100], connection=connection)
         await app.submit(first, [10], connection=connection)
     assert await counted_rows(db) == {"batches": 1, "files": 1, "lanes": 2, "lines": 1}
+
+
+class Grown(list[int]):
+    """Has more items than it says, as a list that another thread appends to."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+async def test_a_collection_that_grows_while_it_is_submitted_loses_nothing(app: Batchline) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    batch = await app.submit(same, Grown(range(100)))
+    assert (await batch.status()).total == 100
+
+
+async def test_a_submission_that_is_cancelled_leaves_all_or_nothing(app: Batchline, db: Session) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    await app.submit(same, [0])
+    for steps in range(60):
+        submitting = asyncio.create_task(app.submit(same, [1]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        submitting.cancel()
+        await asyncio.gather(submitting, return_exceptions=True)
+    orphans = "SELECT count(*) FROM batchline.files WHERE id NOT IN (SELECT file_id FROM batchline.batches)"
+    assert await sql(db, orphans) == [(0,)]
+
+
+async def test_a_client_error_in_the_middle_commits_nothing(
+    app: Batchline, db: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    def broken(new: NewBatch) -> dict[str, object]:
+        return dict.fromkeys(created(new), object())
+
+    created = batches.created
+    monkeypatch.setattr(batches, "created", broken)
+    with pytest.raises(psycopg.ProgrammingError):
+        await app.submit(same, [1])
+    monkeypatch.undo()
+    assert await sql(db, "SELECT count(*) FROM batchline.files") == [(0,)]
+    await app.submit(same, [1])

@@ -7,7 +7,7 @@ grows: notifications can be lost, a pooler may swallow them, and a first result 
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice
+from heapq import nsmallest
 from time import monotonic
 from uuid import UUID
 
@@ -99,7 +99,9 @@ class FirstResults:
     async def _look_once(self) -> None:
         self._woken.clear()
         now = monotonic()
-        due = list(islice((id for id, each in self._expected.items() if each.look_at <= now), _PAGE))
+        # The longest due first, and before them those that a notification was about: however many wait.
+        overdue = [id for id, each in self._expected.items() if each.look_at <= now]
+        due = nsmallest(_PAGE, overdue, key=lambda id: self._expected[id].look_at)
         if not due:
             await self._until(min(each.look_at for each in self._expected.values()))
             return

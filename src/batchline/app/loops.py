@@ -4,6 +4,8 @@ loop that has opened them.
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from batchline.app.first_results import FirstResults
@@ -14,11 +16,28 @@ from batchline.worker.listener import Listener
 _SESSIONS = 8
 
 
+class EndNotice:
+    """Of one who waits. What arrives after `clear` is not missed, also if it arrives before `wait`."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+        self.clear = self._arrived.clear
+        self.set = self._arrived.set
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is a notice, or the time is up."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        except TimeoutError:
+            return
+
+
 class EndNotices:
     """Wakes those who wait for a batch that has ended, or may have: they look."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[UUID, list[asyncio.Future[None]]] = defaultdict(list)
+        self._waiting: defaultdict[UUID, list[EndNotice]] = defaultdict(list)
 
     def heard(self, event: Event) -> None:
         if event.kind in ("finished", "ended") and event.batch_id is not None:
@@ -28,12 +47,12 @@ class EndNotices:
             for batch_id in list(self._waiting):
                 self._wake(batch_id)
 
-    async def wait(self, batch_id: UUID, seconds: float) -> None:
-        """Until there is a notice, or the time is up."""
-        notice = asyncio.get_running_loop().create_future()
+    @contextmanager
+    def expected(self, batch_id: UUID) -> Iterator[EndNotice]:
+        notice = EndNotice()
         self._waiting[batch_id].append(notice)
         try:
-            await asyncio.wait([notice], timeout=seconds)
+            yield notice
         finally:
             waiting = self._waiting[batch_id]
             waiting.remove(notice)
@@ -42,8 +61,7 @@ class EndNotices:
 
     def _wake(self, batch_id: UUID) -> None:
         for notice in self._waiting.get(batch_id, ()):
-            if not notice.done():
-                notice.set_result(None)
+            notice.set()
 
 
 class LoopResources:

@@ -79,19 +79,21 @@ class ResultReader(Generic[ItemT, ResultT]):
     ) -> AsyncGenerator[Sequence[ItemResult[ResultT]], None]:
         """Results in blocks, until the last item has ended. Raises LookupError."""
         lane, pause = await self._lane(), _MIN_PAUSE
-        while True:
-            found = await self._page(lane)
-            if found:
-                self._next, self._after = found[-1].ordinal + 1, found[-1].line_no
-                pause = _MIN_PAUSE
-                yield [result_of(each, codec, lane.ending) for each in found]
-            elif lane.frozen:
-                return
-            else:
-                lane = await self._lane()
-                if not lane.frozen:
-                    await self._resources.notices().wait(self._batch_id, pause)
-                    pause = min(pause * _GROWTH, _MAX_PAUSE)
+        with self._resources.notices().expected(self._batch_id) as notice:
+            while True:
+                notice.clear()
+                found = await self._page(lane)
+                if found:
+                    self._next, self._after = found[-1].ordinal + 1, found[-1].line_no
+                    pause = _MIN_PAUSE
+                    yield [result_of(each, codec, lane.ending) for each in found]
+                elif lane.frozen:
+                    return
+                else:
+                    lane = await self._lane()
+                    if not lane.frozen:
+                        await notice.wait(pause)
+                        pause = min(pause * _GROWTH, _MAX_PAUSE)
 
     async def _lane(self) -> ResultLane:
         async with self._resources.sessions.one() as session:

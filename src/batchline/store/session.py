@@ -130,11 +130,17 @@ class Session:
         async with self._guarded() as connection:
             cursors = []
             async with connection.pipeline():
-                for statement, params in steps:
-                    cursor = psycopg.AsyncRawCursor(connection)
-                    text, names = statement.numbered_in(connection.schema)
-                    await cursor.execute(text, [params[name] for name in names], prepare=True, binary=True)
-                    cursors.append(cursor)
+                try:
+                    for statement, params in steps:
+                        cursor = psycopg.AsyncRawCursor(connection)
+                        text, names = statement.numbered_in(connection.schema)
+                        values = [params[name] for name in names]
+                        await cursor.execute(text, values, prepare=True, binary=True)
+                        cursors.append(cursor)
+                except BaseException:
+                    # The Sync at the end would commit what was sent already.
+                    await self._abandon()
+                    raise
             return [cursor.rowcount for cursor in cursors]
 
     @asynccontextmanager
@@ -182,6 +188,10 @@ class Session:
                 await self._drop()
                 raise
 
+    async def _abandon(self) -> None:
+        """Let nothing of the current transaction be committed."""
+        await self._drop()
+
     async def _drop(self) -> None:
         """Drop the connection. Closing the socket also makes the server abandon the statement."""
         connection, self._connection = self._connection, None
@@ -204,6 +214,9 @@ class InTransaction(Session):
 
     async def close(self) -> None:
         """Nothing: the outer session has the connection."""
+
+    async def _abandon(self) -> None:
+        """Nothing: the outer transaction rolls back."""
 
     @asynccontextmanager
     async def transaction(self, *, extra_time: float = 0.0) -> AsyncIterator[StoreConnection]:

@@ -178,9 +178,10 @@ class Claimer(Service):
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
         self._put(items, began)
-        # The requests go out before the next claim.
+        # The requests go out before the next claim. Of a batch that had begun before, lines may have been
+        # given back, which this claim did not look at.
         await asyncio.sleep(0)
-        return not whole
+        return not (whole and items and items[0].ordinal == 0)
 
     def _put(self, items: list[Item], began: float) -> None:
         """Give back items whose bodies were too large to be read; the next claim is smaller. `began`: when

@@ -1,16 +1,18 @@
 """`batchline pipeline`: rows through the stages of batchline.toml."""
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import batchline, kill, start
+from tests.support.processes import batchline, kill, logged, start, working, write_requests
 from tests.support.stage_files import SUMMARIZE, TRANSLATE, stage_file
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT, wait_for
 from tests.support.worded_upstream import WordedUpstream, worded_upstream
 
 _SAID = "You said: Translate: You said: Summarize: "
@@ -116,6 +118,104 @@ def test_after_kill_9_the_same_command_continues(
     assert upstream.count('"Summarize: owl"') == 1
 
 
+def test_a_worker_with_another_prompt_leaves_the_rows_to_the_same_command(
+    folder: Path, database_url: str, upstream: WordedUpstream
+) -> None:
+    upstream.hold("Summarize: owl")
+    process = start(*arguments(folder, database_url))
+    try:
+        wait_for("a request that waits", lambda: upstream.count("Summarize: owl"))
+    finally:
+        kill(process)
+    upstream.forget()
+    other = folder / "other"
+    other.mkdir()
+    config = stage_file(other, upstream.url, SUMMARIZE.replace("Summarize", "Shorten"), TRANSLATE)
+    with working(database_url, folder / "data", "--config", str(config), "--drain") as worker:
+        worker.communicate(timeout=LIMIT)
+    assert worker.returncode == 0
+    assert pipeline(folder, database_url).returncode == 0
+    assert lines(folder / "out.jsonl")[1]["translate"] == f"{_SAID}owl"
+    assert upstream.count("Shorten") == 0
+
+
+def _more_than(upstream: WordedUpstream, count: int) -> bool:
+    return upstream.count("Summarize: owl") > count
+
+
+def test_three_times_kill_9_fails_no_row(folder: Path, database_url: str, upstream: WordedUpstream) -> None:
+    upstream.hold("Summarize: owl")
+    for _ in range(3):
+        before = upstream.count("Summarize: owl")
+        process = start(*arguments(folder, database_url))
+        try:
+            wait_for("a request that waits", partial(_more_than, upstream, before))
+        finally:
+            kill(process)
+    upstream.forget()
+    done = pipeline(folder, database_url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [row["id"] for row in lines(folder / "out.jsonl")] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_is_in_flight(
+    folder: Path, database_url: str, upstream: WordedUpstream, how: signal.Signals
+) -> None:
+    upstream.hold("Translate: You said: Summarize: owl")
+    log = folder / "log"
+    with logged(log, *arguments(folder, database_url)) as process:
+        wait_for("a request that waits", lambda: upstream.count("Translate: You said: Summarize: owl"))
+        process.send_signal(how)
+        wait_for("the advice", lambda: "the same command continues the batch" in log.read_text())
+        assert "app.sync" not in log.read_text()
+        upstream.forget()
+        process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    assert "interrupted; nothing is lost" in log.read_text()
+    assert pipeline(folder, database_url).returncode == 0
+    assert upstream.count("Translate: You said: Summarize: owl") == 1
+
+
+def test_a_refused_fresh_run_leaves_the_old_batch(
+    folder: Path, database_url: str, upstream: WordedUpstream
+) -> None:
+    assert pipeline(folder, database_url).returncode == 0
+    stage_file(folder, "http://127.0.0.1:9", SUMMARIZE, TRANSLATE)
+    assert pipeline(folder, database_url, "--fresh").returncode == 2
+    stage_file(folder, upstream.url, SUMMARIZE, TRANSLATE)
+    assert pipeline(folder, database_url).returncode == 0
+    assert upstream.count("messages") == 6
+
+
+def test_a_row_that_passes_one_last_stage_and_fails_in_another_counts_as_both(
+    folder: Path, database_url: str, upstream: WordedUpstream
+) -> None:
+    both = SUMMARIZE.replace('["translate"]', '["translate", "rate", "praise"]')
+    last = ("rate", "praise")
+    others = [f'[stages.{name}]\nmodel = "large"\nprompt = "{name}: {{{{ summary }}}}"' for name in last]
+    stage_file(folder, upstream.url, both, TRANSLATE, *others)
+    (folder / "rows.csv").write_text("id,text\n1,wren\n")
+    for name in last:
+        upstream.refuse(f"{name}: You said: Summarize: wren", 400, "no wrens")
+    done = pipeline(folder, database_url)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("1 row in ")
+    assert done.stdout.splitlines()[-1].endswith(", 1 failed; --retry-failed runs these again")
+    assert len(lines(folder / "out.errors.jsonl")) == 2
+    report = json.loads(pipeline(folder, database_url, "--json").stdout)
+    assert (report["rows"], report["complete"], report["failed"]) == (1, 0, 1)
+
+
+def test_request_lines_are_refused(folder: Path, database_url: str) -> None:
+    write_requests(folder / "requests.jsonl", 2)
+    done = pipeline(folder, database_url, given="requests.jsonl")
+    assert done.returncode == 2
+    text = " ".join(done.stderr.split())
+    assert "its lines are complete requests; a pipeline takes rows" in text
+    assert "use `batchline run` for requests" in text
+
+
 def test_a_row_that_two_last_stages_answer_has_both_answers(
     folder: Path, database_url: str, upstream: WordedUpstream
 ) -> None:
@@ -175,11 +275,11 @@ def test_a_column_that_the_rows_do_not_have_is_reported_before_anything_is_store
 def test_rows_of_json_without_the_column_fail_alone(
     folder: Path, database_url: str, upstream: WordedUpstream
 ) -> None:
-    (folder / "rows.jsonl").write_text('{"text": "wren"}\n{"txt": "owl"}\n')
+    (folder / "rows.jsonl").write_text('{"txt": "owl"}\n{"text": "wren"}\n')
     done = pipeline(folder, database_url, "--json", given="rows.jsonl")
     assert done.returncode == 1
     (failure,) = json.loads(done.stdout)["failures"]
-    assert (failure["row"], failure["stage"], failure["code"]) == (2, "summarize", "invalid_item")
+    assert (failure["row"], failure["stage"], failure["code"]) == (1, "summarize", "invalid_item")
 
 
 def test_an_upstream_that_cannot_be_reached_is_reported_before_anything_is_stored(

@@ -1,5 +1,6 @@
 """The progress bar of `wait(progress=True)`: on stderr, or in the output of a notebook's cell."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -10,9 +11,10 @@ from batchline.app.progress import BatchProgress
 
 
 class ProgressBar:
-    """One bar per stage. `displayed` false: none at all."""
+    """One bar per stage. `displayed` false: none at all. `title` is what a stage is called for people."""
 
-    def __init__(self, displayed: bool) -> None:
+    def __init__(self, displayed: bool, title: Callable[[str], str] = str) -> None:
+        self._title = title
         self._bars: dict[str, TaskID] = {}
         self._progress = None
         if displayed:
@@ -30,7 +32,7 @@ class ProgressBar:
             return
         for name, stage in progress.stages.items():
             if name not in self._bars:
-                self._bars[name] = self._progress.add_task(name, total=stage.total, failed="")
+                self._bars[name] = self._progress.add_task(self._title(name), total=stage.total, failed="")
             self._progress.update(
                 self._bars[name],
                 total=stage.total,

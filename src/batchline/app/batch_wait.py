@@ -15,12 +15,15 @@ _log = structlog.get_logger("batchline.app")
 
 
 class BatchWait:
-    """`here` as of `SubmittedBatch.wait`."""
+    """`here` as of `SubmittedBatch.wait`. `advice`: what is said when the wait is interrupted."""
 
-    def __init__(self, core: AppCore, batch_id: UUID, *, here: bool | None) -> None:
+    def __init__(
+        self, core: AppCore, batch_id: UUID, *, here: bool | None, advice: str | None = None
+    ) -> None:
         self._core = core
         self._batch_id = batch_id
         self._here = here
+        self._advice = advice or _how_to_continue(batch_id)
 
     async def ended(self, *, bar: bool, timeout: float | None) -> BatchProgress:
         """The progress of the batch, when it has ended. Raises TimeoutError and LookupError."""
@@ -43,12 +46,13 @@ class BatchWait:
             except asyncio.CancelledError:
                 # As by Ctrl-C. Before the worker has stopped, which may take a while.
                 if runs_here and not limit.expired():
-                    self._say_how_to_continue()
+                    _log.warning(self._advice)
                 raise
 
-    def _say_how_to_continue(self) -> None:
-        name = ids.show(ids.BATCH, self._batch_id)
-        _log.warning(
-            f'finishing what runs; the batch has not ended: continue with app.sync.batch("{name}").wait(), or'
-            " run `batchline worker module:app`"
-        )
+
+def _how_to_continue(batch_id: UUID) -> str:
+    name = ids.show(ids.BATCH, batch_id)
+    return (
+        f'finishing what runs; the batch has not ended: continue with app.sync.batch("{name}").wait(), or'
+        " run `batchline worker module:app`"
+    )

@@ -1,7 +1,7 @@
 """Rows through the stages of batchline.toml, in this process: the same run again continues its batch."""
 
 import hashlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
@@ -9,53 +9,43 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from batchline.app.batch_wait import BatchWait
 from batchline.app.batchline import Batchline
 from batchline.app.core import AppCore
 from batchline.app.errors import translated
 from batchline.app.item_blocks import errors_of_sources, item_blocks
+from batchline.app.pipeline_stages import encoded_definitions
 from batchline.app.stage_requests import check_stage_keys
 from batchline.app.submission import new_batch, store, submission_of
 from batchline.app.submitted_batch import SubmittedBatch
 from batchline.model import Batch
 from batchline.operations.codec import TypeMismatch
-from batchline.operations.errors import BatchlineError, InvalidApp, InvalidItem
+from batchline.operations.errors import BatchlineError, InvalidItem
 from batchline.operations.http_stage import HttpStage
 from batchline.store import batches
 from batchline.store.batches import AlreadyExists
 from batchline.store.guest import long_transaction
 from batchline.upstreams.http_upstream import Upstreams
 
+_STOPPING = (
+    "finishing what is in flight; press Ctrl-C again to stop at once; the same command continues the batch"
+)
+
 NumberedRows: TypeAlias = Iterator[tuple[int, dict[str, Any]]]
 
 
 class PipelineRequest(msgspec.Struct, frozen=True):
-    """The rows, and the stage that they go to first. `digest` is that of the rows."""
+    """The rows, and the stages that they go through. `digest` is that of the rows. `same_columns`: all rows
+    have the same columns, so that the first one stands for all."""
 
-    stage: str
+    stages: Sequence[HttpStage]
     rows: Callable[[], NumberedRows]
     digest: bytes
     name: str
+    same_columns: bool
     fresh: bool = False
     retry_failed: bool = False
     progress: bool = False
-
-
-def pipeline_stages(app: Batchline, first: str) -> list[HttpStage]:
-    """The stage and all that follow it. Raises InvalidApp, also if a row could reach one of them twice."""
-    catalog = app._core.catalog
-    operation = catalog.find(first)
-    if operation is None:
-        raise InvalidApp(f"this app has no stage {first!r}")
-    stages = [stage for stage in catalog.stages_of(operation) if isinstance(stage, HttpStage)]
-    reached = Counter(name for stage in stages for name in stage.options.emits)
-    for name, count in reached.items():
-        if count > 1:
-            raise InvalidApp(f"{count} stages emit {name!r}, so that a row would have {count} results of it")
-    for stage in stages:
-        if not stage.options.emits and not stage.options.keep_results:
-            where = stage.settings.position_of("keep_results")
-            raise InvalidApp(f"{where}: stage {stage.name!r} is the last one, so its results must be kept")
-    return stages
 
 
 async def run_pipeline(app: Batchline, order: PipelineRequest) -> SubmittedBatch[Any, Any]:
@@ -63,10 +53,10 @@ async def run_pipeline(app: Batchline, order: PipelineRequest) -> SubmittedBatch
 
     Raises BatchlineError, and what reading the rows raises.
     """
-    core, stages = app._core, pipeline_stages(app, order.stage)
+    core, stages = app._core, order.stages
     check_stage_keys(stages)
     key = _resume_key(order.digest, stages)
-    found = await _found(core, order, key)
+    found = None if order.fresh else await _found(core, key)
     if found is None:
         await _check_upstreams(stages)
         found = await _created(core, order, stages[0], key)
@@ -75,14 +65,12 @@ async def run_pipeline(app: Batchline, order: PipelineRequest) -> SubmittedBatch
         await batch.retry()
     if found.ended_at is None and found.paused_at is not None:
         await batch.resume()
-    await batch.wait(here=True, progress=order.progress)
+    await BatchWait(core, found.id, here=True, advice=_STOPPING).ended(bar=order.progress, timeout=None)
     return batch
 
 
-async def _found(core: AppCore, order: PipelineRequest, key: str) -> Batch | None:
+async def _found(core: AppCore, key: str) -> Batch | None:
     async with core.session() as session:
-        if order.fresh:
-            await batches.retire(session, core.location.tenant, key)
         return await batches.find(session, core.location.tenant, key)
 
 
@@ -91,7 +79,7 @@ async def _created(core: AppCore, order: PipelineRequest, first: HttpStage, key:
 
     def rows() -> Iterator[dict[str, Any]]:
         for index, (number, row) in enumerate(order.rows()):
-            if index == 0:
+            if index == 0 and order.same_columns:
                 _check_row(first, number, row)
             numbers.append(str(number))
             yield row
@@ -105,6 +93,9 @@ async def _created(core: AppCore, order: PipelineRequest, first: HttpStage, key:
         async with aclosing(blocks), sessions.stream() as session:
             try:
                 async with long_transaction(session) as inside:
+                    if order.fresh:
+                        # Here: if the rows are refused, the old batch can still be continued.
+                        await batches.retire(inside, tenant, key)
                     await store(inside, submission, new, blocks)
             except AlreadyExists:
                 # Another process with the same rows was faster.
@@ -120,7 +111,8 @@ def _check_row(first: HttpStage, number: int, row: dict[str, Any]) -> None:
     try:
         first.request(first.codec.encode_item(row))
     except TypeMismatch as error:
-        raise InvalidItem(None, f"row {number}: stage {first.name!r}: {error}; nothing was sent") from None
+        where = f"row {number}: stage {first.settings.name!r}"
+        raise InvalidItem(None, f"{where}: {error}; nothing was sent") from None
 
 
 async def _check_upstreams(stages: Sequence[HttpStage]) -> None:
@@ -137,19 +129,7 @@ async def _check_upstreams(stages: Sequence[HttpStage]) -> None:
 
 
 def _resume_key(digest: bytes, stages: Sequence[HttpStage]) -> str:
-    """The same for the same rows and requests. It does not depend on where the models are served."""
-    requests = [
-        (
-            each.name,
-            each.model,
-            each.prompt,
-            each.system,
-            each.params,
-            each.endpoint,
-            stage.output,
-            each.emits,
-        )
-        for stage in stages
-        for each in (stage.settings,)
-    ]
-    return hashlib.sha256(b"pipeline" + digest + msgspec.json.encode(requests)).hexdigest()
+    """The same for the same rows and requests."""
+    # The names of the stages are part of it: a batch with other names cannot be continued.
+    names = msgspec.json.encode([stage.name for stage in stages])
+    return hashlib.sha256(b"pipeline" + digest + names + encoded_definitions(stages)).hexdigest()

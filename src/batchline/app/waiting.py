@@ -18,6 +18,7 @@ from batchline.app.worker_watch import WorkerWatch, is_worker_connected
 from batchline.model import Batch, ids
 from batchline.model.emission import PYTHON
 from batchline.operations.errors import DatabaseUnavailable
+from batchline.operations.http_stage import HttpStage
 from batchline.operations.operation import AnyOperation
 from batchline.store import batches
 from batchline.store.python_results import FirstResult
@@ -52,8 +53,10 @@ async def until_ended(
     """The last progress. The batch has ended, unless the `watch` has ended the wait."""
     notices = (await core.resources()).notices()
     paused = False
-    with ProgressBar(bar) as displayed:
+    with ProgressBar(bar, lambda name: _title(core, name)) as displayed, notices.expected(batch_id) as notice:
         while True:
+            # Whatever arrives from now on is news: the answer may be older.
+            notice.clear()
             progress = await _read_patiently(core, batch_id)
             if progress is not None:
                 displayed.show(progress)
@@ -64,7 +67,13 @@ async def until_ended(
                 paused = progress.status == "paused"
                 if watch is not None and not paused and await watch.must_leave():
                     return progress
-            await notices.wait(batch_id, _REFRESH if bar else _FALLBACK)
+            await notice.wait(_REFRESH if bar else _FALLBACK)
+
+
+def _title(core: AppCore, name: str) -> str:
+    """The declared name of a stage."""
+    operation = core.catalog.find(name)
+    return operation.settings.name if isinstance(operation, HttpStage) else name
 
 
 async def first_result(core: AppCore, batch_id: UUID, *, last: bool) -> FirstResult:

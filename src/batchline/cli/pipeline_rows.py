@@ -31,6 +31,8 @@ class PipelineRows:
     """The rows that have passed all stages, and the failures. `file` is an empty temporary file."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        # Lines written, and those of them that have the answers of all last stages.
+        self.written = 0
         self.complete = 0
         self.failures: list[RowFailure] = []
         self._file = file
@@ -45,7 +47,7 @@ class PipelineRows:
             last = not stage.options.emits
             # All results of a stage that passes them on are in the next one.
             if last or counts.completed < counts.total:
-                await self._read(batch, stage.name, self._added() if last else None)
+                await self._read(batch, stage, self._added() if last else None)
         self.failures.sort(key=lambda failure: failure.row)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
@@ -58,6 +60,7 @@ class PipelineRows:
                 if row < len(offsets) and offsets[row] != _NONE
             ]
             if found:
+                self.written += 1
                 self.complete += len(found) == len(self._offsets)
                 block += found[0] if len(found) == 1 else _merged(found)
             if len(block) >= _BLOCK:
@@ -69,16 +72,24 @@ class PipelineRows:
         for failure in self.failures:
             yield msgspec.json.encode(failure) + b"\n"
 
+    @property
+    def failed(self) -> int:
+        """How many rows have failed in some stage."""
+        return len({failure.row for failure in self.failures})
+
     def _added(self) -> "array[int]":
         self._offsets.append(array("q"))
         return self._offsets[-1]
 
-    async def _read(self, batch: SubmittedBatch[Any, Any], stage: str, offsets: "array[int] | None") -> None:
-        async for page in batch.result_pages(stage=stage):
+    async def _read(
+        self, batch: SubmittedBatch[Any, Any], stage: HttpStage, offsets: "array[int] | None"
+    ) -> None:
+        name = stage.settings.name
+        async for page in batch.result_pages(stage=stage.name):
             for result in page:
                 if result.error is not None:
                     error = result.error
-                    self.failures.append(RowFailure(int(result.key), stage, error.code, error.message))
+                    self.failures.append(RowFailure(int(result.key), name, error.code, error.message))
                 elif offsets is not None:
                     self._keep(result, offsets)
 

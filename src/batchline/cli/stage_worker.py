@@ -44,9 +44,16 @@ def stages_beside(
     """A worker for the stages of the settings; None: there are none. Raises CommandError."""
     stages = stages_of(server)
     complete = complete_stages(stages)
+    names = {stage.name for stage in stages}
     for stage in stages:
         if stage not in complete:
-            _log.warning("a stage leads to functions, so a worker of their app must run it", stage=stage.name)
+            # Empty if it leads to them through another stage, which has a line of its own.
+            functions = [name for name in stage.options.emits if name not in names]
+            _log.warning(
+                "a stage leads to functions, so a worker of their app must run it",
+                stage=stage.name,
+                functions=functions,
+            )
     if not complete:
         return None
     if context.params["max_items"] is not None:

@@ -22,16 +22,29 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HttpStage(PythonOperation[dict[str, Any], dict[str, Any]]):
-    """A stage of batchline.toml. `render` makes the request for an item; it raises TypeMismatch."""
+    """A stage of batchline.toml. `render` makes the request for an item; it raises TypeMismatch. `names`: the
+    names of declared stages in this app, if they differ. The declared name stays in `settings`."""
 
-    def __init__(self, settings: StageSettings, upstream: UpstreamSettings, render: Render) -> None:
+    def __init__(
+        self,
+        settings: StageSettings,
+        upstream: UpstreamSettings,
+        render: Render,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         codec = ItemCodec[dict[str, Any], dict[str, Any]](dict[str, Any], dict[str, Any])
-        super().__init__(settings.name, _not_here, _options(settings, upstream), codec)
+        names = names or {}
+        name = names.get(settings.name, settings.name)
+        super().__init__(name, _not_here, _options(settings, upstream, names), codec)
         self.settings = settings
         self.upstream = upstream
         # The field that gets the answer.
         self.output = settings.output or settings.name
         self._render = render
+
+    def renamed(self, names: Mapping[str, str]) -> "HttpStage":
+        """The same stage under the name that `names` has for it, and so for the stages that it emits."""
+        return HttpStage(self.settings, self.upstream, self._render, names)
 
     def request(self, item: bytes) -> bytes:
         """The body of the request for an item. Raises TypeMismatch, also if the item lacks a field."""
@@ -58,20 +71,22 @@ class HttpStage(PythonOperation[dict[str, Any], dict[str, Any]]):
 def missing_stage_keys(stages: Sequence[HttpStage], environ: Mapping[str, str]) -> list[str]:
     """The stages whose API keys are not in the environment, one sentence each."""
     return [
-        f"stage {stage.name!r}: set the environment variable {variable} to the API key of upstream"
+        f"stage {stage.settings.name!r}: set the environment variable {variable} to the API key of upstream"
         f" {stage.upstream.name}"
         for stage in stages
         if (variable := stage.upstream.api_key_env) and not environ.get(variable, "").strip()
     ]
 
 
-def _options(settings: StageSettings, upstream: UpstreamSettings) -> OperationOptions:
+def _options(
+    settings: StageSettings, upstream: UpstreamSettings, names: Mapping[str, str]
+) -> OperationOptions:
     return OperationOptions(
         max_attempts=settings.max_attempts or upstream.max_attempts,
         timeout=settings.timeout or upstream.timeout,
         concurrency=settings.concurrency or upstream.concurrency,
         run_in=LOOP,
-        emits=tuple(dict.fromkeys(settings.emits)),
+        emits=tuple(dict.fromkeys(names.get(name, name) for name in settings.emits)),
         keep_results=settings.keep_results,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from batchline.operations.errors import InvalidApp
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
-_MAX_NAME = 63
+MAX_NAME = 63
 
 
 def checked_name(what: str, function: Callable[..., Any], name: str | None) -> str:
@@ -16,10 +16,10 @@ def checked_name(what: str, function: Callable[..., Any], name: str | None) -> s
         name = getattr(function, "__name__", None)
         if name is None:
             raise InvalidApp(f'{function!r} has no name; give it one: name="…"')
-    if not isinstance(name, str) or len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise InvalidApp(
             f"{name!r} cannot be the name of {what}: it must match {_NAME.pattern} and have at most"
-            f' {_MAX_NAME} characters. Give another one: name="…"'
+            f' {MAX_NAME} characters. Give another one: name="…"'
         )
     return name
 

@@ -1,7 +1,9 @@
 """`batchline pipeline`: sends rows through the stages of batchline.toml, and writes them with the answers."""
 
+import asyncio
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +12,17 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from batchline.app.batchline import Batchline
 from batchline.app.core import AppLocation
-from batchline.app.pipeline_run import PipelineRequest, pipeline_stages, run_pipeline
+from batchline.app.pipeline_run import PipelineRequest, run_pipeline
+from batchline.app.pipeline_stages import pipeline_stages
 from batchline.app.stage_app import stage_app
 from batchline.cli import options
 from batchline.cli.app_worker import reported_app_errors
 from batchline.cli.display.console import CommandError, err, out, print_json
+from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
 from batchline.cli.inputs import RowOptions, default_output, input_options, opened_inputs
 from batchline.cli.options import Exit
@@ -32,9 +37,14 @@ from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.formats import Format
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import DEFAULT_TENANT
+from batchline.operations.http_stage import HttpStage
 
 # So many failures are printed. The file has all of them.
 _PRINTED = 10
+_NO_REQUESTS = (
+    "its lines are complete requests; a pipeline takes rows: CSV, TSV, text, Parquet, Arrow, or JSON Lines of"
+    " objects; use `batchline run` for requests"
+)
 _AGAIN = "nothing is lost: the same command again continues"
 
 
@@ -89,12 +99,15 @@ def run_rows(
     with reported_errors(as_json), reported_app_errors():
         if fresh and retry_failed:
             raise CommandError("--fresh sends every row again, --retry-failed only failed ones; give one")
-        app = _app(read_settings(context.params), stage)
+        settings = read_settings(context.params)
+        stages = _stages(settings, stage)
         writing = _writing(output or default_output(inputs[0]), data_dir, force=force, as_json=as_json)
         how = input_options(RowOptions(model=stage, input_format=input_format, delimiter=delimiter))
+        how = replace(how, requests_refused=_NO_REQUESTS)
         with opened_inputs(inputs, how, data_dir, writing.targets) as found, _explained():
             writing.check(found)
-            report = run_async(_run(app, _order(found, stage, fresh, retry_failed, as_json), writing))
+            order = _order(found, stages, fresh, retry_failed, as_json)
+            report = run_async(_run(_app(settings, stages), order, writing))
         _print(report, as_json)
         raise typer.Exit(Exit.SOME_FAILED if report.failures else Exit.OK)
 
@@ -117,24 +130,31 @@ class PipelineWriting:
 
 
 class PipelineReport(msgspec.Struct, frozen=True):
+    """`rows`: lines of the output. `complete`: those of them with the answers of all last stages. `failed`:
+    rows that failed, of which one may have several failures."""
+
     id: str
+    rows: int
     complete: int
+    failed: int
     failures: list[RowFailure]
     output: str
     errors: str | None
 
 
-def _app(settings: Settings, first: str) -> Batchline:
-    """An app with the stages of the settings. Raises CommandError and InvalidApp."""
+def _stages(settings: Settings, first: str) -> list[HttpStage]:
+    """The stages that rows go through. Raises CommandError and InvalidApp."""
     server = settings.server
     if first not in [stage.name for stage in server.stages]:
         known = ", ".join(stage.name for stage in server.stages) or "none"
         where = settings.config or "batchline.toml, which is not in this folder"
         raise CommandError(f"--stage {first}: declare it as [stages.{first}] in {where}; found {known}")
-    location = AppLocation(settings.database, settings.data_dir, server.objects, DEFAULT_TENANT)
-    app = stage_app(location, stages_of(server))
-    pipeline_stages(app, first)
-    return app
+    return pipeline_stages(stages_of(server), first)
+
+
+def _app(settings: Settings, stages: Sequence[HttpStage]) -> Batchline:
+    location = AppLocation(settings.database, settings.data_dir, settings.server.objects, DEFAULT_TENANT)
+    return stage_app(location, stages)
 
 
 def _writing(path: Path, data_dir: Path | None, *, force: bool, as_json: bool) -> PipelineWriting:
@@ -147,12 +167,15 @@ def _writing(path: Path, data_dir: Path | None, *, force: bool, as_json: bool) -
     return PipelineWriting(target, errors, Outputs(written_files(data_dir), force))
 
 
-def _order(found: InputSet, stage: str, fresh: bool, retry_failed: bool, as_json: bool) -> PipelineRequest:
+def _order(
+    found: InputSet, stages: Sequence[HttpStage], fresh: bool, retry_failed: bool, as_json: bool
+) -> PipelineRequest:
     return PipelineRequest(
-        stage,
+        stages,
         found.rows,
         found.fingerprint().digest,
         found.title,
+        found.same_columns,
         fresh,
         retry_failed,
         progress=not as_json and sys.stderr.isatty(),
@@ -160,11 +183,13 @@ def _order(found: InputSet, stage: str, fresh: bool, retry_failed: bool, as_json
 
 
 async def _run(app: Batchline, order: PipelineRequest, writing: PipelineWriting) -> PipelineReport:
+    # As Ctrl-C, also the second one.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     async with app:
         batch = await run_pipeline(app, order)
         with TemporaryFile() as file:
             rows = PipelineRows(file)
-            await rows.read(batch, pipeline_stages(app, order.stage))
+            await rows.read(batch, order.stages)
             await writing.outputs.write(writing.output, rows.lines())
             errors = writing.errors
             if errors is not None and rows.failures:
@@ -172,7 +197,8 @@ async def _run(app: Batchline, order: PipelineRequest, writing: PipelineWriting)
             elif errors is not None:
                 writing.outputs.remove(errors)
             name = None if errors is None or not rows.failures else errors.name
-            return PipelineReport(batch.id, rows.complete, rows.failures, writing.output.name, name)
+            counts = rows.written, rows.complete, rows.failed
+            return PipelineReport(batch.id, *counts, rows.failures, writing.output.name, name)
 
 
 @contextmanager
@@ -198,5 +224,5 @@ def _print(report: PipelineReport, as_json: bool) -> None:
     if (more := len(report.failures) - _PRINTED) > 0:
         where = f" in {report.errors}" if report.errors else ""
         console.print(f"  and {more:,} more{where}", markup=False)
-    failed = f", {len(report.failures):,} failed; --retry-failed runs these again" if report.failures else ""
-    console.print(f"{report.complete:,} rows in {report.output}{failed}", markup=False)
+    failed = f", {report.failed:,} failed; --retry-failed runs these again" if report.failures else ""
+    console.print(f"{counted(report.rows, 'row')} in {report.output}{failed}", markup=False)

@@ -2,7 +2,8 @@
 
 It assumes that the item is this worker's to run. Whatever a handler does is a verdict on its item, and never
 ends the worker, except a crash of the whole process. An item whose workers have died twice runs without
-another such item beside it; after the third time it has failed.
+another such item beside it; after the third time it has failed. A request to a model ends no worker, so items
+of stages of batchline.toml run in any case.
 """
 
 import asyncio
@@ -82,7 +83,9 @@ class PythonExecutor:
         runner = known[1] if known is not None and known[0] is operation else self._open(operation)
         if operation.options.collects is not None:
             return self._run_collecting(runner, item, PYTHON + operation.options.collects)
-        return runner.run(item) if claim.losses < _SUSPECT else self._run_suspect(runner, item)
+        if claim.losses < _SUSPECT or isinstance(operation, HttpStage):
+            return runner.run(item)
+        return self._run_suspect(runner, item)
 
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence

@@ -35,6 +35,8 @@ class InputOptions(msgspec.Struct, frozen=True):
     format: Format | None = None
     delimiter: str | None = None
     limits: InputLimits = InputLimits()
+    # Why request lines are refused; None: they are not.
+    requests_refused: str | None = None
 
 
 class InputSet(msgspec.Struct, frozen=True):
@@ -55,6 +57,11 @@ class InputSet(msgspec.Struct, frozen=True):
     def title(self) -> str:
         first = self.files[0].name
         return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
+
+    @property
+    def same_columns(self) -> bool:
+        """Whether all rows of a file have the same columns. Only lines of JSON can differ in them."""
+        return all(file.format is not Format.JSONL for file in self.files)
 
     @property
     def is_plain(self) -> bool:
@@ -147,6 +154,9 @@ def find_inputs(
 
 def _checked_template(files: Sequence[InputFile], options: InputOptions) -> RowTemplate | None:
     """Check that the options fit the files, before anything is read or started."""
+    requests = next((file for file in files if file.is_envelope), None)
+    if requests is not None and options.requests_refused is not None:
+        raise InputRefused(requests.name, options.requests_refused)
     first = next((file for file in files if not file.is_envelope), None)
     if first is None:
         if options.template is not None:

@@ -1,6 +1,7 @@
 """Logs about items name batch, lane and ordinal, and quote nothing of what the items say."""
 
 import io
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,18 @@ def test_a_traceback_is_readable_in_text_and_has_no_message(capfd: pytest.Captur
     assert "builtins.ValueError (message not shown)" in said
     assert PROMPT not in said
     assert io.StringIO(said).readline().count("failed") == 1
+
+
+def test_an_error_that_is_its_own_cause_is_logged_once() -> None:
+    error, other = ValueError(PROMPT), LookupError(PROMPT)
+    error.__cause__ = error
+    assert traceback_of(error).count("builtins.ValueError") == 1
+    error.__cause__, other.__cause__ = other, error
+    assert traceback_of(error).count("which led to") == 1
+
+
+def test_a_long_chain_of_causes_is_cut() -> None:
+    errors = [ValueError(PROMPT) for _ in range(1_000)]
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    assert traceback_of(errors[0]).count("builtins.ValueError") == 20

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from batchline.hooks.function import FunctionHook
 from batchline.hooks.hook import Hooks
 from batchline.model import Batch
@@ -122,6 +124,19 @@ async def test_a_callback_that_raises_is_called_again_after_a_delay(db: Session)
         await deliver(runner)
     assert [got.attempt for got in callback.got] == [1, 2]
     assert (await delivery(db)).state == "delivered"
+
+
+@pytest.mark.parametrize("error", [SystemExit("3"), asyncio.CancelledError("3"), ValueError("3")])
+async def test_nothing_that_a_callback_raises_ends_its_worker(db: Session, error: BaseException) -> None:
+    async def leave(batch: EndedBatch) -> None:
+        raise error
+
+    async with running(db, Callback(leave).hook()) as runner:
+        await ended(db)
+        await fan_out(db)
+        await deliver(runner)
+        failed = await delivery(db)
+    assert (failed.state, failed.last_error) == ("waiting", f"{type(error).__name__}: 3")
 
 
 async def test_a_callback_that_hangs_is_ended_and_delays_no_other(db: Session) -> None:

@@ -236,6 +236,27 @@ async def test_a_function_that_fails_is_tried_again_after_a_growing_delay_and_it
     assert await created(db) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (ValueError("half \ud800"), "ValueError: half ?"),
+    ],
+)
+async def test_whatever_a_function_raises_is_stored_and_ends_no_worker(
+    db: Session, database_url: str, error: BaseException, reason: str
+) -> None:
+    def fail(at: datetime) -> None:
+        raise error
+
+    async with running(database_url, Function(fail).schedule()) as runner:
+        await missed(db, "2020-01-01")
+        await run_due(db, runner)
+        stored = await row(db)
+    assert stored.last_error == reason
+
+
 async def test_items_that_cannot_be_read_undo_the_batch_and_are_tried_again(
     db: Session, database_url: str
 ) -> None:

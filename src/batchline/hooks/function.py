@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from batchline.model import Batch
 from batchline.operations.callbacks import OperationCallback, ended_batch
-from batchline.secrets.masking import masked_text
+from batchline.operations.user_errors import RAISED_BY_USERS, is_cancellation, stored_reason
 from batchline.store.hooks import HookOutcome, TakenHook
-
-_MAX_ERROR = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +31,9 @@ async def run_function(hook: FunctionHook, taken: TakenHook, batch: Batch, *, ti
     try:
         async with asyncio.timeout(timeout) as limit:
             await hook.callback.callback.function(ended_batch(batch, taken.type, taken.attempt))
-    except Exception as error:  # noqa: BLE001
-        # The function is the user's, and may raise anything.
-        return HookOutcome(False, _reason(error, timeout if limit.expired() else None))
+    except RAISED_BY_USERS as error:
+        if is_cancellation(error):
+            raise
+        late = f"it did not end within {timeout:g} s" if limit.expired() else None
+        return HookOutcome(False, late or stored_reason(error))
     return HookOutcome(True)
-
-
-def _reason(error: Exception, timeout: float | None) -> str:
-    if timeout is not None:
-        return f"it did not end within {timeout:g} s"
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    # PostgreSQL stores no NUL.
-    return masked_text(text[:_MAX_ERROR].replace("\0", "�"))

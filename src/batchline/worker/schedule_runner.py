@@ -18,7 +18,7 @@ import structlog
 
 from batchline.model.ids import BATCH, new_id, show
 from batchline.operations.schedules import AnySchedule, DueTime, ScheduledItems
-from batchline.secrets.masking import masked_text
+from batchline.operations.user_errors import RAISED_BY_USERS, is_cancellation, stored_reason
 from batchline.store import schedules as stored
 from batchline.store.batches import AlreadyExists
 from batchline.store.errors import TenantClosed
@@ -38,7 +38,6 @@ LEASE = FUNCTION_LIMIT + 30.0
 _SOON = 60.0
 _REGISTER_EVERY = 3600.0
 _RETRY = Backoff(minimum=5.0, maximum=300.0)
-_MAX_ERROR = 1_000
 
 _log = structlog.get_logger("batchline.schedules")
 
@@ -166,8 +165,10 @@ class ScheduleRunner(Service):
         try:
             async with Session(self._url, "schedule") as session:
                 await self._submit(session, taken)
-        except Exception as error:  # noqa: BLE001
-            # The function is the user's, and may raise anything. Others must go on.
+        except RAISED_BY_USERS as error:
+            if is_cancellation(error):
+                raise
+            # Other schedules must go on.
             cause = error.__cause__ if isinstance(error, ItemsUnreadable) else None
             await self._put_off(taken, cause or error)
 
@@ -222,7 +223,7 @@ class ScheduleRunner(Service):
         """Try the time again after a delay. If that cannot be stored, the lease ends by itself."""
         longest = _RETRY.ceiling(taken.attempt)
         delay = random.uniform(longest / 2, longest)
-        reason = _reason(error)
+        reason = stored_reason(error)
         _log.warning(
             "schedule failed",
             schedule=taken.name,
@@ -253,9 +254,3 @@ async def _within(limit: float, act: Awaitable[Any], problem: str) -> Any:
         if not timeout.expired():
             raise
         raise TimeoutError(f"{problem} within {limit:g} s") from None
-
-
-def _reason(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    # PostgreSQL stores no NUL.
-    return masked_text(text[:_MAX_ERROR].replace("\0", "�"))

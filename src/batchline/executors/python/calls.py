@@ -4,7 +4,6 @@ It is made on the worker's event loop, and run there, in a thread or in a child 
 does is an outcome of each item. Only a cancellation of the call itself is raised.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from batchline.model import Item
 from batchline.operations.codec import TypeMismatch
 from batchline.operations.context import Context, Stages
 from batchline.operations.operation import AnyOperation
+from batchline.operations.user_errors import is_cancellation
 
 
 class HandlerCall:
@@ -123,11 +123,3 @@ class HandlerCall:
         """The outcomes of items that ran, with those of items that did not, in order."""
         ran = iter(outcomes)
         return [self._refused.get(position) or next(ran) for position in range(len(self._items))]
-
-
-def is_cancellation(error: BaseException) -> bool:
-    """Whether this task was cancelled, or is being closed. A handler may raise CancelledError by itself."""
-    if isinstance(error, GeneratorExit):
-        return True
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from batchline.executors.executor import Fence
-from batchline.executors.python.calls import HandlerCall, is_cancellation
+from batchline.executors.python.calls import HandlerCall
 from batchline.executors.python.judge import Judge
 from batchline.executors.python.loop_share import LoopShare
 from batchline.executors.python.outcome import (
@@ -20,6 +20,7 @@ from batchline.model import Item, Verdict
 from batchline.operations.codec import TypeMismatch
 from batchline.operations.context import Context, Stages
 from batchline.operations.operation import AnyOperation
+from batchline.operations.user_errors import is_cancellation
 
 
 class LoopRunner:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchline.executors.python.judge import Judge
-from batchline.executors.python.outcome import AttemptFailed
+from batchline.executors.python.outcome import AttemptFailed, Outcome
+from batchline.executors.python.threads import HandlerThreads
 from batchline.model import Completed, Deferred, Failed, Item, Ran, Retried, TaskParked
 from batchline.operations.context import Context
 from batchline.operations.operation import make_operation
@@ -36,6 +37,23 @@ class Odd(Exception):
 
 class NotFound(Fail):
     """A failure with a code of its own."""
+
+
+class BareRetry(Retry):
+    """A class of the user that does not call the one it extends."""
+
+    def __init__(self) -> None: ...
+
+
+class BareFail(Fail):
+    def __init__(self) -> None: ...
+
+
+class Unreadable(Fail):
+    def __getattribute__(self, name: str) -> Any:
+        if name == "code":
+            raise Odd
+        return super().__getattribute__(name)
 
 
 class Mute(Exception):
@@ -154,6 +172,52 @@ async def test_fail_ends_the_item_with_its_code() -> None:
         assert error_of(await verdict_on(function)) == ("not_found", "no such page")
     for function in raising(NotFound("gone")):
         assert error_of(await verdict_on(function)) == ("NotFound", "gone")
+
+
+async def test_subclasses_of_retry_and_fail_need_not_call_their_init() -> None:
+    for function in raising(BareRetry()):
+        verdict = await verdict_on(function)
+        assert isinstance(verdict, Retried)
+        assert (verdict.error_code, verdict.message) == ("BareRetry", "")
+    for function in raising(BareFail()):
+        assert error_of(await verdict_on(function)) == ("BareFail", "")
+
+
+async def test_an_error_whose_code_cannot_be_read_is_a_failed_attempt() -> None:
+    for function in raising(Unreadable("gone")):
+        verdict = await verdict_on(function)
+        assert isinstance(verdict, Retried)
+        assert (verdict.error_code, verdict.message) == ("Unreadable", "gone")
+
+
+async def test_a_thread_in_which_something_is_raised_ends_the_call_and_serves_the_next() -> None:
+    ended: list[int] = []
+    threads = HandlerThreads("report", lambda: ended.append(1))
+
+    def leave() -> list[Outcome]:
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match="outcome of a handler could not be read"):
+        await threads.start(leave)
+    assert await threads.start(list) == []
+    assert ended == [1, 1]
+    threads.close()
+
+
+async def test_a_thread_that_cannot_be_started_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handler(item: int) -> int:
+        return item
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    operation = make_operation(handler, concurrency=1)
+    async with executing(operation) as executor:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await executor.run(an_item(operation, 1))
+        assert result_of(await executor.run(an_item(operation, 2))) == 2
 
 
 async def test_parked_is_no_attempt_and_brings_the_task_back() -> None:

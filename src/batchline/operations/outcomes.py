@@ -12,6 +12,10 @@ _MAX_TASK_ID = 512
 class Retry(Exception):
     """The attempt has failed. Another one follows after `after` seconds, or after the back-off."""
 
+    # For subclasses that do not call `__init__`.
+    reason: str = ""
+    after: float | None = None
+
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -24,6 +28,10 @@ class Retry(Exception):
 
 class Fail(Exception):
     """The item has failed for good. The code is that of a subclass: its name, unless one is given."""
+
+    # For subclasses that do not call `__init__`.
+    reason: str = ""
+    code: str = ""
 
     def __init__(self, reason: str = "", *, code: str | None = None) -> None:
         super().__init__(reason)

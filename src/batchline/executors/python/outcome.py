@@ -76,11 +76,19 @@ def outcome_of(operation: AnyOperation, context: Context | None, result: Any) ->
 
 def outcome_of_error(error: BaseException) -> Outcome:
     """The outcome of a handler that has raised this."""
+    try:
+        return _outcome_of_error(error)
+    except BaseException as problem:  # noqa: BLE001
+        # The class is the user's, and may raise anything when its attributes are read.
+        return AttemptFailed(_code(type(error).__name__), message_of(error), trace=traceback_of(problem))
+
+
+def _outcome_of_error(error: BaseException) -> Outcome:
     match error:
         case Retry():
             return AttemptFailed(_code(type(error).__name__), message_of(error), error.after)
         case Fail():
-            return FailedForGood(_code(error.code), message_of(error))
+            return FailedForGood(_code(error.code or type(error).__name__), message_of(error))
         case _:
             return AttemptFailed(_code(type(error).__name__), message_of(error), trace=traceback_of(error))
 

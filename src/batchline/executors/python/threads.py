@@ -71,13 +71,18 @@ class HandlerThreads:
         self._idle = 0
 
     def start(self, act: Callable[[], _Outcomes]) -> "asyncio.Future[_Outcomes]":
-        """Run `act`, which does not raise, in a thread."""
+        """Run `act` in a thread. The answer is what it returns or raises."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_Outcomes] = loop.create_future()
         context = copy_context()
 
         def job() -> None:
-            outcomes = context.run(act)
+            outcomes: _Outcomes | BaseException
+            try:
+                outcomes = context.run(act)
+            except BaseException as error:  # noqa: BLE001
+                # The thread has to serve further calls, and its slot must become free.
+                outcomes = error
             # RuntimeError: the loop has ended meanwhile.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._ended, answer, outcomes)
@@ -85,8 +90,7 @@ class HandlerThreads:
         if self._idle:
             self._idle -= 1
         else:
-            self._count += 1
-            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+            self._start_thread()
         self._jobs.put(job)
         return answer
 
@@ -95,10 +99,25 @@ class HandlerThreads:
         for _ in range(self._count):
             self._jobs.put(None)
 
-    def _ended(self, answer: "asyncio.Future[_Outcomes]", outcomes: _Outcomes) -> None:
+    def _start_thread(self) -> None:
+        try:
+            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+        except BaseException:
+            # The system has no thread left. The call has ended before it began.
+            self._on_end()
+            raise
+        self._count += 1
+
+    def _ended(self, answer: "asyncio.Future[_Outcomes]", outcomes: _Outcomes | BaseException) -> None:
         self._idle += 1
         self._on_end()
-        if not answer.done():
+        if answer.done():
+            return
+        if isinstance(outcomes, BaseException):
+            error = RuntimeError("the outcome of a handler could not be read")
+            error.__cause__ = outcomes
+            answer.set_exception(error)
+        else:
             answer.set_result(outcomes)
 
     def _serve(self) -> None:

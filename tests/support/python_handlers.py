@@ -52,6 +52,11 @@ def behave(how: str, ctx: Context) -> str | Parked:
         case "log":
             ctx.log.warning("a line of the child", path=Path("a"))
             return "logged"
+        case "log oddities":
+            ctx.log.warning(
+                "half \ud800", number=2**70, text="half \udc00", kind=type("Name", (str,), {})("n")
+            )
+            return "logged"
         case "context":
             return f"{ctx.operation} {ctx.index} {ctx.key} {ctx.attempt} {ctx.last_attempt} {ctx.task_id}"
         case _:

@@ -106,6 +106,19 @@ async def test_what_a_handler_logs_is_in_the_log_of_its_worker(log: StringIO) ->
         assert part in log.getvalue()
 
 
+async def test_a_log_line_of_a_child_may_have_any_number_and_text(log: StringIO) -> None:
+    assert result_of(await in_process(handlers.behave, "log oddities")) == "logged"
+    for part in ("half ?", f"number={2**70}", "kind=n"):
+        assert part in log.getvalue()
+
+
+async def test_what_a_handler_prints_is_not_lost_when_its_process_is_killed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert result_of(await in_process(handlers.behave, "print")) == "printed"
+    assert "printed\n" in capfd.readouterr().out
+
+
 async def test_what_a_handler_emits_comes_with_its_result() -> None:
     operation = make_operation(handlers.emit, run_in="process", concurrency=1, emits=["parse"])
     async with executing(handlers.PARSE, operation) as executor:

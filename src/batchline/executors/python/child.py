@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial, reduce
 from importlib import import_module
 from queue import SimpleQueue
@@ -86,7 +86,9 @@ def main() -> None:
         return
     worker.send(ChildReady())
     while True:
-        worker.send(CallAnswer(call(worker.next_request())))
+        answer = CallAnswer(call(worker.next_request()))
+        _flush()
+        worker.send(answer)
 
 
 def _caller(operation: AnyOperation) -> Callable[[bytes], list[Outcome]]:
@@ -149,10 +151,11 @@ def _leave_signals_to_worker() -> None:
 
 def _forward_logs(worker: _Worker) -> None:
     def forward(_logger: Any, level: str, event: MutableMapping[str, Any]) -> Any:
-        text = str(event.pop("event", ""))
+        text = _utf8(str(event.pop("event", "")))
         if event.pop("exc_info", None) and (error := sys.exc_info()[1]) is not None:
             event["exception"] = _traceback(error)
-        worker.send(ForwardedLog(level, text, {str(name): _plain(value) for name, value in event.items()}))
+        fields = {_utf8(str(name)): _plain(value) for name, value in event.items()}
+        worker.send(ForwardedLog(level, text, fields))
         raise structlog.DropEvent
 
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, forward])
@@ -165,7 +168,22 @@ def _traceback(error: BaseException) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    """The value as MessagePack has it: not of a subclass, and no integer of more than 64 bits."""
+    if value is None or type(value) in (bool, float):
+        return value
+    return value if type(value) is int and -(2**63) <= value < 2**63 else _utf8(str(value))
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _flush() -> None:
+    """The worker may kill this process at any time after an answer, which loses what is buffered."""
+    for stream in (sys.stdout, sys.stderr):
+        # The function may have closed or replaced it.
+        with suppress(Exception):
+            stream.flush()
 
 
 if __name__ == "__main__":

@@ -270,3 +270,35 @@ def test_a_type_without_details_accepts_plain_json(annotation: Any) -> None:
     codec = ItemCodec[Any, Any](annotation)
     value: Any = [1, {"a": None}] if annotation in (list, list[object]) else {"a": [1, None]}
     assert codec.decode_item(codec.encode_item(value)) == value
+
+
+class Login(pydantic.BaseModel):
+    user: str
+    password: pydantic.SecretStr
+
+
+class OpenLogin(Login):
+    @pydantic.field_serializer("password")
+    def revealed(self, password: pydantic.SecretStr) -> str:
+        return password.get_secret_value()
+
+
+def test_a_secret_that_would_be_stored_as_stars_is_refused() -> None:
+    with pytest.raises(TypeMismatch, match=r"a secret would be stored as \*{10}; use str"):
+        ItemCodec[Any, Any](Login).encode_item(Login(user="a", password=pydantic.SecretStr("pw")))
+    codec, known = ItemCodec[Any, Any](OpenLogin), OpenLogin(user="*" * 12, password=pydantic.SecretStr("pw"))
+    assert codec.decode_item(codec.encode_item(known)) == known
+
+
+class Measured(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
+    value: float
+    unit: str = "NaN"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_model_that_writes_nan_as_a_constant_is_refused(value: float) -> None:
+    codec = ItemCodec[Any, Any](Any, Measured)
+    with pytest.raises(TypeMismatch, match="NaN and infinity are not JSON"):
+        codec.encode_result(Measured(value=value))
+    assert codec.encode_result(Measured(value=1.5)) == b'{"value":1.5,"unit":"NaN"}'

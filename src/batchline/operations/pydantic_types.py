@@ -6,16 +6,29 @@ Pydantic is imported only if a type is one of its own: whoever uses such a type 
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 # A model or a dataclass of pydantic has a validator; its other types have a schema.
 _MARKS = ("__pydantic_validator__", "__get_pydantic_core_schema__")
+# What SecretStr and the like write instead of their value.
+_MASK = b"*" * 10
+# What a model with ser_json_inf_nan="constants" writes.
+_CONSTANTS = (b"NaN", b"Infinity")
 _INPUT = re.compile(r"input_value=.*?(, input_type=|\Z)", re.DOTALL)
 
 
 def uses_pydantic(cls: type) -> bool:
     return any(hasattr(cls, mark) for mark in _MARKS)
+
+
+def _check_json(data: bytes) -> None:
+    try:
+        msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        raise ValueError("NaN and infinity are not JSON; use None or a string") from None
 
 
 class _PydanticConverter:
@@ -25,7 +38,12 @@ class _PydanticConverter:
 
     def encode(self, value: Any) -> bytes:
         checked = self._adapter.validate_python(value)
-        return self._adapter.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
+        data = self._adapter.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
+        if _MASK in data and self.decode(data) != checked:
+            raise ValueError(f"a secret would be stored as {_MASK.decode()}; use str, or a serializer for it")
+        if any(constant in data for constant in _CONSTANTS):
+            _check_json(data)
+        return data
 
     def plain(self, value: Any) -> Any:
         return self._adapter.dump_python(self._adapter.validate_python(value))

@@ -3,11 +3,12 @@
 from msgspec.structs import replace
 
 from batchline.executors.executor import Executor, Fence
-from batchline.model import Deferred, Item, Ran, Retried
+from batchline.model import Item, Ran, Retried
 from batchline.model.verdict import TaskParked, TimedOut
 from batchline.store.stopped_clock import StoppedClock
 
-_WAITING = (Retried, Deferred, TaskParked, TimedOut)
+# Not Deferred: such an item has found no slot, and no time of the test makes one free.
+_WAITING = (Retried, TaskParked, TimedOut)
 
 
 class StoppedExecutor(Executor):

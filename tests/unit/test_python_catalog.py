@@ -101,3 +101,10 @@ def test_the_function_of_a_process_must_be_found_under_its_name() -> None:
 
 def test_an_empty_app_is_valid() -> None:
     OperationCatalog().check()
+
+
+def test_a_stage_that_collects_cannot_be_emitted() -> None:
+    parse, merge = an_operation("parse"), make_operation(other, name="merge", collects="parse")
+    fetch = an_operation("fetch", ["parse", "merge"])
+    with pytest.raises(InvalidApp, match="'fetch' emits 'merge', which collects results of 'parse'"):
+        a_catalog(parse, merge, fetch).check()

@@ -45,7 +45,7 @@ class OperationCatalog:
         return self._by_url.get(url)
 
     def check(self) -> None:
-        """Raises InvalidApp for unknown stages, cycles, and functions that a child process cannot import."""
+        """Raises InvalidApp for wrong stages, cycles, and functions that a child process cannot import."""
         for operation in self:
             self.stages_of(operation)
             if operation.options.collects is not None:
@@ -77,10 +77,19 @@ class OperationCatalog:
             return
         # Backwards, because the result is reversed: stages keep the order in which `emits` lists them.
         collectors = [each for each in self if each.options.collects == operation.name]
-        emitted = [self._stage(operation, "emits", name) for name in operation.options.emits]
+        emitted = [self._emitted(operation, name) for name in operation.options.emits]
         for stage in reversed([*emitted, *collectors]):
             self._visit(stage, finished, (*path, operation.name))
         finished.append(operation)
+
+    def _emitted(self, operation: AnyOperation, name: str) -> AnyOperation:
+        stage = self._stage(operation, "emits", name)
+        if (source := stage.options.collects) is not None:
+            raise InvalidApp(
+                f"{_position(operation, 'emits')}operation {operation.name!r} emits {name!r}, which collects"
+                f" results of {source!r} and gets no other items; emit {source!r}"
+            )
+        return stage
 
     def _stage(self, operation: AnyOperation, verb: str, name: str) -> AnyOperation:
         stage = self.find(name)

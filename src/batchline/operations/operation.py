@@ -111,6 +111,15 @@ def make_operation(
         raise InvalidApp(f"operation {name!r}: {error}") from error
 
 
+def check_begins(operation: AnyOperation) -> None:
+    """Raises InvalidApp if a batch cannot begin with this operation."""
+    if (source := operation.options.collects) is not None:
+        raise InvalidApp(
+            f"operation {operation.name!r} cannot be submitted: it collects results of {source!r}; submit the"
+            " operation that begins the pipeline"
+        )
+
+
 def operation_with(
     function: Callable[..., Any], name: str, options: OperationOptions
 ) -> CallableOperation[Any, Any, Any, ..., Any]:

@@ -11,7 +11,7 @@ from batchline.operations.codec import ItemT
 from batchline.operations.cron import NEVER, CronTimes
 from batchline.operations.errors import InvalidApp
 from batchline.operations.names import checked_name, function_home
-from batchline.operations.operation import AnyOperation
+from batchline.operations.operation import AnyOperation, check_begins
 
 # Of the times that nobody has run, so many at most are run later.
 MAX_CATCH_UP = 1_000
@@ -90,6 +90,10 @@ def make_schedule(
         raise InvalidApp(
             f"schedule {name!r}: its function must have one parameter, the time: async def {name}(at)"
         ) from None
+    try:
+        check_begins(operation)
+    except InvalidApp as error:
+        raise InvalidApp(f"schedule {name!r}: {error}") from None
     return CronSchedule(name, function, operation, times, catch_up=catch_up, keywords=keywords)
 
 

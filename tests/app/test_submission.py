@@ -1,5 +1,6 @@
 """Submissions: a batch with all its items, or nothing at all."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from batchline import BatchClosed, Batchline, Context, InvalidApp, InvalidItem
 from batchline.store import batches
 from batchline.store.session import Session
 from tests.support.rows import counted_rows
+from tests.support.waiting import LIMIT
 
 
 @dataclass
@@ -201,6 +203,37 @@ async def test_an_open_batch_runs_items_while_it_accepts_more(app: Batchline) ->
         await batch.release()
         assert [result.value async for result in results] == list(range(2, 6_001))
         assert (await batch.wait()).completed == 6_001
+
+
+async def test_a_slow_source_of_more_items_keeps_no_worker_from_storing_results(app: Batchline) -> None:
+    reading, stored = asyncio.Event(), asyncio.Event()
+
+    @app.operation
+    async def same(number: int) -> int:
+        await reading.wait()
+        return number
+
+    @app.operation
+    async def other(number: int) -> int:
+        return number
+
+    async def source() -> AsyncIterator[int]:
+        for number in range(1, 101):
+            yield number
+        reading.set()
+        await stored.wait()
+
+    batch = await app.submit(same, [0], keep_open=True)
+    async with app.worker(), asyncio.timeout(LIMIT):
+        appending = asyncio.create_task(batch.append(source()))
+        results = batch.results()
+        assert (await anext(results)).value == 0
+        await results.aclose()
+        assert await (await app.submit(other, [1])).wait(here=False)
+        stored.set()
+        assert await appending == 100
+        await batch.release()
+        assert (await batch.wait(here=False)).completed == 101
 
 
 async def test_a_batch_that_was_released_accepts_no_items(app: Batchline) -> None:

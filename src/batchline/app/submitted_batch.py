@@ -10,9 +10,10 @@ from batchline.app.batch_wait import BatchWait
 from batchline.app.blocking import BlockingBatch
 from batchline.app.core import AppCore
 from batchline.app.errors import translated
-from batchline.app.item_blocks import chained, errors_of_sources, item_blocks
+from batchline.app.item_blocks import errors_of_sources, item_blocks
 from batchline.app.progress import BatchProgress
 from batchline.app.results import ItemResult, ResultReader, result_of
+from batchline.app.spooled_blocks import spooled
 from batchline.batches import deletion
 from batchline.batches.deletion import NotDeletable
 from batchline.batches.retry import BatchGone, NotRetryable
@@ -115,17 +116,12 @@ class SubmittedBatch(Generic[ItemT, ResultT]):
         their number. Raises BatchClosed and InvalidItem."""
         blocks = item_blocks(self._operation, items, key)
         with errors_of_sources():
-            async with aclosing(blocks):
-                # Read before the transaction begins: it keeps others from changing the batch.
-                first = await anext(blocks, None)
-                if first is None:
-                    return 0
+            # Read before the transaction begins: it keeps workers from storing results of the batch.
+            async with aclosing(blocks), spooled(blocks) as read:
                 resources = await self._core.resources()
                 with translated():
                     async with resources.sessions.stream() as session, long_transaction(session) as inside:
-                        return await submission.append(
-                            inside, self._id, self._operation.url, chained(first, blocks)
-                        )
+                        return await submission.append(inside, self._id, self._operation.url, read)
 
     async def release(self) -> None:
         """Accept no more items, and run. Raises BatchClosed if it accepted none."""

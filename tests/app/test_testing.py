@@ -97,6 +97,22 @@ async def test_a_parked_item_is_called_again_after_its_delay(database_url: str) 
         assert [result.value async for result in batch.results()] == ["done"]
 
 
+async def test_parked_items_may_have_the_same_task_id(database_url: str) -> None:
+    app = Batchline()
+
+    @app.operation
+    async def order(number: int, ctx: Context) -> str | Parked:
+        return ctx.task_id or Parked("export:7", after=DAY)
+
+    async with running(app, database_url) as run:
+        batches = [await app.submit(order, [1, 2]), await app.submit(order, [3])]
+        await run.drain()
+        await run.advance(DAY)
+        await run.drain()
+        values = [result.value for batch in batches async for result in batch.results()]
+        assert values == ["export:7"] * 3
+
+
 async def test_all_stages_of_a_pipeline_run_in_one_drain(database_url: str) -> None:
     app = Batchline()
 

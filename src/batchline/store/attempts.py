@@ -8,6 +8,7 @@ import msgspec
 from batchline.model import Attempt, AttemptTimes, ItemHistory
 from batchline.model.answer_rules import INVALID_OUTPUT
 from batchline.model.failure import MAX_MESSAGE, error_of_line
+from batchline.store import task_ids
 from batchline.store.session import Session
 from batchline.store.statements import statement
 
@@ -24,14 +25,14 @@ async def of_item(session: Session, batch_id: UUID, custom_id: str) -> ItemHisto
     rows = await session.records(statement("item_attempts"), params)
     if not rows:
         return None
-    return _history(rows[0])
+    return _history(batch_id, rows[0])
 
 
 async def at(session: Session, batch_id: UUID, lane_id: int, ordinal: int) -> ItemHistory | None:
     """The item at an ordinal of a lane of the batch."""
     params = {"batch": batch_id, "lane": lane_id, "ordinal": ordinal}
     rows = await session.records(statement("item_history"), params)
-    return _history(rows[0]) if rows else None
+    return _history(batch_id, rows[0]) if rows else None
 
 
 async def last_invalid_answer(session: Session, lane_id: int, ordinal: int) -> bytes | None:
@@ -44,8 +45,9 @@ async def last_invalid_answer(session: Session, lane_id: int, ordinal: int) -> b
     return str(rows[0][0]).encode()
 
 
-def _history(row: dict[str, Any]) -> ItemHistory:
+def _history(batch_id: UUID, row: dict[str, Any]) -> ItemHistory:
     output: str | None = row.pop("output")
+    row["task_id"] = task_ids.returned(batch_id, row["task_id"])
     if output is not None:
         row["error_code"], message = error_of_line(output.encode(), row["status_code"])
         row["message"] = message[:MAX_MESSAGE]

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from batchline import __version__
 from batchline.model import Claim, Item, KeyLoad, PollResult, RunSettings, Settled, TaskParked, Verdict
-from batchline.store import sinks
+from batchline.store import sinks, task_ids
 from batchline.store.arrays import Float8Array, Int2Array, Int8Array, MultirangeArray, TextArray
 from batchline.store.schedules import NO_SCHEDULES, ScheduleScope
 from batchline.store.session import Row, Session, StatementRefused, StoreUnavailable, run
@@ -91,8 +91,10 @@ async def claim(
 
 def claim_of(row: Sequence[Any]) -> Claim:
     of_span, settings, rest = row[:10], row[10], row[11:]
-    values = (*of_span, msgspec.convert(settings, RunSettings), *rest)
-    return Claim(*values)
+    span_id, lane_id, batch_id, attempt, task_id, *more = of_span
+    task_id = task_ids.returned(batch_id, task_id)
+    run_settings = msgspec.convert(settings, RunSettings)
+    return Claim(span_id, lane_id, batch_id, attempt, task_id, *more, run_settings, *rest)
 
 
 async def claim_new(
@@ -233,7 +235,7 @@ async def _park(session: Session, worker_id: UUID, verdicts: Sequence[TaskParked
             each.item.claim,
             (each.item.ordinal,),
             each.item.claim.key,
-            each.task_id,
+            task_ids.stored(each.item, each.task_id),
             each.delay,
             0 if each.polled else each.item.claim.losses,
         )
@@ -242,9 +244,13 @@ async def _park(session: Session, worker_id: UUID, verdicts: Sequence[TaskParked
     try:
         rows = await park(session, worker_id, tasks)
     except psycopg.errors.UniqueViolation as error:
-        raise StatementRefused(f"another item is parked as task {tasks[0].task_id!r}") from error
+        raise StatementRefused(f"another item is parked as task {verdicts[0].task_id!r}") from error
     parked = {(batch_id, task_id) for batch_id, _, closing, task_id in rows if closing is not None}
-    if late := [each for each in verdicts if (each.item.claim.batch_id, each.task_id) not in parked]:
+    if late := [
+        each
+        for each, task in zip(verdicts, tasks, strict=True)
+        if (task.claim.batch_id, task.task_id) not in parked
+    ]:
         await _abandon(session, late)
     return [Settled(batch_id, 0, finished=False, closing=bool(closing)) for batch_id, _, closing, _ in rows]
 

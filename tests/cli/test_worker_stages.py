@@ -1,15 +1,23 @@
 """`batchline worker` runs the stages of its batchline.toml: real processes, with and without lines beside."""
 
 import json
+import shlex
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from batchline import Batchline
+from batchline.cli.app_worker import AppOrder
+from batchline.cli.commands import worker
+from batchline.cli.display.console import CommandError
+from batchline.cli.main import command_line
+from batchline.config.settings import WorkerSettings
 from tests.support.gated_upstream import GatedUpstream, gated_upstream
+from tests.support.hooks import recorded, recording
 from tests.support.processes import batchline, kill, working
 from tests.support.stage_files import SUMMARIZE, TRANSLATE, stage_file
 from tests.support.waiting import LIMIT, wait_for
@@ -75,6 +83,41 @@ def test_after_kill_9_no_item_is_lost_and_none_is_emitted_twice(
     assert emitted == Counter(map(str, range(count)))
 
 
+def test_a_worker_that_drains_runs_the_hooks_of_batches_of_stages(
+    app: Batchline, upstream: GatedUpstream, config: Path, database_url: str, tmp_path: Path
+) -> None:
+    batch = app.sync.submit(app.stage("summarize"), rows(2))
+    hook = recording(tmp_path / "got")
+    # So that the worker for lines has time to drain before the batch ends.
+    upstream.allow(0)
+    options = ("--config", str(config), "--drain", "--on-end-command", shlex.join(hook.command))
+    with working(database_url, tmp_path / "data", *options) as process:
+        wait_for("a request that waits", lambda: upstream.keys.total() > 0)
+        upstream.allow()
+        _, err = process.communicate(timeout=LIMIT)
+    assert (process.returncode, err) == (0, "")
+    assert [event["data"]["id"] for event in recorded(tmp_path / "got")] == [batch.id]
+
+
+def test_the_worker_for_stages_has_the_settings_of_the_server(
+    upstream: GatedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = stage_file(tmp_path, upstream.url, TRANSLATE)
+    config.write_text(
+        f'[server]\nallow_private_webhooks = true\nresults_retention = "1h"\n{config.read_text()}'
+    )
+    found: list[WorkerSettings] = []
+
+    def recorded_order(context: object, settings: object, server: object, order: AppOrder) -> None:
+        found.append(order.settings.worker)
+        raise CommandError("that is enough")
+
+    monkeypatch.setattr(worker, "stages_beside", recorded_order)
+    options = ["--config", str(config), "--data-dir", str(tmp_path / "data")]
+    CliRunner().invoke(command_line(), ["worker", *options])
+    assert [(each.allow_private_webhooks, each.results_retention) for each in found] == [(True, 3600)]
+
+
 def test_a_stage_that_leads_to_a_function_is_left_to_workers_of_the_app(
     upstream: GatedUpstream, database_url: str, tmp_path: Path
 ) -> None:
@@ -89,7 +132,8 @@ def test_a_stage_that_leads_to_a_function_is_left_to_workers_of_the_app(
         with working(database_url, tmp_path / "data", *options) as process:
             _, err = process.communicate(timeout=LIMIT)
         assert process.returncode == 0
-        assert "a stage leads to functions, so a worker of their app must run it" in err
+        (line,) = (json.loads(each) for each in err.splitlines() if "a stage leads to functions" in each)
+        assert (line["stage"], line["functions"]) == ("summarize", "translate")
         assert batch.status().pending == 1
 
 

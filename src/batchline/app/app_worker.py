@@ -25,6 +25,7 @@ from batchline.executors.python import PythonExecutor
 from batchline.executors.python.collecting import StoredResults
 from batchline.executors.python.governed import GovernedExecutor
 from batchline.governance.operations import Operation
+from batchline.hooks.hook import Hooks
 from batchline.model import Batch
 from batchline.operations.errors import InvalidApp
 from batchline.operations.http_stage import HttpStage
@@ -44,11 +45,13 @@ _log = structlog.get_logger("batchline.worker")
 
 @dataclass(frozen=True, slots=True)
 class WorkerAttachments:
-    """What a command adds to a worker: what runs next to it, who counts what it does, and its traces."""
+    """What a command adds to a worker: what runs next to it, who counts what it does, its traces, and hooks
+    instead of the app's callbacks."""
 
     around: Around | None = None
     observer: WorkerObserver = field(default_factory=WorkerObserver)
     tracing: Tracing | None = None
+    hooks: Hooks | None = None
 
 
 class AppWorker:
@@ -207,7 +210,7 @@ async def working(
             upstreams=requests.upstreams,
             memory=requests.memory,
             on_ended=on_ended,
-            hooks=callback_hooks(core),
+            hooks=attached.hooks or callback_hooks(core),
             schedules=app_schedules(core, operations) if batch_id is None else AppSchedules(),
             # Programs that wait for a batch rely on such a worker. One for a single batch is no help to them.
             poll_name=PYTHON_WORKER if batch_id is None and _has_functions(operations) else "poll",

@@ -23,6 +23,7 @@ from batchline.cli.server_settings import registry
 from batchline.cli.tracing import checked
 from batchline.cli.worker_report import WorkerCounts, counts_of, reporting
 from batchline.config.settings import Settings, WorkerSettings
+from batchline.hooks.hook import Hooks
 from batchline.operations.errors import BatchlineError
 from batchline.traces.tracing import Tracing, open_tracing
 from batchline.upstreams.http_upstream import Upstreams
@@ -141,6 +142,8 @@ class AppBeside:
             worker.check()
         self.worker = worker.configured(without_hooks(order.settings.worker))
         self._beside = _Beside(order)
+        # Instead of the callbacks of the app.
+        self.hooks: Hooks | None = None
 
     @property
     def counts(self) -> WorkerCounts:
@@ -160,7 +163,8 @@ class AppBeside:
                 yield
 
         observer = WorkerObserver() if metrics is None else metrics.observer
-        serving = asyncio.create_task(self.worker.serve(WorkerAttachments(watched, observer, tracing)))
+        attached = WorkerAttachments(watched, observer, tracing, self.hooks)
+        serving = asyncio.create_task(self.worker.serve(attached))
         serving.add_done_callback(lambda done: other.stop() if _has_failed(done) else None)
         try:
             yield

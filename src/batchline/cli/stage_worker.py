@@ -48,7 +48,7 @@ def stages_beside(
     for stage in stages:
         if stage not in complete:
             # Empty if it leads to them through another stage, which has a line of its own.
-            functions = [name for name in stage.options.emits if name not in names]
+            functions = ", ".join(name for name in stage.options.emits if name not in names)
             _log.warning(
                 "a stage leads to functions, so a worker of their app must run it",
                 stage=stage.name,

@@ -46,6 +46,7 @@ from batchline.cli.worker_report import WorkerCounts, added, counts_of, last_lin
 from batchline.config.settings import (
     ANY_MODEL,
     ServerSettings,
+    Settings,
     TraceSettings,
     UpstreamSettings,
     WorkerSettings,
@@ -171,7 +172,7 @@ def work(
             raise CommandError(
                 "--processes, --reload and --with-upstreams are for an app: give its module:name, too"
             )
-        settings = read_settings(context.params)
+        settings = _with_server_settings(read_settings(context.params), until_eof)
         say = (lambda _: None) if quiet or as_json else _say
         beside = None
         if app is not None:
@@ -197,16 +198,11 @@ def work(
         operations = registry(server, () if beside is None else beside.worker.governed)
         check_hook_file(settings)
         hooks = hooks_in(settings.worker)
+        if beside is not None and app is None and settings.worker.drain:
+            # The worker for lines may have drained before the batches of stages end.
+            beside.hooks = hooks
         traces = checked(settings, settings.config)
-        # Without a server, results are kept until somebody deletes them.
-        served = bool(settings.config or until_eof)
-        worker = dataclasses.replace(
-            settings.worker,
-            allow_private_webhooks=server.allow_private_webhooks,
-            results_retention=server.results_retention if served else None,
-            operations_retention=server.operations_retention if served else None,
-            events_retention=server.events_retention,
-        )
+        worker = settings.worker
         at = (database, data_dir) if beside is None else (settings.database, settings.data_dir)
         with (
             metrics_socket(worker) as sock,
@@ -226,6 +222,21 @@ def work(
                 out().print(last_line(counts), markup=False)
             for each in held:
                 err().print(f"warning: {_describe_held(each)}", markup=False)
+
+
+def _with_server_settings(settings: Settings, until_eof: bool) -> Settings:
+    """With what workers need of the settings of the server. All workers of this process get it."""
+    server = settings.server
+    # Without a server, results are kept until somebody deletes them.
+    served = bool(settings.config or until_eof)
+    worker = dataclasses.replace(
+        settings.worker,
+        allow_private_webhooks=server.allow_private_webhooks,
+        results_retention=server.results_retention if served else None,
+        operations_retention=server.operations_retention if served else None,
+        events_retention=server.events_retention,
+    )
+    return dataclasses.replace(settings, worker=worker)
 
 
 def _work_for_app(

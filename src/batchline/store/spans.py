@@ -91,10 +91,10 @@ async def claim(
 
 def claim_of(row: Sequence[Any]) -> Claim:
     of_span, settings, rest = row[:10], row[10], row[11:]
-    span_id, lane_id, batch_id, attempt, task_id, *more = of_span
-    task_id = task_ids.returned(batch_id, task_id)
-    run_settings = msgspec.convert(settings, RunSettings)
-    return Claim(span_id, lane_id, batch_id, attempt, task_id, *more, run_settings, *rest)
+    *before, batch_id, attempt, task_id = of_span[:5]
+    of_task = (*before, batch_id, attempt, task_ids.returned(batch_id, task_id))
+    values = (*of_task, *of_span[5:], msgspec.convert(settings, RunSettings), *rest)
+    return Claim(*values)
 
 
 async def claim_new(

@@ -6,11 +6,13 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
 from batchline import Batchline
+from batchline.app.stage_requests import stage_requests
 from batchline.cli.app_worker import AppOrder
 from batchline.cli.commands import worker
 from batchline.cli.display.console import CommandError
@@ -116,6 +118,31 @@ def test_the_worker_for_stages_has_the_settings_of_the_server(
     options = ["--config", str(config), "--data-dir", str(tmp_path / "data")]
     CliRunner().invoke(command_line(), ["worker", *options])
     assert [(each.allow_private_webhooks, each.results_retention) for each in found] == [(True, 3600)]
+
+
+def test_metrics_have_the_requests_of_stages(
+    app: Batchline, upstream: GatedUpstream, config: Path, database_url: str, tmp_path: Path
+) -> None:
+    app.sync.submit(app.stage("summarize"), rows(2))
+    upstream.allow(0)
+    options = ("--config", str(config), "--drain", "--metrics-port", "0")
+    with working(database_url, tmp_path / "data", *options) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        wait_for("both requests", lambda: upstream.keys.total() == 2)
+        with urlopen(url, timeout=LIMIT) as page:
+            text = page.read().decode()
+        upstream.allow()
+        process.communicate(timeout=LIMIT)
+    assert 'batchline_upstream_in_flight{upstream="sim"} 2.0' in text.splitlines()
+
+
+async def test_requests_of_stages_have_the_ids_of_their_traces_where_the_settings_say_so(
+    app: Batchline, upstream: GatedUpstream
+) -> None:
+    requests = stage_requests([app.stage("translate")], WorkerSettings(), traced=[upstream.url])
+    assert requests.upstreams is not None
+    assert requests.upstreams.get(upstream.url).traced
 
 
 def test_a_stage_that_leads_to_a_function_is_left_to_workers_of_the_app(

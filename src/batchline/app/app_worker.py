@@ -45,13 +45,14 @@ _log = structlog.get_logger("batchline.worker")
 
 @dataclass(frozen=True, slots=True)
 class WorkerAttachments:
-    """What a command adds to a worker: what runs next to it, who counts what it does, its traces, and hooks
-    instead of the app's callbacks."""
+    """What a command adds to a worker: what runs next to it, who counts what it does, its traces, hooks
+    instead of the app's callbacks, and the upstreams that get the ids of traces."""
 
     around: Around | None = None
     observer: WorkerObserver = field(default_factory=WorkerObserver)
     tracing: Tracing | None = None
     hooks: Hooks | None = None
+    traced: Sequence[str] = ()
 
 
 class AppWorker:
@@ -189,7 +190,7 @@ async def working(
         )
         for operation in operations
     ]
-    requests = stage_requests(operations, settings)
+    requests = stage_requests(operations, settings, attached.traced)
     functions: Executor = PythonExecutor(
         core.catalog, collector=StoredResults(opened.runtime.url), http=requests.http
     )

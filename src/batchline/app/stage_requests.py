@@ -22,13 +22,16 @@ class StageRequests(msgspec.Struct, frozen=True):
     http: HttpExecutor | None = None
 
 
-def stage_requests(operations: Iterable[AnyOperation], settings: WorkerSettings) -> StageRequests:
-    """Raises InvalidApp if an API key is missing."""
+def stage_requests(
+    operations: Iterable[AnyOperation], settings: WorkerSettings, traced: Sequence[str] = ()
+) -> StageRequests:
+    """`traced`: the upstreams whose requests carry the ids of their traces. Raises InvalidApp if an API key
+    is missing."""
     stages = [each for each in operations if isinstance(each, HttpStage)]
     if not stages:
         return StageRequests()
     check_stage_keys(stages)
-    upstreams, memory = Upstreams(), BodyMemory(settings.body_memory, settings.concurrency)
+    upstreams, memory = Upstreams(traced=traced), BodyMemory(settings.body_memory, settings.concurrency)
     return StageRequests(upstreams, memory, HttpExecutor(upstreams, memory=memory))
 
 

@@ -163,7 +163,8 @@ class AppBeside:
                 yield
 
         observer = WorkerObserver() if metrics is None else metrics.observer
-        attached = WorkerAttachments(watched, observer, tracing, self.hooks)
+        headers_to = self._beside.order.settings.traces.headers_to
+        attached = WorkerAttachments(watched, observer, tracing, self.hooks, headers_to)
         serving = asyncio.create_task(self.worker.serve(attached))
         serving.add_done_callback(lambda done: other.stop() if _has_failed(done) else None)
         try:
@@ -195,7 +196,7 @@ class _Beside:
         if self.order.until_eof:
             loop.add_reader(sys.stdin, _parent_ended, worker)
         try:
-            async with reporting(worker, list, self.order.say):
+            async with reporting(worker, worker.upstream_views, self.order.say):
                 yield
         finally:
             if self.order.until_eof:
@@ -214,7 +215,8 @@ class _Measured:
 
     def attachments(self) -> WorkerAttachments:
         observer = WorkerObserver() if self.metrics is None else self.metrics.observer
-        return WorkerAttachments(self._running, observer, self.tracing)
+        headers_to = self.beside.order.settings.traces.headers_to
+        return WorkerAttachments(self._running, observer, self.tracing, traced=headers_to)
 
     @asynccontextmanager
     async def _running(self, worker: Worker) -> AsyncIterator[None]:

@@ -78,7 +78,9 @@ class WorkerMetrics(WorkerObserver, Collector):
         self._findings.labels(kind).inc(count)
 
     def collect(self) -> Iterator[Metric]:
-        yield from exports.upstreams(self._upstreams.views(), self._names)
+        others = [each for each in self._workers if each.upstreams is not self._upstreams]
+        views = [*self._upstreams.views(), *(view for each in others for view in each.upstream_views())]
+        yield from exports.upstreams(views, self._names)
         if not self._workers:
             return
         now, settlers = asyncio.get_running_loop().time(), [worker.settler for worker in self._workers]

@@ -27,6 +27,7 @@ from batchline.store.spans import Scope
 from batchline.traces.tracing import Tracing
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.view import UpstreamView
 from batchline.webhooks.sender import Sender
 from batchline.worker import local_workers
 from batchline.worker.bulk_runner import BulkRunner, ContinueAction, no_actions
@@ -165,6 +166,8 @@ class Worker:
             observer=self._observer,
             tracer=None if tracing is None else tracing.lines,
         )
+        # None: its executor sends no requests.
+        self.upstreams = options.upstreams
         self.producers = Producers(context, options.upstreams or Upstreams(), self._supervisor)
         for each in scopes:
             self.producers.add(each)
@@ -210,6 +213,10 @@ class Worker:
     def claimed(self) -> int:
         """Items, since the start."""
         return self.producers.claimed
+
+    def upstream_views(self) -> list[UpstreamView]:
+        """The upstreams of its requests as they stand now."""
+        return [] if self.upstreams is None else self.upstreams.views()
 
     @property
     def held(self) -> Sequence[HeldLines]:

@@ -1,5 +1,6 @@
 """Operations that collect the results of another stage, when everything else has ended."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -179,3 +180,24 @@ def test_operations_that_collect_each_other_are_refused() -> None:
 def test_wrong_keywords_are_refused(keywords: Any, message: str) -> None:
     with pytest.raises(InvalidApp, match=message):
         Batchline().operation(**keywords)(collected_lengths)
+
+
+async def test_an_operation_that_collects_cannot_begin_a_batch(app: Batchline) -> None:
+    @app.operation
+    async def same(number: int) -> int:
+        return number
+
+    @app.operation(collects=same)
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    problem = "'total' cannot be submitted: it collects results of 'same'; submit the operation that begins"
+    with pytest.raises(InvalidApp, match=problem):
+        await app.submit(total, [[1, 2]])
+    with pytest.raises(InvalidApp, match=problem):
+        await app.amap(total, [[1, 2]])
+    with pytest.raises(InvalidApp, match=f"schedule 'nightly': operation {problem}"):
+
+        @app.schedule("0 0 * * *", total)
+        async def nightly(at: datetime) -> list[list[int]]:
+            return [[1]]

@@ -9,7 +9,7 @@ from batchline.model.batch import Collecting
 from batchline.operations.errors import InvalidApp
 from batchline.operations.http_stage import HttpStage
 from batchline.operations.names import function_home
-from batchline.operations.operation import AnyOperation
+from batchline.operations.operation import AnyOperation, check_begins
 from batchline.operations.options import PROCESS
 
 
@@ -61,7 +61,9 @@ class OperationCatalog:
         return tuple(reversed(finished))
 
     def collecting(self, stages: Sequence[AnyOperation]) -> tuple[Collecting, ...]:
-        """Those of the stages that collect results of others, in the order in which they run."""
+        """Those of the stages of a batch that collect results of others, in the order in which they run.
+        Raises InvalidApp if the first one does: nothing would be there to collect."""
+        check_begins(stages[0])
         return tuple(
             Collecting(stage.url, self._stage(stage, "collects", source).url, stage.options.by_key)
             for stage in stages

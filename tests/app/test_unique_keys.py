@@ -90,7 +90,7 @@ async def _waits(db: Session, connection: psycopg.AsyncConnection, began: asynci
     return began.is_set() or bool(waiting)
 
 
-async def test_other_operations_and_held_batches_have_keys_too(app: Batchline) -> None:
+async def test_other_operations_have_keys_of_their_own(app: Batchline) -> None:
     operation = same(app)
 
     @app.operation
@@ -99,10 +99,14 @@ async def test_other_operations_and_held_batches_have_keys_too(app: Batchline) -
 
     await app.submit(operation, [1], key=str, unique=True)
     assert (await app.submit(other, [1], key=str, unique=True)).skipped == 0
-    held = await app.submit(operation, [1, 5], key=str, unique=True, on_conflict="skip", hold=True)
-    assert held.skipped == 1
-    await held.release()
-    assert (await held.wait()).completed == 1
+
+
+async def test_batches_that_accept_items_have_no_unique_keys(app: Batchline) -> None:
+    operation = same(app)
+    with pytest.raises(TypeError, match="cannot be used with hold or keep_open"):
+        await app.submit(operation, [1], key=str, unique=True, hold=True)
+    with pytest.raises(TypeError, match="cannot be used with hold or keep_open"):
+        await app.submit(operation, [1], key=str, unique=True, keep_open=True)
 
 
 async def test_unique_needs_a_key(app: Batchline) -> None:

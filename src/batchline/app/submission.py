@@ -87,6 +87,8 @@ def submission_of(
     given = {name: value for name, value in keywords.items() if name not in ("key", "connection")}
     if given.get("unique") and keywords.get("key") is None:
         raise TypeError("unique=True needs a key: key=lambda item: …")
+    if given.get("unique") and (given.get("hold") or given.get("keep_open")):
+        raise TypeError("unique=True cannot be used with hold or keep_open: `append` takes no unique keys")
     return PythonSubmission(tenant, stages, catalog.collecting(stages), **cast(dict[str, Any], given))
 
 

@@ -126,8 +126,11 @@ async def submit(
 ) -> int:
     """As `store`, in one transaction of its own. If there is at most `one_block`, it takes one round trip."""
     if one_block and not submission.accepting and not submission.unique:
-        block = await anext(blocks, None)
-        if block is not None and block.size <= _MAX_INSERTED:
+        block, more = await anext(blocks, None), None
+        if block is not None and (more := await anext(blocks, None)) is not None:
+            # The collection has grown meanwhile.
+            blocks = chained(more, blocks)
+        if block is not None and more is None and block.size <= _MAX_INSERTED:
             file = _file(submission, new, len(block), block.size)
             await small_batches.create(session, file, new, block.custom_ids(0), block.bodies)
             return 0

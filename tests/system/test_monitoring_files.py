@@ -453,8 +453,9 @@ def test_prometheus_with_these_files_shows_work_and_reports_a_worker_that_died(
                     return float(found[0]["value"][1]) if found else None
 
                 wait_for("both targets", lambda: value("sum(up)") == 2)
-                finished = 'sum(batchline_items_total{outcome="completed"})'
-                wait_for("300 completed lines", lambda: value(finished) == 300)
+                # A line whose five attempts all got an error has failed.
+                finished = 'sum(batchline_items_total{outcome=~"completed|failed"})'
+                wait_for("300 finished lines", lambda: value(finished) == 300)
                 for query in dashboard_queries():
                     _ask(url, "query", query=query)
                 wait_for("the demand", lambda: value("max(batchline_demand_workers)") is not None)

@@ -419,3 +419,18 @@ def test_an_idle_worker_with_a_schedule_sends_at_most_four_queries_per_minute_an
     assert max(late) < 1
     # It slows down in the first half minute.
     assert len([at for at in queries if at > 30]) <= 4 * (600 - 0.5)
+
+
+async def test_a_worker_with_an_old_definition_does_not_put_it_back(db: Session, database_url: str) -> None:
+    long_ago = float("-inf")
+    async with running(database_url, Function().schedule()) as old:
+        async with running(database_url, Function().schedule(expression="0 0 2 2 *")):
+            newer = (await row(db)).definition
+        old._registered_at = long_ago
+        await run_due(db, old)
+        assert (await row(db)).definition == newer
+        # One that was removed comes back.
+        await sql(db, "DELETE FROM batchline.schedules")
+        old._registered_at = long_ago
+        await run_due(db, old)
+        assert (await row(db)).definition != newer

@@ -137,12 +137,16 @@ class ScheduleRunner(Service):
         return self._registered_at is None or now - self._registered_at >= _REGISTER_EVERY
 
     async def _register(self) -> None:
-        """Tell the database which schedules there are, and when those that it does not know are due."""
-        known = await stored.known(self._session, self._app.scope)
+        """Tell the database which schedules there are, and when those that it does not know are due.
+
+        Only at the beginning may it replace a definition: a later one is that of a newer app.
+        """
+        known, begins = await stored.known(self._session, self._app.scope), self._registered_at is None
         new = [
             NewSchedule(each.name, each.times.definition, each.times.after(known.now))
             for each in self._app.schedules
-            if known.definitions.get(each.name) != each.times.definition
+            if each.name not in known.definitions
+            or (begins and known.definitions[each.name] != each.times.definition)
         ]
         if new:
             await stored.register(self._session, self._app.tenant, new)

@@ -37,21 +37,7 @@ def pipeline_stages(declared: Sequence[HttpStage], first: str) -> list[HttpStage
 
 def encoded_definitions(stages: Sequence[HttpStage]) -> bytes:
     """The same for the same requests. It does not depend on where the models are served."""
-    definitions = [
-        (
-            each.name,
-            each.model,
-            each.prompt,
-            each.system,
-            each.params,
-            each.endpoint,
-            stage.output,
-            each.emits,
-        )
-        for stage in stages
-        for each in (stage.settings,)
-    ]
-    return msgspec.json.encode(definitions)
+    return msgspec.json.encode([_definition(stage) for stage in stages])
 
 
 def _reached(declared: Sequence[HttpStage], first: str) -> list[HttpStage]:
@@ -62,6 +48,12 @@ def _reached(declared: Sequence[HttpStage], first: str) -> list[HttpStage]:
     if operation is None:
         raise InvalidApp(f"there is no stage {first!r}")
     return [stage for stage in catalog.stages_of(operation) if isinstance(stage, HttpStage)]
+
+
+def _definition(stage: HttpStage) -> tuple[object, ...]:
+    declared = stage.settings
+    request = (declared.model, declared.prompt, declared.system, declared.params, declared.endpoint)
+    return (declared.name, *request, stage.output, declared.emits)
 
 
 def _own_name(name: str, definitions: bytes) -> str:

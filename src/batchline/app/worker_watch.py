@@ -1,4 +1,4 @@
-"""Looks for workers of Python apps, for those who wait for one."""
+"""Checks whether a worker of a Python app is connected, while a caller waits for one."""
 
 import asyncio
 from uuid import UUID
@@ -24,8 +24,8 @@ async def is_worker_connected(core: AppCore) -> bool:
 
 
 class WorkerWatch:
-    """Reports that no worker is connected any more, once for each time. `leaves`: whoever waits must then
-    decide again who runs the batch."""
+    """Logs once that the last worker has disconnected, and again after another one has come and gone.
+    `leaves`: the caller must then decide again who runs the batch."""
 
     def __init__(self, core: AppCore, batch_id: UUID, *, leaves: bool) -> None:
         self._core = core
@@ -36,7 +36,7 @@ class WorkerWatch:
         self._reported = False
 
     async def must_leave(self) -> bool:
-        """Looks, if the last look was some seconds ago."""
+        """Whether the caller must stop waiting. Queries the database every few seconds at most."""
         now = self._clock()
         if now - self._looked < LOOK_EVERY:
             return False
@@ -44,7 +44,7 @@ class WorkerWatch:
         try:
             connected = await is_worker_connected(self._core)
         except DatabaseUnavailable:
-            # Whoever waits has reported it. Nobody knows who is connected.
+            # The caller has logged it. Who is connected is not known.
             connected = True
         if connected:
             self._seen, self._reported = now, False

@@ -90,6 +90,7 @@ def s3_server(folder: Path, certificate: Path | None = None) -> Iterator[S3]:
             "-s3",
             f"-s3.config={config}",
             "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
             *(f"-{name}.port={port}" for name, port in ports.items()),
             *(f"-{name}.port.grpc={port}" for name, port in grpc.items()),
             *tls,

@@ -11,8 +11,10 @@ from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
 from batchline.model import Batch, Claim, Item, PollResult
 from batchline.store import batches, spans
+from batchline.store.events import Event
 from batchline.store.session import Session
 from batchline.store.spans import Scope, WorkerId
+from batchline.worker.notification_router import NotificationRouter
 from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, a_worker, complete, overrun, read, sql, take
 from tests.support.executors import Answering
@@ -125,16 +127,24 @@ async def test_an_idle_worker_runs_what_it_hears_of_and_looks_for_more(
 
     monkeypatch.setattr(spans, "claim_new", claim_new)
     executor, ended, idle = Answering(), asyncio.Semaphore(0), asyncio.Event()
+    listening, true_heard = asyncio.Event(), NotificationRouter.heard
+
+    def heard(self: NotificationRouter, event: Event) -> None:
+        if event.kind == "listening":
+            listening.set()
+        true_heard(self, event)
+
+    monkeypatch.setattr(NotificationRouter, "heard", heard)
     true_claim = spans.claim
-    fruitless = iter([lambda: None, idle.set])
 
     async def claim(
         session: Session, worker: WorkerId, scope: Scope, limit: int, max_tasks: int | None
     ) -> list[Claim]:
-        """The first fruitless claim is made at the start, the second when the worker listens."""
+        """The last fruitless claim before the worker waits is made because it listens from now on."""
+        listens = listening.is_set()
         claims = await true_claim(session, worker, scope, limit, max_tasks)
-        if not claims:
-            next(fruitless, lambda: None)()
+        if not claims and listens:
+            idle.set()
         return claims
 
     true_poll, polled = spans.poll, asyncio.Event()

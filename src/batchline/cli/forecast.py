@@ -13,6 +13,7 @@ from batchline.cli.display.console import out, print_json
 from batchline.cli.display.money import money
 from batchline.cli.display.units import count, counted, duration
 from batchline.cli.files import ingest_inputs
+from batchline.cli.questions import confirmed_by_user
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import DEFAULT_TENANT, Batch, Spending
@@ -89,8 +90,10 @@ def confirmed(yes: bool) -> bool | None:
     # The event loop's handler would wait for the answer.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return typer.confirm("run the rest?", err=True)
-    except typer.Abort:
+        return confirmed_by_user("run the rest?")
+    except (typer.Abort, KeyboardInterrupt):
+        # The shell's next line does not begin behind the question.
+        typer.echo(err=True)
         return False
     finally:
         signal.signal(signal.SIGINT, before)

@@ -475,7 +475,16 @@ def test_a_sample_of_a_batch_that_has_begun_is_refused(
     assert "--sample is for a batch that has not begun: 5 of 30 lines are done" in refused.stderr
 
 
-@pytest.mark.parametrize(("answer", "code", "sent"), [("y\n", 0, 30), ("n\n", 3, 5), ("\x03", 3, 5)])
+@pytest.mark.parametrize(
+    ("answer", "code", "sent"),
+    [
+        pytest.param("y\n", 0, 30, id="yes"),
+        pytest.param("maybe\nYes\n", 0, 30, id="yes, after something else"),
+        pytest.param("n\n", 3, 5, id="no"),
+        pytest.param("\x03", 3, 5, id="Ctrl-C"),
+        pytest.param("\x04", 3, 5, id="Ctrl-D"),
+    ],
+)
 def test_a_terminal_is_asked_after_the_sample(
     tmp_path: Path, location: tuple[str, ...], config: tuple[str, ...], answer: str, code: int, sent: int
 ) -> None:

@@ -91,9 +91,7 @@ def confirmed(yes: bool) -> bool | None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return confirmed_by_user("run the rest?")
-    except (typer.Abort, KeyboardInterrupt):
-        # The shell's next line does not begin behind the question.
-        typer.echo(err=True)
+    except typer.Abort:
         return False
     finally:
         signal.signal(signal.SIGINT, before)

@@ -13,6 +13,7 @@ from batchline.cli import options
 from batchline.cli.display.console import CommandError, err, out, print_json
 from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
+from batchline.cli.questions import confirmed_by_user
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.server_settings import read_settings
 from batchline.config import durations
@@ -83,7 +84,7 @@ def _age(text: str) -> timedelta:
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} Give --yes to delete them, or --dry-run to list them")
-    if not typer.confirm(question, err=True):
+    if not confirmed_by_user(question):
         raise CommandError("nothing was deleted")
 
 

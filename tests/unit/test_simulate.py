@@ -573,6 +573,10 @@ async def test_stats_have_exactly_their_keys_and_count_posts_only() -> None:
             "by_status": {"200": 1},
             "in_flight": 0,
             "peak_in_flight": 1,
+            "waiting": 0,
+            "refused_late": 0,
+            "prompt_tokens": 0,
+            "cached_tokens": 0,
             "keys_executed_twice": 0,
             "tasks": {
                 "accepted": 0,
@@ -584,6 +588,7 @@ async def test_stats_have_exactly_their_keys_and_count_posts_only() -> None:
                 "cancelled": 0,
                 "keys_with_two_tasks": 0,
             },
+            "message_batches": {"batches": 0, "requests": 0, "requests_twice": 0},
         }
 
 

@@ -48,6 +48,17 @@ def render(recipe: Recipe, text: str = "", bad_answers: int = 0) -> bytes:
     return _encode(answer)
 
 
+def tokens_per_choice(recipe: Recipe) -> int:
+    """Tokens that an answer has in each of its choices, which are written at the same time."""
+    return 0 if isinstance(recipe, VectorRecipe) else _figures(recipe).tokens
+
+
+def tokens_of(recipe: Recipe) -> int:
+    """All tokens that an answer's `usage` counts."""
+    choices = 0 if isinstance(recipe, VectorRecipe) else recipe.choices
+    return recipe.prompt_tokens + tokens_per_choice(recipe) * choices
+
+
 def _script(choice: Any, text: str | None, kind: int) -> None:
     """Give a choice this text; None: make it bad in one of four ways."""
     message = choice["message"]

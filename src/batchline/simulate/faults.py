@@ -47,22 +47,43 @@ class FaultDice:
 
 
 class TokenBucket:
-    """Admits `rate` requests per second, in bursts of up to one second's worth."""
+    """Admits `rate` requests, or what else is counted, per second, in bursts of up to one second's worth."""
 
     def __init__(self, rate: float, clock: Callable[[], float]) -> None:
-        self._rate = rate
+        self.rate = rate
         self._capacity = max(1.0, rate)
         self._tokens = self._capacity
         self._clock = clock
         self._filled_at = clock()
 
+    @property
+    def remaining(self) -> int:
+        self._fill()
+        return max(0, math.floor(self._tokens))
+
+    @property
+    def full_in_s(self) -> float:
+        self._fill()
+        return (self._capacity - self._tokens) / self.rate
+
     def wait_s(self) -> float:
         """Take a token and return 0, or take none and return the seconds until there is one."""
-        now = self._clock()
-        self._tokens = min(self._capacity, self._tokens + (now - self._filled_at) * self._rate)
-        self._filled_at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            return 0.0
+        wait_s = self.missing_s(1)
+        if not wait_s:
+            self.take(1)
+        return wait_s
+
+    def missing_s(self, cost: float) -> float:
+        """Seconds until so much may be taken. More than a full bucket holds may be taken from a full one."""
+        self._fill()
+        missing = min(cost, self._capacity) - self._tokens
         # Rounded up to milliseconds, so that a client that obeys Retry-After exactly finds a token.
-        return math.ceil((1 - self._tokens) / self._rate * 1000) / 1000
+        return math.ceil(missing / self.rate * 1000) / 1000 if missing > 0 else 0.0
+
+    def take(self, cost: float) -> None:
+        self._tokens -= cost
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._tokens = min(self._capacity, self._tokens + (now - self._filled_at) * self.rate)
+        self._filled_at = now

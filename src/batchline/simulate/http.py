@@ -42,6 +42,8 @@ class ReceivedRequest(Struct, frozen=True, gc=False):
     authorization: bytes | None = None
     content_type: bytes | None = None
     query: bytes = b""
+    # The header of Anthropic's API.
+    api_key: bytes | None = None
 
 
 Handler = Callable[["Connection", ReceivedRequest], None]
@@ -151,6 +153,7 @@ class Connection(asyncio.Protocol):
         self._key: bytes | None = None
         self._authorization: bytes | None = None
         self._content_type: bytes | None = None
+        self._api_key: bytes | None = None
         self._expects_continue = False
         self._size = 0
         self._chunks: list[bytes] = []
@@ -168,6 +171,8 @@ class Connection(asyncio.Protocol):
             self._content_type = value
         elif name == b"authorization":
             self._authorization = value
+        elif name == b"x-api-key":
+            self._api_key = value
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
 
@@ -193,6 +198,7 @@ class Connection(asyncio.Protocol):
             self._authorization,
             self._content_type,
             query,
+            self._api_key,
         )
         self._continue_due = False
         self._begin_message()

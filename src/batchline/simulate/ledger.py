@@ -28,6 +28,10 @@ class Ledger:
         self.replays = 0
         self.by_status: dict[int, int] = {}
         self.peak_in_flight = 0
+        self.refused_late = 0
+        # Counted with a prefix cache only.
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
         self._executed = 0
         self._keys_executed = 0
         self._keys_executed_twice = 0
@@ -57,10 +61,10 @@ class Ledger:
         if len(self._ages) > self._max_keys:
             del self._recipes[self._ages.popleft()]
 
-    def report(self, in_flight: int) -> dict[str, int | dict[int, int]]:
+    def report(self, in_flight: int, waiting: int) -> dict[str, int | dict[int, int]]:
         """The answer to GET /stats. `distinct_keys` counts executed keys; `in_flight` counts executing
-        requests, not queued or hanging ones; `by_status` counts answers to POST requests, without dropped
-        ones."""
+        requests, not hanging ones, and `waiting` queued ones; `by_status` counts answers to POST requests,
+        without dropped ones."""
         return {
             "requests": self.requests,
             "executed": self._executed,
@@ -69,6 +73,10 @@ class Ledger:
             "by_status": self.by_status,
             "in_flight": in_flight,
             "peak_in_flight": self.peak_in_flight,
+            "waiting": waiting,
+            "refused_late": self.refused_late,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "keys_executed_twice": self._keys_executed_twice,
         }
 

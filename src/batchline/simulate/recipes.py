@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from batchline.simulate.refusals import Refusal, unknown_url
 
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
 _DIMENSIONS = 8
 _MAX_INPUTS = 2048
 _USER = re.compile(rb'"role"\s*:\s*"user"')
@@ -169,7 +169,7 @@ def _read_response(body: bytes, digest: bytes) -> Recipe:
 
 
 def _tokens(size: int) -> int:
-    return max(1, size // _BYTES_PER_TOKEN)
+    return max(1, size // BYTES_PER_TOKEN)
 
 
 def _input_count(value: str | list[str | int | list[int]]) -> int:

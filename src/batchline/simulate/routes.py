@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
+from batchline.simulate.anthropic_batches import SimulatedMessageBatches
 from batchline.simulate.http import Connection, ReceivedRequest
 from batchline.simulate.recipes import ENDPOINTS
 from batchline.simulate.refusals import Refusal, unknown_url, wrong_method
@@ -31,9 +33,13 @@ class Routes:
         self._settings = settings
         self._upstream = upstream
         self._tasks = tasks
+        self._message_batches = SimulatedMessageBatches(
+            settings.task_ms / 1000, Path(f"{settings.tasks_file}.batches") if settings.tasks_file else None
+        )
         self._pages = {
             b"/stats": _Page(b"GET", self._show_stats),
             b"/executions": _Page(b"GET", self._show_executions),
+            b"/metrics": _Page(b"GET", self._show_load),
             b"/tasks": _Page(b"GET", self._show_tasks),
             b"/reset": _Page(b"POST", self._reset),
             b"/models": _Page(b"GET", self._show_models),
@@ -41,6 +47,9 @@ class Routes:
         }
 
     def handle(self, connection: Connection, request: ReceivedRequest) -> None:
+        if self._message_batches.serves(request.path):
+            self._message_batches.handle(connection, request)
+            return
         page = self._pages.get(request.path)
         response = _RESPONSE.fullmatch(request.path)
         if page is None and request.method == b"POST" and response is None:
@@ -84,9 +93,18 @@ class Routes:
             self._tasks.show(connection, task_id)
 
     def _show_stats(self, connection: Connection) -> None:
-        connection.answer(
-            200, msgspec.json.encode({**self._upstream.report(), "tasks": self._tasks.report()})
-        )
+        report = {
+            **self._upstream.report(),
+            "tasks": self._tasks.report(),
+            "message_batches": self._message_batches.report(),
+        }
+        connection.answer(200, msgspec.json.encode(report))
+
+    def _show_load(self, connection: Connection) -> None:
+        if not self._settings.metrics:
+            raise unknown_url(b"GET", b"/metrics")
+        page = self._upstream.load_page()
+        connection.stream(b"text/plain; version=0.0.4; charset=utf-8", iter([page]))
 
     def _show_tasks(self, connection: Connection) -> None:
         connection.stream(b"application/x-ndjson", self._tasks.record_chunks())

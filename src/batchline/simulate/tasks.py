@@ -20,11 +20,11 @@ from uuid import uuid4
 import msgspec
 
 from batchline.simulate.answers import render
+from batchline.simulate.execution import Requester
 from batchline.simulate.faults import TokenBucket
 from batchline.simulate.recipes import RecipeReader
 from batchline.simulate.refusals import Refusal
 from batchline.simulate.settings import SimulateSettings
-from batchline.simulate.upstream import Requester
 
 _PATH = b"/v1/responses"
 _KEY = "batchline_key"
